@@ -1,0 +1,87 @@
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# Looked up only when an environment has to be made.
+PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo python3)
+# Passed on by `make demo` and `make test`: make test ARGS='-x -k codec'
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+PROTO_READY := .venv-proto/.ready
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help
+help:  ## Say what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY)  ## Make .venv with everything that runs, tests and checks the project
+	@echo ".venv is ready"
+
+.PHONY: demo
+demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=...)
+	@exec $(BIN)/python -m examples.digits $(ARGS)
+
+.PHONY: test
+test: $(READY)  ## Run the tests (ARGS=...)
+	@echo "== $@"
+	@exec $(BIN)/pytest $(ARGS)
+
+.PHONY: check
+check: format-check lint types floors protos test  ## Run every check below and the tests
+
+.PHONY: format
+format: $(READY)  ## Reformat the code and sort its imports
+	@$(BIN)/ruff check --quiet --select I --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: format-check
+format-check: $(READY)  ## Check the format
+	@echo "== $@"
+	@$(BIN)/ruff format --check --output-format concise .
+
+.PHONY: lint
+lint: $(READY)  ## Check the code with ruff
+	@echo "== $@"
+	@$(BIN)/ruff check .
+
+.PHONY: types
+types: $(READY)  ## Check the types of the three packages with mypy
+	@echo "== $@"
+	@$(BIN)/mypy
+
+.PHONY: floors
+floors: $(READY)  ## Check that imports only point down
+	@echo "== $@"
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: protos
+protos: $(PROTO_READY)  ## Check that the generated code is what the .proto files say
+	@echo "== $@"
+	@.venv-proto/bin/python proto/generate.py --check
+
+.PHONY: proto
+proto: $(PROTO_READY)  ## Generate the code of the .proto files anew
+	@.venv-proto/bin/python proto/generate.py
+
+.PHONY: clean
+clean:  ## Remove caches and builds; the environments stay
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are written last, so that an installation that failed half way is tried again.
+$(READY): pyproject.toml constraints.txt
+	@echo "Installing the project and its tools into .venv (a few minutes the first time)"
+	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv .venv
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[server,demo,test,dev]'
+	@touch $@
+
+$(PROTO_READY): proto/requirements.txt
+	@echo "Installing the protobuf compiler into .venv-proto"
+	@[[ -x .venv-proto/bin/python ]] || $(PYTHON) -m venv .venv-proto
+	@.venv-proto/bin/python $(PIP_INSTALL) -r proto/requirements.txt
+	@touch $@

@@ -1,0 +1,11 @@
+"""What trainers and owners share: the messages, the codec, the errors and the names of things.
+
+Floor 0 of the house: nothing here knows a service, a client or a transport library.
+
+    refs, numbers, limits, errors            words and rules
+    dtypes, tensors, trees, payload, values  the codec: torch and Python values <-> messages + payload bytes
+    frames, outbox, assembler                messages <-> frames on a connection
+    connection, memory                       what a connection is, and one inside a process
+    marks                                    the decorators a hosted class wears
+    v1/                                      the protocol, beside its generated code
+"""

@@ -1,0 +1,56 @@
+"""What a connection between a trainer and an owner is, whatever carries it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ps_wire.frames import Packet
+
+
+class ConnectionBroken(Exception):
+    """The connection is gone: the other side vanished, or the way to it did.
+
+    Not a `PsError`: whoever holds the connection opens another one, and only says so when that fails.
+    """
+
+
+class Connection(Protocol):
+    """Packets in order, in both directions, until one side closes.
+
+    One task may send and one may receive at a time. A packet that was sent may still be lost with the connection.
+    """
+
+    async def send(self, packet: Packet) -> None:
+        """Hands a packet over; waits while the other side is slow.
+
+        Raises:
+            ConnectionBroken: It cannot arrive any more.
+        """
+
+    async def receive(self) -> Packet | None:
+        """The next packet, or None when the other side has closed in good order.
+
+        Raises:
+            ConnectionBroken: The connection ended without a close.
+        """
+
+    async def close(self) -> None:
+        """Ends the connection. Calling it again does nothing."""
+
+
+class Connector(Protocol):
+    """Opens connections to one address."""
+
+    @property
+    def address(self) -> str:
+        """Where it leads, for messages to people."""
+
+    async def connect(self) -> Connection:
+        """Opens a new connection.
+
+        Raises:
+            ConnectionBroken: There is nobody at the address, or the way is closed.
+        """
+
+    async def close(self) -> None:
+        """Gives back what connections of this connector share. Calling it again does nothing."""

@@ -1,0 +1,46 @@
+"""Torch's dtypes and their numbers on the wire: a closed table, checked for completeness when imported."""
+
+from __future__ import annotations
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1.values_pb2 import DType
+
+_PREFIX = "DTYPE_"
+
+TO_WIRE: dict[torch.dtype, DType] = {}
+FROM_WIRE: dict[int, torch.dtype] = {}
+
+for _name, _number in DType.items():
+    if _number == DType.DTYPE_UNSPECIFIED:
+        continue
+    # A torch older or newer than the protocol may lack a dtype; then it cannot arrive as a value either.
+    _dtype = getattr(torch, _name.removeprefix(_PREFIX).lower(), None)
+    if _dtype is not None:
+        TO_WIRE[_dtype] = DType.Value(_name)
+        FROM_WIRE[_number] = _dtype
+
+
+def to_wire(dtype: torch.dtype) -> DType:
+    """Number of a dtype on the wire.
+
+    Raises:
+        InvalidArgumentError: The protocol has no number for it.
+    """
+    try:
+        return TO_WIRE[dtype]
+    except KeyError:
+        raise InvalidArgumentError(f"{dtype} has no number in the protocol") from None
+
+
+def from_wire(number: int) -> torch.dtype:
+    """The dtype of a number on the wire.
+
+    Raises:
+        InvalidArgumentError: The number is unknown, or this torch lacks the dtype.
+    """
+    try:
+        return FROM_WIRE[number]
+    except KeyError:
+        raise InvalidArgumentError(f"dtype number {number} is unknown here") from None

@@ -1,0 +1,115 @@
+"""Frames to bytes and back, with the payload never copied into or out of protobuf.
+
+`Frame.payload` is the last field on the wire, so a frame is its header as protobuf writes it, then one tag, one length
+and the payload's bytes: any protobuf implementation reads that, and ours joins and slices instead of copying.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1.frames_pb2 import Frame
+
+_PAYLOAD_TAG: Final = Frame.PAYLOAD_FIELD_NUMBER << 3 | 2
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_BYTES: Final = 2
+_FIXED32: Final = 5
+
+
+class Packet(NamedTuple):
+    """A frame whose payload stands beside it.
+
+    Attributes:
+        frame: The header; its `payload` field is empty.
+        payload: The payload's bytes, in pieces.
+    """
+
+    frame: Frame
+    payload: tuple[memoryview, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Number of payload bytes."""
+        return sum(map(len, self.payload))
+
+
+def serialize(packet: Packet) -> bytes:
+    """The bytes of a packet, which are those of a `Frame` message."""
+    header = packet.frame.SerializeToString()
+    if not packet.payload:
+        return header
+    return b"".join((header, bytes((_PAYLOAD_TAG,)), _varint(packet.nbytes), *packet.payload))
+
+
+def parse(data: bytes) -> Packet:
+    """The packet of some bytes; the payload is a view of them.
+
+    Raises:
+        InvalidArgumentError: The bytes are not a `Frame`.
+    """
+    try:
+        tail = _find_payload(data)
+        if tail is None:
+            frame = Frame.FromString(data)
+            if not frame.payload:
+                return Packet(frame)
+            # Some other implementation put the payload elsewhere: correct, and copied.
+            payload = memoryview(frame.payload)
+            frame.ClearField("payload")
+            return Packet(frame, (payload,))
+        header, begin = tail
+        view = memoryview(data)
+        return Packet(Frame.FromString(data[:header]), (view[begin:],))
+    except (DecodeError, IndexError) as error:
+        raise InvalidArgumentError(f"not a frame: {error}") from None
+
+
+def _find_payload(data: bytes) -> tuple[int, int] | None:
+    """Where the header ends and where the payload begins, if the payload is the last field; else None."""
+    position, end = 0, len(data)
+    while position < end:
+        start = position
+        tag, position = _read_varint(data, position)
+        kind = tag & 7
+        if kind == _BYTES:
+            length, position = _read_varint(data, position)
+            if tag == _PAYLOAD_TAG:
+                return (start, position) if length and position + length == end else None
+            position += length
+        elif kind == _VARINT:
+            _, position = _read_varint(data, position)
+        elif kind in (_FIXED32, _FIXED64):
+            position += 4 if kind == _FIXED32 else 8
+        else:
+            return None
+    return None
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    number, shift = byte & 0x7F, 7
+    while True:
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if shift > 63:
+            raise InvalidArgumentError("not a frame: a number of more than 64 bits")

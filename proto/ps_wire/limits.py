@@ -1,0 +1,35 @@
+"""Limits: every length that comes over the wire is held against one of these before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1 << 20
+
+PART_BYTES: Final = MIB
+"""Payload bytes per frame. Large enough to be fast, small enough that a small call behind one hardly waits."""
+
+MAX_FRAME_BYTES: Final = 64 * MIB
+"""Largest single frame or unary message: one part, and a message whose values are not tensors."""
+
+MAX_DEPTH: Final = 24
+"""Deepest nesting of lists, tuples and dicts. Each level costs three of the hundred that protobuf allows."""
+
+PROTOCOL: Final = 1
+"""Version of the conversation, checked in the handshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one session may ask of an owner; the owner tells its trainers in the handshake.
+
+    Attributes:
+        max_message_bytes: Largest payload of one request or reply.
+        max_in_flight: Requests of one session that may run or wait at once.
+        lease_seconds: How long a session outlives its broken stream.
+    """
+
+    max_message_bytes: int = 1024 * MIB
+    max_in_flight: int = 1024
+    lease_seconds: float = 30.0

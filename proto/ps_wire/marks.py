@@ -1,0 +1,42 @@
+"""Marks: what a hosted class says of itself.
+
+A class is hosted only if its module was named to the owner (`--import`) and it wears `@hosted`; of its methods only
+`forward` and those that wear `@remote` can be called. The marks are plain attributes: they register nothing anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+_HOSTED: Final = "__ps_hosted__"
+_REMOTE: Final = "__ps_remote__"
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def hosted(cls: C) -> C:
+    """Allows trainers to create instances of this class on owners that import its module."""
+    setattr(cls, _HOSTED, cls)
+    return cls
+
+
+def remote(method: F) -> F:
+    """Allows trainers to call this method of a hosted class."""
+    setattr(method, _REMOTE, True)
+    return method
+
+
+def is_hosted(cls: type) -> bool:
+    """Whether this very class wears the mark; a subclass does not inherit it."""
+    return getattr(cls, _HOSTED, None) is cls
+
+
+def is_remote(method: object) -> bool:
+    return getattr(method, _REMOTE, False) is True
+
+
+def name_of(cls: type | str) -> str:
+    """The name under which a class is asked for."""
+    return cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,78 @@
+"""Outbox: what waits to be sent on one connection, taking turns so that a small message never waits for a large one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from ps_wire.connection import Connection
+from ps_wire.frames import Packet
+from ps_wire.limits import PART_BYTES
+from ps_wire.v1.frames_pb2 import Frame, Part
+
+
+class Outbox:
+    """Queues messages and writes them, one packet at a time, from the one task that runs `drain`."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Iterator[Packet]] = deque()
+        self._ready = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def put(self, frame: Frame, chunks: Sequence[memoryview] = (), nbytes: int = 0) -> None:
+        """Queues a message; its payload must not change until it was sent."""
+        if nbytes:
+            frame.payload_bytes = nbytes
+        self._waiting.append(packets(frame, chunks))
+        self._idle.clear()
+        self._ready.set()
+
+    async def drain(self, connection: Connection) -> None:
+        """Writes what is queued, and what will be, until cancelled.
+
+        Raises:
+            ConnectionBroken: The connection broke.
+        """
+        while True:
+            while self._waiting:
+                message = self._waiting.popleft()
+                packet = next(message, None)
+                if packet is None:
+                    continue
+                self._waiting.append(message)
+                await connection.send(packet)
+            self._idle.set()
+            self._ready.clear()
+            await self._ready.wait()
+
+    async def flushed(self) -> None:
+        """Waits until everything queued so far was handed to the connection."""
+        await self._idle.wait()
+
+
+def packets(frame: Frame, chunks: Sequence[memoryview]) -> Iterator[Packet]:
+    """The packets of one message: its frame with the first part of the payload, then the other parts."""
+    parts = _parts(chunks)
+    yield Packet(frame, next(parts, ()))
+    for part in parts:
+        yield Packet(Frame(number=frame.number, part=Part()), part)
+
+
+def _parts(chunks: Sequence[memoryview]) -> Iterator[tuple[memoryview, ...]]:
+    """Cuts and gathers chunks into parts of at most `PART_BYTES`."""
+    part: list[memoryview] = []
+    room = PART_BYTES
+    for chunk in chunks:
+        position = 0
+        while position < len(chunk):
+            piece = chunk[position : position + room]
+            part.append(piece)
+            position += len(piece)
+            room -= len(piece)
+            if not room:
+                yield tuple(part)
+                part, room = [], PART_BYTES
+    if part:
+        yield tuple(part)

@@ -1,0 +1,70 @@
+"""Payload: the tensor bytes of one message, beside the message itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ps_wire.errors import InvalidArgumentError
+
+ALIGNMENT: Final = 64
+"""Tensors begin at multiples of this, so that the receiver can use them where they lie."""
+
+_PADDING: Final = memoryview(bytes(ALIGNMENT))
+
+Buffer = npt.NDArray[np.uint8]
+
+
+class PayloadWriter:
+    """Collects buffers without copying them, and says where each will stand."""
+
+    __slots__ = ("chunks", "nbytes")
+
+    def __init__(self) -> None:
+        self.chunks: list[memoryview] = []
+        self.nbytes = 0
+
+    def add(self, chunk: memoryview) -> int:
+        """Appends a buffer of bytes and returns its offset. The buffer must not change until it was sent."""
+        gap = -self.nbytes % ALIGNMENT
+        if gap:
+            self.chunks.append(_PADDING[:gap])
+            self.nbytes += gap
+        offset = self.nbytes
+        self.chunks.append(chunk)
+        self.nbytes += len(chunk)
+        return offset
+
+
+class PayloadReader:
+    """Hands out the bytes of tensors by offset."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: Buffer | None = None) -> None:
+        self._buffer = buffer
+
+    def take(self, offset: int, nbytes: int) -> Buffer:
+        """The bytes at `offset`, writable and not copied.
+
+        Raises:
+            InvalidArgumentError: They are not all there.
+        """
+        if self._buffer is None or offset + nbytes > len(self._buffer):
+            have = 0 if self._buffer is None else len(self._buffer)
+            raise InvalidArgumentError(f"a tensor claims bytes {offset}..{offset + nbytes} of a payload of {have}")
+        return self._buffer[offset : offset + nbytes]
+
+
+def joined(chunks: Sequence[memoryview], nbytes: int) -> Buffer:
+    """A writable copy of chunks that lie apart, as one buffer of `nbytes`."""
+    buffer = np.empty(nbytes, np.uint8)
+    view = buffer.data
+    position = 0
+    for chunk in chunks:
+        view[position : position + len(chunk)] = chunk
+        position += len(chunk)
+    return buffer

@@ -1,0 +1,80 @@
+"""References: how both sides name objects, parameters and contexts."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import NamedTuple
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1 import operations_pb2, values_pb2
+
+_TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P<parameter>[\w.]+))?")
+
+
+class Ref(NamedTuple):
+    """Names an object on an owner, or one of its parameters.
+
+    Attributes:
+        owner: Name of the owner that hosts the object.
+        object_id: 128 random bits in hexadecimal, so that a handle cannot be guessed.
+        parameter: Dotted name of a parameter inside the object; empty for the object itself.
+    """
+
+    owner: str
+    object_id: str
+    parameter: str = ""
+
+    def __str__(self) -> str:
+        return f"ps://{self.owner}/{self.object_id}" + (f"#{self.parameter}" if self.parameter else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Ref:
+        """Reads what `str(ref)` wrote.
+
+        Raises:
+            InvalidArgumentError: The text is not a handle.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise InvalidArgumentError(f"{text!r} is not a handle; one looks like ps://ps0/0123…cdef")
+        return cls(match["owner"], match["object_id"], match["parameter"] or "")
+
+    @classmethod
+    def from_message(cls, message: values_pb2.Handle) -> Ref:
+        return cls(message.owner, message.object_id, message.parameter)
+
+    def to_message(self) -> values_pb2.Handle:
+        return values_pb2.Handle(owner=self.owner, object_id=self.object_id, parameter=self.parameter)
+
+
+class ContextId(NamedTuple):
+    """Names one forward/backward/step pass of one trainer.
+
+    Attributes:
+        trainer: The trainer's 16 random bytes.
+        number: 1, 2, 3 … in the order in which the trainer opened its contexts.
+    """
+
+    trainer: bytes
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.trainer.hex()[:8]}/{self.number}"
+
+    @classmethod
+    def from_message(cls, message: operations_pb2.ContextId) -> ContextId:
+        return cls(message.trainer, message.number)
+
+    def to_message(self) -> operations_pb2.ContextId:
+        return operations_pb2.ContextId(trainer=self.trainer, number=self.number)
+
+
+def new_object_id() -> str:
+    """128 unguessable bits, in hexadecimal."""
+    return secrets.token_hex(16)
+
+
+def new_trainer_id() -> bytes:
+    """16 unguessable bytes that name a trainer for the time of its life."""
+    return secrets.token_bytes(16)

@@ -1,0 +1,177 @@
+"""The command line: `ps-service serve` and `ps-service status`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import pydantic
+import torch
+import typer
+from google.protobuf.json_format import MessageToDict
+
+from ps_service import config, logs, status_view
+from ps_service.config import OwnerConfig
+from ps_service.engine.engine import Engine
+from ps_service.rpc import probe
+from ps_service.server import Server
+from ps_service.state.allowlist import AllowList
+from ps_wire.errors import UnavailableError
+from ps_wire.limits import Limits
+
+_log = logging.getLogger("ps_service.cli")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""
+A parameter server for PyTorch: models live here, trainers connect over gRPC.
+
+**Start an owner** that may host the classes marked `@hosted` in a module of yours:
+
+    ps-service serve --name ps0 --listen 127.0.0.1:50051 --import my_models
+
+**Look at it**:
+
+    ps-service status 127.0.0.1:50051
+
+**Train with it**, in as many processes as you like:
+
+    async with trainer_client.connect("127.0.0.1:50051") as ps:
+        net = await ps.module("my_models.Net", name="net")
+""",
+)
+
+
+def _field(name: str) -> str:
+    return OwnerConfig.model_fields[name].description or ""
+
+
+@app.command()
+def serve(
+    name: Annotated[str | None, typer.Option(help=_field("name"))] = None,
+    listen: Annotated[str | None, typer.Option(help=_field("listen"))] = None,
+    imports: Annotated[list[str] | None, typer.Option("--import", help=_field("imports"))] = None,
+    device: Annotated[str | None, typer.Option(help=_field("device"))] = None,
+    threads: Annotated[int | None, typer.Option(help=_field("threads"))] = None,
+    torch_threads: Annotated[int | None, typer.Option(help=_field("torch_threads"))] = None,
+    max_message_bytes: Annotated[int | None, typer.Option(help=_field("max_message_bytes"))] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help=_field("max_in_flight"))] = None,
+    lease_seconds: Annotated[float | None, typer.Option(help=_field("lease_seconds"))] = None,
+    drain_seconds: Annotated[float | None, typer.Option(help=_field("drain_seconds"))] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help=_field("insecure"))] = None,
+    log_level: Annotated[str | None, typer.Option(help=_field("log_level"))] = None,
+    log_format: Annotated[str | None, typer.Option(help=_field("log_format"))] = None,
+    file: Annotated[Path | None, typer.Option("--config", help="A TOML file with any of these settings.")] = None,
+) -> None:
+    """Runs an owner until it receives SIGTERM or Ctrl-C; then it drains and exits with code 0.
+
+    Every option can also be set as `PS_…` in the environment or in the TOML file; flags win over the environment, and
+    the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`.
+    """
+    modules = tuple(part for entry in imports or () for part in entry.split(","))
+    settings = _load(
+        file,
+        name=name,
+        listen=listen,
+        imports=modules or None,
+        device=device,
+        threads=threads,
+        torch_threads=torch_threads,
+        max_message_bytes=max_message_bytes,
+        max_in_flight=max_in_flight,
+        lease_seconds=lease_seconds,
+        drain_seconds=drain_seconds,
+        insecure=insecure,
+        log_level=log_level,
+        log_format=log_format,
+    )
+    logs.configure(settings.log_level, settings.log_format)
+    # Modules beside the user are found, as with `python -m`.
+    sys.path.insert(0, os.getcwd())
+    try:
+        engine = _engine(settings)
+        _runner()(_serve(Server(engine, settings.listen, settings.insecure), settings))
+    except (ImportError, ValueError, OSError) as error:
+        _fail(str(error))
+
+
+@app.command()
+def status(
+    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+) -> None:
+    """Shows an owner: objects, parameters, bytes, sessions, contexts, versions of optimizers, calls per second."""
+    try:
+        reply = probe.status(address, timeout)
+    except UnavailableError as error:
+        _fail(str(error))
+    if as_json:
+        always = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        print(json.dumps(always, indent=2))
+    else:
+        status_view.show(reply)
+
+
+def main() -> None:
+    """Entry point of the command `ps-service`."""
+    app()
+
+
+def _load(file: Path | None, **flags: Any) -> OwnerConfig:
+    try:
+        return config.load(file, **flags)
+    except pydantic.ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        _fail("the configuration does not fit:\n  " + "\n  ".join(lines))
+    except (FileNotFoundError, tomllib.TOMLDecodeError) as error:
+        _fail(str(error))
+
+
+def _engine(settings: OwnerConfig) -> Engine:
+    if settings.torch_threads:
+        torch.set_num_threads(settings.torch_threads)
+    return Engine(
+        name=settings.name,
+        allowlist=AllowList.importing(settings.imports),
+        device=torch.device(settings.device),
+        limits=Limits(settings.max_message_bytes, settings.max_in_flight, settings.lease_seconds),
+        threads=settings.threads,
+    )
+
+
+async def _serve(server: Server, settings: OwnerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await server.start()
+    print(f"{settings.name} is serving on {server.address}", flush=True)
+    await stopping.wait()
+    _log.info("draining")
+    # A second signal does not wait.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    await server.drain(settings.drain_seconds)
+
+
+def _runner() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"ps-service: {message}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,116 @@
+"""Configuration of an owner: flags, then environment, then a TOML file, then these defaults."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from ps_wire.limits import MIB
+
+
+class OwnerConfig(BaseSettings):
+    """Everything that can be said about an owner before it starts.
+
+    Each field is a flag of `ps-service serve` (`--max-in-flight`), a variable (`PS_MAX_IN_FLIGHT`) and a key of the
+    TOML file (`max_in_flight`).
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="PS_", extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True
+    )
+
+    name: str = Field("ps0", description="Name of the owner, part of every handle to its objects.")
+    listen: str = Field("127.0.0.1:50051", description="Host and port to listen on; port 0 takes a free one.")
+    imports: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
+    )
+    device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
+    threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
+    torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
+    max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
+    max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")
+    lease_seconds: float = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
+    drain_seconds: float = Field(30.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
+    log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
+
+    @field_validator("imports", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, value: str) -> str:
+        if not re.fullmatch(r"[\w.-]+", value):
+            raise ValueError("an owner's name is made of letters, digits, '_', '.' and '-'")
+        return value
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, value: str) -> str:
+        try:
+            device = torch.device(value)
+        except RuntimeError as error:
+            raise ValueError(f"{value!r} is not a device") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"{value!r} was asked for, but torch sees no CUDA here")
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{value!r} is not HOST:PORT")
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
+    """The configuration that flags, environment and a TOML file give together.
+
+    Args:
+        file: The TOML file.
+        flags: Fields that were set on the command line; those that are None were not.
+
+    Raises:
+        pydantic.ValidationError: A value does not fit.
+        FileNotFoundError: The file is not there.
+        tomllib.TOMLDecodeError: The file is not TOML.
+    """
+    if file is None:
+        return OwnerConfig(**_given(flags))
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no configuration file {file}")
+
+    class FromFile(OwnerConfig):
+        model_config = SettingsConfigDict(toml_file=file)
+
+    return FromFile(**_given(flags))
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}

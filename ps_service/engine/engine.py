@@ -1,0 +1,61 @@
+"""Engine: the parts of an owner, put together."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import torch
+
+from ps_service.engine.compute import Compute
+from ps_service.state.allowlist import AllowList
+from ps_service.state.cells import Ledger
+from ps_service.state.contexts import Contexts
+from ps_service.state.counters import Counters
+from ps_service.state.journal import Journal, MemoryJournal
+from ps_service.state.registry import Registry
+from ps_service.state.sessions import Session, Sessions
+from ps_wire.limits import Limits
+
+
+@dataclass
+class Engine:
+    """Everything an owner holds. The functions of this floor take it as their first argument.
+
+    Attributes:
+        name: The owner's name.
+        allowlist: Classes trainers may name.
+        device: Where hosted modules live.
+        limits: What one session may ask for.
+        threads: Size of the compute pool; 0 chooses by the number of cores.
+        incarnation: Changes with every start of the owner.
+        draining: Whether the owner takes no new work.
+    """
+
+    name: str
+    allowlist: AllowList = field(default_factory=AllowList)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    limits: Limits = field(default_factory=Limits)
+    threads: int = 0
+    journal: Journal = field(default_factory=MemoryJournal)
+    incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
+    draining: bool = False
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(self.name)
+        self.ledger = Ledger()
+        self.contexts = Contexts()
+        self.sessions = Sessions(self.limits)
+        self.counters = Counters()
+        self.compute = Compute(self.threads)
+
+    def end_session(self, session: Session) -> None:
+        """Frees everything a trainer held: its contexts, handles and kept answers."""
+        self.sessions.end(session)
+        self.contexts.forget(session.trainer)
+        self.registry.forget(session.trainer)
+        self.journal.drop(session.trainer)
+
+    def close(self) -> None:
+        """Ends the compute threads."""
+        self.compute.close()

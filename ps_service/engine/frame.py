@@ -1,0 +1,113 @@
+"""Frame: what one running call borrows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from ps_service.state.cells import Ledger, Pin
+from ps_service.state.contexts import Leaf
+from ps_service.state.objects import HostedObject
+from ps_service.state.rrefs import borrow
+from ps_wire.trees import mapped
+
+
+class Frame:
+    """The modules one call runs on: private skins, whose parameters are pinned until the call is over.
+
+    Args:
+        ledger: Guards the parameters.
+        training: The mode the modules are in.
+        recorded: Whether torch shall record what happens.
+
+    Attributes:
+        leaves: What stands for each parameter of the borrowed modules.
+    """
+
+    def __init__(self, ledger: Ledger, training: bool, recorded: bool) -> None:
+        self.leaves: list[Leaf] = []
+        self._ledger = ledger
+        self._training = training
+        self._recorded = recorded
+        self._stack = ExitStack()
+        self._borrowed: dict[str, nn.Module] = {}
+        self._pins: dict[int, Pin] = {}
+        self._buffers: set[int] = set()
+
+    def __enter__(self) -> Self:
+        stack = self._stack
+        token = borrow.set(self.borrow)
+        stack.callback(borrow.reset, token)
+        stack.enter_context(torch.set_grad_enabled(self._recorded))
+        if self._recorded:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def borrow(self, hosted: HostedObject) -> nn.Module:
+        """The skin of a module for this call."""
+        known = self._borrowed.get(hosted.ref.object_id)
+        if known is not None:
+            return known
+        assert hosted.skins is not None
+        parameters = list(hosted.parameters.values())
+        reading = self._stack.enter_context(self._ledger.reading(parameters, hosted.cells))
+        module = self._stack.enter_context(hosted.skins.lend(self._training, parameters, reading.leaves))
+        for name, parameter, leaf, pin in zip(hosted.parameters, parameters, reading.leaves, reading.pins, strict=True):
+            self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf))
+            self._pins[_storage(leaf)] = pin
+        self._buffers.update(_storage(buffer) for buffer in hosted.value.buffers())
+        self._borrowed[hosted.ref.object_id] = module
+        return module
+
+    def own(self, result: Any) -> Any:
+        """The result, with copies in place of tensors that share memory with a module: others may change those."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_sparse:
+                return tensor
+            storage = _storage(tensor)
+            return tensor.clone() if storage in self._pins or storage in self._buffers else tensor
+
+        return mapped(result, copied)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
+        # Called for every tensor a forward saves for its backward.
+        if tensor.is_sparse:
+            return tensor
+        storage = _storage(tensor)
+        pin = self._pins.get(storage)
+        if pin is not None:
+            return _Saved(self._ledger, pin, tensor)
+        return tensor.clone() if storage in self._buffers else tensor
+
+
+class _Saved:
+    """A parameter that a forward saved for its backward; keeps its storage pinned for as long as torch keeps it."""
+
+    __slots__ = ("_ledger", "_pin", "tensor")
+
+    def __init__(self, ledger: Ledger, pin: Pin, tensor: torch.Tensor) -> None:
+        self._ledger = ledger
+        self._pin = pin
+        self.tensor = tensor
+        ledger.save(pin)
+
+    def __del__(self) -> None:
+        self._ledger.free(self._pin)
+
+
+def _unpack(packed: torch.Tensor | _Saved) -> torch.Tensor:
+    return packed.tensor if isinstance(packed, _Saved) else packed
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,86 @@
+"""Hosting: objects come, are attached to, and go."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ps_service.engine.engine import Engine
+from ps_service.state.objects import HostedObject
+from ps_wire.refs import Ref
+
+# Torch's generator is the process's: constructors that seed it must not run side by side.
+_seeding = threading.Lock()
+
+
+def create(
+    engine: Engine,
+    class_name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    name: str = "",
+    seed: int | None = None,
+    fingerprint: bytes = b"",
+) -> tuple[HostedObject, bool]:
+    """Makes an object of an allowed class, or finds the one of that name.
+
+    Args:
+        class_name: Name of the class on the allow-list.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        name: Named objects are made once and stay until deleted.
+        seed: Seeds torch's generator for the constructor, and leaves it as it was.
+        fingerprint: Tells requests with other arguments apart.
+
+    Returns:
+        The object, and whether it was made.
+
+    Raises:
+        NotAllowedError: The class is not on the allow-list.
+        NameConflictError: The name is taken by something made from other arguments.
+        Exception: Whatever the constructor raises.
+    """
+    cls = engine.allowlist.hosted(class_name)
+
+    def make() -> HostedObject:
+        value = _construct(lambda: cls(*args, **kwargs), seed)
+        if isinstance(value, nn.Module):
+            value.to(engine.device)
+        made = HostedObject(engine.name, value, engine.ledger, name, fingerprint)
+        made.class_name = class_name
+        return made
+
+    return engine.registry.get_or_make(name, fingerprint, make)
+
+
+def fingerprint(*parts: bytes) -> bytes:
+    """What tells two requests for one name apart."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
+
+
+def attach(engine: Engine, target: str | Ref) -> HostedObject:
+    """The object of a name or handle.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+        StaleHandleError: The handle's object is gone.
+        ForeignHandleError: It is another owner's.
+    """
+    return engine.registry.named(target) if isinstance(target, str) else engine.registry.find(target)
+
+
+def _construct(make: Callable[[], Any], seed: int | None) -> Any:
+    if seed is None:
+        return make()
+    with _seeding, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()

@@ -1,0 +1,179 @@
+"""Conversations: the requests of each session, across broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from ps_service.engine.engine import Engine
+from ps_service.rpc.dispatch import answer, failure
+from ps_service.rpc.handlers import OPERATIONS
+from ps_service.state.journal import Answer
+from ps_service.state.sessions import Session
+from ps_wire.assembler import Message
+from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError
+from ps_wire.outbox import Outbox
+from ps_wire.v1.frames_pb2 import Frame, Reply
+
+_log = logging.getLogger("ps_service.conversations")
+
+
+class Conversation:
+    """Runs a session's requests, each at most once, and sends each answer on whatever stream is open then.
+
+    Args:
+        engine: The owner.
+        session: Whose requests they are.
+
+    Attributes:
+        outbox: What waits to be sent on the open stream; None while there is none.
+    """
+
+    def __init__(self, engine: Engine, session: Session) -> None:
+        self.session = session
+        self.outbox: Outbox | None = None
+        self._engine = engine
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._stream: asyncio.Task[None] | None = None
+
+    def interrupt(self) -> None:
+        """Ends the stream that is open, if there is one: the trainer has opened another."""
+        self.outbox = None
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def take_over(self, outbox: Outbox) -> None:
+        """From now on answers go to this outbox; the current task serves its stream."""
+        self.interrupt()
+        self.outbox = outbox
+        self._stream = asyncio.current_task()
+
+    def leave(self, outbox: Outbox) -> None:
+        """The stream of this outbox has ended."""
+        if self.outbox is outbox:
+            self.outbox = None
+            self._stream = None
+
+    def take(self, message: Message) -> None:
+        """Takes up a request, or answers it again if it was taken before."""
+        number = message.frame.number
+        request = message.frame.request
+        trainer = self.session.trainer
+        self.confirm(request.confirmed)
+        if number in self._running:
+            return
+        known = self._engine.journal.recall(trainer, number)
+        if known is not None:
+            self._send(number, known)
+        elif message.error is not None:
+            self._send(number, failure(message.error))
+        elif number in self.session.taken:
+            self._send(number, failure(SessionLostError(f"request {number} was answered and confirmed before")))
+        elif len(self._running) >= self._engine.limits.max_in_flight:
+            limit = self._engine.limits.max_in_flight
+            self._send(number, failure(OverloadedError(f"{limit} requests of this session are in flight already")))
+        else:
+            self._start(number, message)
+
+    def confirm(self, numbers: Iterable[int]) -> None:
+        """The trainer has these answers."""
+        self._engine.journal.forget(self.session.trainer, numbers)
+
+    def cancel(self, number: int) -> None:
+        """The trainer no longer waits for this request."""
+        task = self._running.get(number)
+        if task is not None:
+            task.cancel()
+
+    async def settled(self) -> None:
+        """Waits until nothing is running."""
+        while self._running:
+            await asyncio.wait(list(self._running.values()))
+
+    def end(self) -> None:
+        """Cancels what is running; nobody will ask for it."""
+        for task in self._running.values():
+            task.cancel()
+
+    def _start(self, number: int, message: Message) -> None:
+        operation = message.frame.request.WhichOneof("operation")
+        if operation is None:
+            self._send(number, failure(InvalidArgumentError("a request without an operation")))
+            return
+        if OPERATIONS[operation].mutates:
+            # Others may run again when their answer is lost.
+            self.session.taken.add(number)
+        task = asyncio.create_task(self._run(number, operation, message))
+        self._running[number] = task
+        task.add_done_callback(lambda _: self._running.pop(number, None))
+
+    async def _run(self, number: int, operation: str, message: Message) -> None:
+        request = message.frame.request
+        trainer = self.session.trainer
+        result = await answer(
+            self._engine, trainer, operation, getattr(request, operation), message.payload, request.timeout_seconds
+        )
+        if self.session.ended:
+            self._engine.registry.revoke(trainer, result.granted)
+            return
+        if OPERATIONS[operation].mutates:
+            await self._engine.journal.record(trainer, number, result)
+        self._send(number, result)
+
+    def _send(self, number: int, result: Answer) -> None:
+        # Without a stream the answer waits in the journal until the trainer is back and asks again.
+        if self.outbox is not None:
+            # Not the journal's own message: sending fills in the frame.
+            reply = Reply()
+            reply.CopyFrom(result.reply)
+            self.outbox.put(Frame(number=number, reply=reply), result.chunks, result.nbytes)
+
+
+class Conversations:
+    """The conversations of an owner, one per session; ends those whose lease has run out.
+
+    Args:
+        engine: The owner.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._all: dict[bytes, Conversation] = {}
+
+    def get(self, trainer: bytes) -> Conversation | None:
+        return self._all.get(trainer)
+
+    def open(self, trainer: bytes) -> Conversation:
+        """The conversation with a trainer, begun now if there is none."""
+        session = self._engine.sessions.open(trainer)
+        known = self._all.get(trainer)
+        if known is None or known.session is not session:
+            known = self._all[trainer] = Conversation(self._engine, session)
+        return known
+
+    def end(self, conversation: Conversation) -> None:
+        """Frees a session and everything it held."""
+        if self._all.get(conversation.session.trainer) is conversation:
+            del self._all[conversation.session.trainer]
+        conversation.end()
+        self._engine.end_session(conversation.session)
+
+    def sweep(self) -> None:
+        """Ends the sessions whose lease has run out."""
+        for session in self._engine.sessions.expired():
+            _log.info("the lease of trainer %s has run out", session.trainer.hex()[:8])
+            self.end(self._all.get(session.trainer) or Conversation(self._engine, session))
+
+    async def settled(self) -> None:
+        """Waits until no request is running, and every answer is on its way."""
+        for conversation in list(self._all.values()):
+            await conversation.settled()
+            if conversation.outbox is not None:
+                await conversation.outbox.flushed()
+
+    def close(self) -> None:
+        """Cancels whatever is still running."""
+        for conversation in self._all.values():
+            conversation.end()

@@ -1,0 +1,101 @@
+"""Exchange: one request on its way through an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ps_service.engine import calling
+from ps_service.engine.engine import Engine
+from ps_service.state.objects import HostedObject
+from ps_service.state.rrefs import RRef
+from ps_wire import dtypes
+from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
+from ps_wire.refs import Ref
+from ps_wire.v1.operations_pb2 import ObjectInfo
+from ps_wire.v1.values_pb2 import Value
+from ps_wire.values import Decoder, Encoder
+
+
+class Exchange:
+    """Reads the values of a request and writes those of its reply.
+
+    Args:
+        engine: The owner.
+        trainer: Who asks.
+        payload: The request's tensor bytes, if they stand beside it.
+        inline: Whether the reply's tensor bytes go into its message, for want of a payload.
+
+    Attributes:
+        engine: The owner.
+        written: The reply's payload.
+        granted: Ids of the objects to which the reply hands out a reference.
+    """
+
+    def __init__(self, engine: Engine, trainer: bytes, payload: Buffer | None = None, inline: bool = False) -> None:
+        self.engine = engine
+        self.payload = payload
+        self.written = PayloadWriter()
+        self.granted: list[str] = []
+        self._trainer = trainer
+        self._reader = PayloadReader(payload)
+        self._encoder = Encoder(None if inline else self.written, self._reference)
+
+    def read(self, message: Value) -> Any:
+        """The value of a message; handles in it are looked up."""
+        return self._read(message, calling.Arguments(self.engine, recorded=False))
+
+    def read_arguments(
+        self, args: Value, kwargs: Value, recorded: bool
+    ) -> tuple[calling.Arguments, tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call."""
+        arguments = calling.Arguments(self.engine, recorded)
+        positional = self._read(args, arguments) if args.WhichOneof("kind") else ()
+        named = self._read(kwargs, arguments) if kwargs.WhichOneof("kind") else {}
+        return arguments, tuple(positional), dict(named)
+
+    def write(self, message: Value, value: Any) -> None:
+        """Encodes a value into a part of the reply."""
+        self._encoder.encode_into(message, value)
+
+    def grant(self, hosted: HostedObject) -> None:
+        """The reply hands the trainer a reference."""
+        self.engine.registry.grant(self._trainer, hosted)
+        self.granted.append(hosted.ref.object_id)
+
+    def describe(self, message: ObjectInfo, hosted: HostedObject) -> None:
+        """Fills in what a trainer needs to use an object, and grants it a reference."""
+        self.grant(hosted)
+        message.handle.CopyFrom(hosted.ref.to_message())
+        message.class_name = hosted.class_name
+        message.name = hosted.name
+        message.methods.extend(hosted.methods())
+        for name, parameter in hosted.parameters.items():
+            message.parameters.add(
+                name=name,
+                dtype=dtypes.to_wire(parameter.dtype),
+                shape=parameter.shape,
+                requires_grad=parameter.requires_grad,
+            )
+
+    def release(self, object_ids: Iterable[str]) -> None:
+        """The trainer gives references back."""
+        self.engine.registry.revoke(self._trainer, object_ids)
+
+    def give_back(self) -> None:
+        """Takes the granted references back: the reply will not be sent."""
+        self.engine.registry.revoke(self._trainer, self.granted)
+        self.granted.clear()
+
+    def _read(self, message: Value, arguments: calling.Arguments) -> Any:
+        return Decoder(self._reader, arguments.handle, arguments.tensor).decode(message)
+
+    def _reference(self, value: Any) -> Ref | None:
+        if not isinstance(value, RRef):
+            return None
+        hosted = value.hosted
+        if hosted is None:
+            hosted = calling.keep(self.engine, value.local_value())
+            value.adopt(hosted)
+        self.grant(hosted)
+        return hosted.ref._replace(parameter=value.parameter)

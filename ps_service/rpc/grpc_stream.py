@@ -1,0 +1,54 @@
+"""A gRPC stream, seen from the owner, as a connection."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+
+from ps_wire.connection import ConnectionBroken
+from ps_wire.frames import Packet
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
+
+OPTIONS: Final[list[tuple[str, int]]] = [
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
+    # A trainer whose host vanished is noticed within fifteen seconds, and its lease starts to run.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # Two owners must never share one port, each answering every other trainer.
+    ("grpc.so_reuseport", 0),
+]
+"""Options of the owner's gRPC server; the trainer's channel matches them."""
+
+
+class GrpcStream:
+    """The owner's end of a `Session` stream."""
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+        self._closed = False
+
+    async def send(self, packet: Packet) -> None:
+        try:
+            await self._context.write(packet)
+        except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+            raise ConnectionBroken(str(error)) from error
+
+    async def receive(self) -> Packet | None:
+        if self._closed:
+            return None
+        try:
+            item = await self._context.read()
+        except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+            raise ConnectionBroken(str(error)) from error
+        if item is grpc.aio.EOF:
+            return None
+        assert isinstance(item, Packet)
+        return item
+
+    async def close(self) -> None:
+        self._closed = True

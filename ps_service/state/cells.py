@@ -1,0 +1,145 @@
+"""Cells: one per hosted parameter, so that a step never changes numbers that a pass still needs.
+
+A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
+saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
+parameter to fresh storage and then writes there: open passes stay exact, and only what was really saved is copied.
+Very large parameters that are merely being read (an embedding look-up saves nothing) are not copied: the step waits
+the moment until the reading is over. An `inconsistent` step writes in place, whoever reads, as Hogwild does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch.nn import Parameter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ps_wire.limits import MIB
+
+COPY_AT_MOST = 8 * MIB
+"""A parameter larger than this, in bytes, is waited for rather than copied while forwards read it."""
+
+
+class Pin:
+    """Counts who still needs one storage of a parameter."""
+
+    __slots__ = ("reading", "saved")
+
+    def __init__(self) -> None:
+        self.reading = 0
+        self.saved = 0
+
+
+class Cell:
+    """The reading and writing of one parameter."""
+
+    __slots__ = ("pin", "writing")
+
+    def __init__(self) -> None:
+        self.pin = Pin()
+        self.writing = False
+
+
+class Reading:
+    """One forward's view of some parameters, all of them from between two steps.
+
+    Attributes:
+        leaves: What stands for each parameter: a fresh autograd leaf on the parameter's storage.
+        pins: The pin of each parameter's storage.
+    """
+
+    __slots__ = ("leaves", "pins")
+
+    def __init__(self, leaves: list[torch.Tensor], pins: list[Pin]) -> None:
+        self.leaves = leaves
+        self.pins = pins
+
+
+class Ledger:
+    """Knows the cells of all parameters of an owner, and holds the one lock that guards their counts."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._cells = WeakIdKeyDictionary()
+
+    def cell(self, parameter: Parameter) -> Cell:
+        """The cell of a parameter, however many objects share it."""
+        with self._changed:
+            cell: Cell | None = self._cells.get(parameter)
+            if cell is None:
+                cell = self._cells[parameter] = Cell()
+            return cell
+
+    @contextmanager
+    def reading(self, parameters: Sequence[Parameter], cells: Sequence[Cell]) -> Iterator[Reading]:
+        """Pins the parameters while the block runs; waits for a consistent step in progress."""
+        with self._changed:
+            while any(cell.writing for cell in cells):
+                self._changed.wait()
+            pins = [cell.pin for cell in cells]
+            for pin in pins:
+                pin.reading += 1
+            leaves = [_leaf(parameter) for parameter in parameters]
+        try:
+            yield Reading(leaves, pins)
+        finally:
+            with self._changed:
+                for pin in pins:
+                    pin.reading -= 1
+                self._changed.notify_all()
+
+    def save(self, pin: Pin) -> None:
+        """An open context needs this storage for its backward."""
+        with self._changed:
+            pin.saved += 1
+
+    def free(self, pin: Pin) -> None:
+        """Undoes `save`. May be called by the garbage collector, at any moment and in any thread."""
+        with self._changed:
+            pin.saved -= 1
+
+    @contextmanager
+    def writing(self, parameters: Sequence[Parameter], cells: Sequence[Cell], consistent: bool) -> Iterator[None]:
+        """Lets the block write the parameters in place.
+
+        Args:
+            parameters: What will be written.
+            cells: Their cells.
+            consistent: Whether open passes and running forwards must not see it.
+        """
+        if not consistent:
+            yield
+            return
+        with self._changed:
+            while any(cell.writing for cell in cells):
+                self._changed.wait()
+            for cell in cells:
+                cell.writing = True
+            for parameter, cell in zip(parameters, cells, strict=True):
+                while cell.pin.reading and not cell.pin.saved and _nbytes(parameter) > COPY_AT_MOST:
+                    self._changed.wait()
+            pinned = [i for i, cell in enumerate(cells) if cell.pin.reading or cell.pin.saved]
+        try:
+            for i in pinned:
+                # A new storage behind the same Parameter object: optimizers know parameters by identity.
+                parameters[i].data = parameters[i].data.clone()
+                cells[i].pin = Pin()
+            yield
+        finally:
+            with self._changed:
+                for cell in cells:
+                    cell.writing = False
+                self._changed.notify_all()
+
+
+def _leaf(parameter: Parameter) -> torch.Tensor:
+    # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
+    # backward of a pass whose parameters another trainer has stepped, although the numbers it needs are still there.
+    return parameter.data.requires_grad_(parameter.requires_grad)
+
+
+def _nbytes(parameter: Parameter) -> int:
+    return parameter.numel() * parameter.element_size()

@@ -1,0 +1,82 @@
+"""Journal: the answers of mutating requests, kept until their trainer has confirmed them.
+
+A trainer whose stream broke sends again what was not answered. What was answered is found here and not run twice. The
+interface is asynchronous so that a journal on disk can wait for its flush before an answer leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ps_wire.v1.frames_pb2 import Reply
+
+
+@dataclass(slots=True)
+class Answer:
+    """A finished request.
+
+    Attributes:
+        reply: The message.
+        chunks: Its payload; the bytes do not change any more.
+        nbytes: Length of the payload.
+        granted: Ids of the objects to which the answer hands out a reference, one entry each.
+    """
+
+    reply: Reply
+    chunks: list[memoryview]
+    nbytes: int
+    granted: list[str]
+
+
+class Journal(Protocol):
+    """Keeps answers by trainer and request number."""
+
+    async def record(self, trainer: bytes, number: int, answer: Answer) -> None:
+        """Keeps an answer. It may be sent once this returns."""
+
+    def recall(self, trainer: bytes, number: int) -> Answer | None:
+        """The answer, if it is kept."""
+
+    def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
+        """The trainer has these."""
+
+    def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
+        """The trainer lacks these, and has every other."""
+
+    def drop(self, trainer: bytes) -> None:
+        """The trainer is gone."""
+
+    def __len__(self) -> int:
+        """How many answers are kept."""
+
+
+class MemoryJournal:
+    """A journal that lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._answers: dict[bytes, dict[int, Answer]] = {}
+
+    async def record(self, trainer: bytes, number: int, answer: Answer) -> None:
+        self._answers.setdefault(trainer, {})[number] = answer
+
+    def recall(self, trainer: bytes, number: int) -> Answer | None:
+        return self._answers.get(trainer, {}).get(number)
+
+    def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
+        kept = self._answers.get(trainer)
+        if kept is not None:
+            for number in numbers:
+                kept.pop(number, None)
+
+    def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
+        wanted = set(numbers)
+        kept = self._answers.get(trainer, {})
+        self._answers[trainer] = {number: answer for number, answer in kept.items() if number in wanted}
+
+    def drop(self, trainer: bytes) -> None:
+        self._answers.pop(trainer, None)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._answers.values()))

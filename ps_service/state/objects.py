@@ -1,0 +1,99 @@
+"""Hosted objects: what a handle refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ps_service.state.cells import Cell, Ledger
+from ps_service.state.skins import SkinPool
+from ps_wire.errors import NotAllowedError, UnknownNameError
+from ps_wire.marks import is_remote, name_of
+from ps_wire.refs import Ref, new_object_id
+
+
+class HostedObject:
+    """An object that lives on an owner.
+
+    Args:
+        owner: Name of the owner.
+        value: The object.
+        ledger: Where the cells of its parameters are.
+        name: Under which it can be attached to; empty for an anonymous object.
+        fingerprint: What it was made from, to recognise a second request for the same.
+
+    Attributes:
+        ref: Its handle.
+        parameters: Its parameters by dotted name, if it is a module.
+        cells: As many cells.
+        skins: Private copies to run on, if it is a module.
+        references: How many handles of all sessions refer to it.
+        dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
+    """
+
+    def __init__(self, owner: str, value: Any, ledger: Ledger, name: str = "", fingerprint: bytes = b"") -> None:
+        self.ref = Ref(owner, new_object_id())
+        self.value = value
+        self.name = name
+        self.fingerprint = fingerprint
+        self.class_name = name_of(type(value))
+        self.references = 0
+        self.dependents: list[HostedObject] = []
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.skins: SkinPool | None = None
+        if isinstance(value, nn.Module):
+            self.parameters = dict(value.named_parameters())
+            self.skins = SkinPool(value)
+        elif isinstance(value, nn.Parameter):
+            self.parameters = {"": value}
+        self.cells: list[Cell] = [ledger.cell(parameter) for parameter in self.parameters.values()]
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """The parameter of that dotted name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        try:
+            return self.parameters[name]
+        except KeyError:
+            raise UnknownNameError(f"{self} has no parameter {name!r}; it has {_few(self.parameters)}") from None
+
+    def cell(self, name: str) -> Cell:
+        """The cell of that parameter, which must exist."""
+        return self.cells[list(self.parameters).index(name)]
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """The unbound method that trainers may call under that name.
+
+        Raises:
+            UnknownNameError: There is no such method.
+            NotAllowedError: It may not be called remotely.
+        """
+        function = getattr(type(self.value), name, None)
+        if not callable(function):
+            raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")
+        if not (is_remote(function) or (name == "forward" and self.skins is not None)):
+            raise NotAllowedError(
+                f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
+                f"{_few(self.methods())}"
+            )
+        found: Callable[..., Any] = function
+        return found
+
+    def methods(self) -> list[str]:
+        """Names of the methods that trainers may call."""
+        cls = type(self.value)
+        marked = [name for name in dir(cls) if not name.startswith("__") and is_remote(getattr(cls, name, None))]
+        return (["forward"] if self.skins is not None else []) + marked
+
+    def __str__(self) -> str:
+        return f"{self.class_name} {self.name!r}" if self.name else f"an anonymous {self.class_name}"
+
+
+def _few(names: Any) -> str:
+    names = list(names)
+    shown = ", ".join(names[:8]) or "none"
+    return f"{shown}, …" if len(names) > 8 else shown

@@ -1,0 +1,268 @@
+"""Optimizers that run where the parameters live, shared by all trainers."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import optim
+from torch.nn import Parameter
+from torch.optim import lr_scheduler
+
+from ps_service.state.cells import Cell, Ledger
+from ps_service.state.contexts import Context
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.marks import remote
+from ps_wire.refs import Ref
+
+# Optimizers of torch whose step takes sparse gradients; the others raise, some of them halfway.
+_TAKES_SPARSE = (optim.SGD, optim.Adagrad, optim.SparseAdam)
+# Optimizers whose state has tensors of other shapes than their parameter's.
+_FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
+
+
+class Reads(enum.Enum):
+    """What forwards may see of a step: all or nothing, or whatever is there (Hogwild)."""
+
+    CONSISTENT = "consistent"
+    INCONSISTENT = "inconsistent"
+
+
+class NonFinite(enum.Enum):
+    """What to do with NaN and infinity in a gradient."""
+
+    APPLY = "apply"
+    REFUSE = "refuse"
+
+
+class Covered(NamedTuple):
+    """A parameter an optimizer steps."""
+
+    ref: Ref
+    parameter: Parameter
+    cell: Cell
+
+
+class HostedOptimizer:
+    """A `torch.optim` optimizer over parameters of this owner.
+
+    Args:
+        cls: The optimizer's class.
+        groups: Its parameter groups: what each covers, and the options that differ from the defaults.
+        options: The constructor's keyword arguments.
+        reads: Whether forwards may see half a step.
+        non_finite: Whether NaN and infinity are refused.
+        ledger: Guards the parameters.
+
+    Attributes:
+        version: How many steps have been applied.
+        covered: Every covered parameter, in the order of the groups.
+    """
+
+    def __init__(
+        self,
+        cls: type[optim.Optimizer],
+        groups: Sequence[tuple[Sequence[Covered], Mapping[str, Any]]],
+        options: Mapping[str, Any],
+        reads: Reads,
+        non_finite: NonFinite,
+        ledger: Ledger,
+    ) -> None:
+        self.covered = [covered for members, _ in groups for covered in members]
+        self.version = 0
+        self._reads = reads
+        self._non_finite = non_finite
+        self._ledger = ledger
+        self.lock = threading.RLock()
+        described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
+        self.optimizer = cls(described, **options)
+
+    def step(self, context: Context) -> int:
+        """Applies a context's gradients: all of them, or, if anything raises, none.
+
+        Parameters to which the context has brought no gradient are passed over, as in local torch.
+
+        Returns:
+            The version after the step.
+
+        Raises:
+            NonFiniteGradientError: A gradient holds NaN or infinity and was to be refused.
+            InvalidArgumentError: The optimizer cannot take a sparse gradient.
+        """
+        with self.lock, context.lock:
+            found = [(each, context.gradient(each.parameter)) for each in self.covered]
+            present = [(each, gradient) for each, gradient in found if gradient is not None]
+            if not present:
+                return self.version
+            self._check(present)
+            self._apply(present)
+            self.version += 1
+            return self.version
+
+    def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
+        """Changes options, such as `lr`, of one parameter group or of all.
+
+        Raises:
+            InvalidArgumentError: There is no such group, or no such option.
+        """
+        with self.lock:
+            groups = self.optimizer.param_groups
+            if group is not None and group >= len(groups):
+                raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(groups)}")
+            chosen = groups if group is None else [groups[group]]
+            known = set(groups[0]) - {"params"}
+            for name in options:
+                if name not in known:
+                    raise InvalidArgumentError(f"the optimizer has no option {name!r}; it has {sorted(known)}")
+            for each in chosen:
+                each.update(options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `torch.optim.Optimizer.state_dict` gives, as a copy."""
+        with self.lock:
+            state: dict[str, Any] = _copied(self.optimizer.state_dict())
+            return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over a state, wholly or not at all.
+
+        Raises:
+            InvalidArgumentError: It does not fit the groups or the parameters.
+        """
+        with self.lock:
+            self._check_state(state)
+            try:
+                self.optimizer.load_state_dict(state)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
+
+    def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
+        builtin = type(self.optimizer).__module__.startswith("torch.optim")
+        for covered, gradient in present:
+            if gradient.is_sparse and builtin and not isinstance(self.optimizer, _TAKES_SPARSE):
+                raise InvalidArgumentError(
+                    f"{type(self.optimizer).__name__} cannot take the sparse gradient of {covered.ref.parameter!r}; "
+                    "use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
+                )
+            if self._non_finite is NonFinite.REFUSE and not _is_finite(gradient):
+                raise NonFiniteGradientError(
+                    f"the gradient of {covered.ref.parameter!r} holds NaN or infinity; nothing was applied. "
+                    "Skip this batch, lower the learning rate, or clip"
+                )
+
+    def _apply(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
+        parameters = [covered.parameter for covered, _ in present]
+        cells = [covered.cell for covered, _ in present]
+        with self._ledger.writing(parameters, cells, self._reads is Reads.CONSISTENT):
+            undo = None if self._cannot_fail(present) else _Snapshot(self.optimizer, parameters)
+            try:
+                for covered, gradient in present:
+                    covered.parameter.grad = gradient
+                self.optimizer.step()
+            except BaseException:
+                if undo is not None:
+                    undo.restore()
+                raise
+            finally:
+                for parameter in parameters:
+                    parameter.grad = None
+
+    def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
+        """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""
+        optimizer = self.optimizer
+        if type(optimizer).__module__.startswith("torch.optim") is False:
+            return False
+        dense = not any(gradient.is_sparse for _, gradient in present)
+        if isinstance(optimizer, (optim.SGD, optim.Adagrad)):
+            plain = all(not group["weight_decay"] and not group.get("momentum") for group in optimizer.param_groups)
+            return dense or plain
+        if isinstance(optimizer, optim.SparseAdam):
+            return all(gradient.is_sparse for _, gradient in present)
+        return dense and isinstance(optimizer, (optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam))
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict) or not isinstance(state.get("state"), dict) or "param_groups" not in state:
+            raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups'")
+        if isinstance(self.optimizer, _FREE_SHAPES):
+            return
+        parameters = [each.parameter for each in self.covered]
+        for index, entries in state["state"].items():
+            if not isinstance(index, int) or not 0 <= index < len(parameters) or not isinstance(entries, dict):
+                raise InvalidArgumentError(f"the state names parameter {index!r}; there are {len(parameters)}")
+            for key, value in entries.items():
+                shape = parameters[index].shape
+                if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != shape:
+                    raise InvalidArgumentError(
+                        f"state {key!r} of parameter {index} has shape {tuple(value.shape)}, "
+                        f"the parameter {tuple(shape)}"
+                    )
+
+
+class HostedScheduler:
+    """A learning-rate scheduler of `torch.optim.lr_scheduler` that changes a hosted optimizer."""
+
+    def __init__(
+        self, cls: type[lr_scheduler.LRScheduler], hosted: HostedOptimizer, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self._hosted = hosted
+        with hosted.lock:
+            self.scheduler = cls(hosted.optimizer, *args, **kwargs)
+
+    @remote
+    def step(self, *args: Any) -> list[Any]:
+        """One more epoch, or whatever the trainer counts; returns the learning rates, one per parameter group."""
+        with self._hosted.lock:
+            self.scheduler.step(*args)
+            return self._rates()
+
+    @remote
+    def get_last_lr(self) -> list[Any]:
+        """The learning rates now, one per parameter group."""
+        with self._hosted.lock:
+            return self._rates()
+
+    def state_dict(self) -> dict[str, Any]:
+        with self._hosted.lock:
+            state: dict[str, Any] = _copied(self.scheduler.state_dict())
+            return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        with self._hosted.lock:
+            self.scheduler.load_state_dict(state)
+
+    def _rates(self) -> list[Any]:
+        return [group["lr"] for group in self._hosted.optimizer.param_groups]
+
+
+class _Snapshot:
+    """Parameters and optimizer state as they were, to go back to when a step raises halfway."""
+
+    def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[Parameter]) -> None:
+        self._optimizer = optimizer
+        self._values = [(parameter, parameter.data.clone()) for parameter in parameters]
+        self._state = {parameter: _copied(optimizer.state[parameter]) for parameter in list(optimizer.state)}
+
+    def restore(self) -> None:
+        for parameter, value in self._values:
+            parameter.data.copy_(value)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy of containers and tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _is_finite(gradient: torch.Tensor) -> bool:
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())

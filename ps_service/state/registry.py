@@ -1,0 +1,152 @@
+"""Registry: the objects of an owner, their names and who holds them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from ps_service.state.objects import HostedObject
+from ps_wire.errors import ForeignHandleError, NameConflictError, StaleHandleError, UnknownNameError
+from ps_wire.refs import Ref
+
+
+class Registry:
+    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe from several threads.
+
+    Args:
+        owner: Name of the owner.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self._lock = threading.RLock()
+        self._objects: dict[str, HostedObject] = {}
+        self._names: dict[str, HostedObject] = {}
+        self._making: dict[str, threading.Lock] = {}
+        self._holders: dict[bytes, Counter[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def objects(self) -> list[HostedObject]:
+        with self._lock:
+            return list(self._objects.values())
+
+    def get_or_make(self, name: str, fingerprint: bytes, make: Callable[[], HostedObject]) -> tuple[HostedObject, bool]:
+        """The object of that name, made now if there is none; two that ask at once get the same.
+
+        Args:
+            name: Empty for an anonymous object, which is always made.
+            fingerprint: What the object is to be made from.
+            make: Makes it. Others that ask for the same name wait meanwhile.
+
+        Returns:
+            The object, and whether it was made.
+
+        Raises:
+            NameConflictError: It was made from something else.
+        """
+        if not name:
+            return self.add(make()), True
+        with self._lock:
+            making = self._making.setdefault(name, threading.Lock())
+        with making:
+            known = self._names.get(name)
+            if known is None:
+                return self.add(make()), True
+            if known.fingerprint != fingerprint:
+                raise NameConflictError(
+                    f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
+                    "Ask with the same ones, attach by name, or choose another name"
+                )
+            return known, False
+
+    def add(self, made: HostedObject) -> HostedObject:
+        with self._lock:
+            self._objects[made.ref.object_id] = made
+            if made.name:
+                self._names[made.name] = made
+        return made
+
+    def named(self, name: str) -> HostedObject:
+        """The object of that name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        try:
+            return self._names[name]
+        except KeyError:
+            raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}") from None
+
+    def find(self, ref: Ref) -> HostedObject:
+        """The object a handle refers to.
+
+        Raises:
+            ForeignHandleError: It is another owner's.
+            StaleHandleError: It is gone.
+            UnknownNameError: It has no such parameter.
+        """
+        if ref.owner != self.owner:
+            raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
+        found = self._objects.get(ref.object_id)
+        if found is None:
+            raise StaleHandleError(
+                f"the object of {ref} is gone: it was deleted, its last handle was dropped, or the owner restarted. "
+                "Attach to it by name, or make it again"
+            )
+        if ref.parameter:
+            found.parameter(ref.parameter)
+        return found
+
+    def grant(self, trainer: bytes, held: HostedObject) -> None:
+        """A trainer receives one more handle."""
+        with self._lock:
+            held.references += 1
+            self._holders.setdefault(trainer, Counter())[held.ref.object_id] += 1
+
+    def revoke(self, trainer: bytes, object_ids: Iterable[str]) -> None:
+        """A trainer gives handles back; ids it does not hold are passed over."""
+        with self._lock:
+            held = self._holders.get(trainer, Counter())
+            for object_id in object_ids:
+                if held[object_id] > 0:
+                    held[object_id] -= 1
+                    self._drop(object_id, 1)
+                if not held[object_id]:
+                    del held[object_id]
+            if not held:
+                self._holders.pop(trainer, None)
+
+    def forget(self, trainer: bytes) -> None:
+        """Takes back every handle of a trainer that is gone."""
+        with self._lock:
+            for object_id, count in self._holders.pop(trainer, Counter()).items():
+                self._drop(object_id, count)
+
+    def delete(self, name: str) -> HostedObject:
+        """Removes a named object, and what depends on it, whoever holds it.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        with self._lock:
+            found = self.named(name)
+            self._remove(found)
+            return found
+
+    def _drop(self, object_id: str, count: int) -> None:
+        found = self._objects.get(object_id)
+        if found is not None:
+            found.references -= count
+            if found.references <= 0 and not found.name:
+                del self._objects[object_id]
+
+    def _remove(self, found: HostedObject) -> None:
+        self._objects.pop(found.ref.object_id, None)
+        if self._names.get(found.name) is found:
+            del self._names[found.name]
+            self._making.pop(found.name, None)
+        for dependent in found.dependents:
+            self._remove(dependent)

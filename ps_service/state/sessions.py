@@ -1,0 +1,83 @@
+"""Sessions: who is connected, and which of their requests have been taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from ps_wire.limits import Limits
+from ps_wire.numbers import SeenNumbers
+
+
+class Session:
+    """One trainer on this owner.
+
+    Attributes:
+        trainer: Who it is.
+        taken: Numbers of the requests that were taken up; none of them is ever run again.
+        streams: How many streams are open for it: while there is one, the session lives.
+        ended: Whether it was freed.
+    """
+
+    def __init__(self, trainer: bytes, clock: Callable[[], float]) -> None:
+        self.trainer = trainer
+        self.taken = SeenNumbers()
+        self.streams = 0
+        self.ended = False
+        self._clock = clock
+        self._seen = clock()
+
+    def touch(self) -> None:
+        """Starts the lease anew."""
+        self._seen = self._clock()
+
+    def idle_seconds(self) -> float:
+        """How long ago the session was last heard of; 0 while a stream is open."""
+        return 0.0 if self.streams else self._clock() - self._seen
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"{self.streams} streams"
+        return f"<Session {self.trainer.hex()[:8]}, {state}, {self.taken}>"
+
+
+class Sessions:
+    """The sessions of an owner.
+
+    Args:
+        limits: Among them the length of a lease.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._sessions: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def connected(self) -> int:
+        """How many sessions have an open stream."""
+        return sum(1 for session in self._sessions.values() if session.streams)
+
+    def get(self, trainer: bytes) -> Session | None:
+        return self._sessions.get(trainer)
+
+    def open(self, trainer: bytes) -> Session:
+        """The session of a trainer, begun now if there is none."""
+        session = self._sessions.get(trainer)
+        if session is None:
+            session = self._sessions[trainer] = Session(trainer, self._clock)
+        session.touch()
+        return session
+
+    def end(self, session: Session) -> None:
+        session.ended = True
+        if self._sessions.get(session.trainer) is session:
+            del self._sessions[session.trainer]
+
+    def expired(self) -> Iterable[Session]:
+        """The sessions whose lease has run out."""
+        lease = self._limits.lease_seconds
+        return [session for session in self._sessions.values() if session.idle_seconds() > lease]

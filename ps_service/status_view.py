@@ -1,0 +1,83 @@
+"""Status view: an owner's status as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ps_wire.v1.operations_pb2 import StatusReply
+
+
+def show(status: StatusReply, console: Console | None = None) -> None:
+    """Prints the tables."""
+    console = console or Console()
+    console.print(_headline(status))
+    console.print(_numbers(status))
+    for table in (_objects(status), _optimizers(status), _operations(status)):
+        if table.row_count:
+            console.print(table)
+
+
+def size(nbytes: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def _headline(status: StatusReply) -> Text:
+    state = ("serving", "green") if status.serving else ("draining", "yellow")
+    hours, rest = divmod(int(status.uptime_seconds), 3600)
+    return Text.assemble(
+        (status.owner, "bold"), " is ", state, f", up {hours}:{rest // 60:02}:{rest % 60:02}, release {status.version}"
+    )
+
+
+def _numbers(status: StatusReply) -> Table:
+    table = Table("what", "now", box=None, show_header=False)
+    table.columns[1].justify = "right"
+    for what, now in (
+        ("objects", f"{len(status.objects)}"),
+        ("parameters", f"{status.parameters:,}"),
+        ("bytes hosted", size(status.bytes)),
+        ("sessions", f"{status.sessions} ({status.connected_sessions} connected)"),
+        ("contexts open", f"{status.contexts}"),
+        ("requests in flight", f"{status.requests_in_flight}"),
+        ("answers kept", f"{status.kept_answers}"),
+        ("calls per second", f"{status.calls_per_second:.1f}"),
+        ("memory of the process", size(status.resident_bytes)),
+    ):
+        table.add_row(what, now)
+    return table
+
+
+def _objects(status: StatusReply) -> Table:
+    table = Table("object", "class", title="Objects", title_justify="left")
+    for heading in ("parameters", "bytes", "handles"):
+        table.add_column(heading, justify="right")
+    for each in status.objects:
+        name = each.name or "(anonymous)"
+        table.add_row(name, each.class_name, f"{each.parameters:,}", size(each.bytes), str(each.references))
+    return table
+
+
+def _optimizers(status: StatusReply) -> Table:
+    table = Table("optimizer", "class", title="Optimizers", title_justify="left")
+    for heading in ("parameters", "version"):
+        table.add_column(heading, justify="right")
+    for each in status.optimizers:
+        table.add_row(each.name or "(anonymous)", each.class_name, f"{each.parameters:,}", f"{each.version:,}")
+    return table
+
+
+def _operations(status: StatusReply) -> Table:
+    table = Table("operation", title="Operations", title_justify="left")
+    for heading in ("calls", "errors", "mean"):
+        table.add_column(heading, justify="right")
+    for each in status.operations:
+        mean = 1000 * each.seconds / each.calls if each.calls else 0.0
+        table.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", f"{mean:.2f} ms")
+    return table

@@ -1,0 +1,238 @@
+"""Client: a trainer's view of one or more owners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from ps_wire.connection import Connector
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.marks import name_of
+from ps_wire.payload import PayloadWriter
+from ps_wire.refs import ContextId, Ref, new_trainer_id
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest, DeleteRequest, StatusReply, StatusRequest
+from ps_wire.values import Encoder
+from trainer_client import optimizer, scheduler
+from trainer_client.context import Context
+from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter, RRef, handle_from
+from trainer_client.optimizer import DistributedOptimizer, NonFinite, Reads
+from trainer_client.pending import Pending
+from trainer_client.requests import DEFAULT, nothing, submit
+from trainer_client.scheduler import DistributedScheduler
+from trainer_client.session import Session
+from trainer_client.settings import Settings
+
+
+class Client:
+    """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
+
+    Every operation returns a `Pending`: await it, or `wait()` for it in a plain thread.
+
+    Args:
+        connectors: One per owner.
+        settings: How patient to be.
+    """
+
+    def __init__(self, connectors: Sequence[Connector], settings: Settings) -> None:
+        self._trainer = new_trainer_id()
+        self._loop = asyncio.get_running_loop()
+        self._opening = [Session(connector, self._trainer, settings) for connector in connectors]
+        self._sessions: dict[str, Session] = {}
+        self._contexts = 0
+
+    async def open(self) -> None:
+        """Connects to every owner.
+
+        Raises:
+            UnavailableError: One cannot be reached in time.
+            InvalidArgumentError: Two have the same name.
+        """
+        try:
+            await asyncio.gather(*(session.open() for session in self._opening))
+            for session in self._opening:
+                if session.owner in self._sessions:
+                    raise InvalidArgumentError(
+                        f"two of the owners are called {session.owner!r}: start each under its own --name"
+                    )
+                self._sessions[session.owner] = session
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Leaves every owner; they free what this trainer held. Calling it again does nothing."""
+        await asyncio.gather(*(session.close() for session in self._opening))
+
+    @property
+    def owners(self) -> list[str]:
+        """Names of the owners, in the order of their addresses."""
+        return list(self._sessions)
+
+    def module(
+        self,
+        cls: type[nn.Module] | str,
+        *args: Any,
+        name: str = "",
+        owner: str = "",
+        seed: int | None = None,
+        timeout: float | None = DEFAULT,
+        **kwargs: Any,
+    ) -> Pending[RemoteModule]:
+        """Makes a module on an owner, or attaches to the one of that name.
+
+        Args:
+            cls: The class, or the name of one, on the owner's allow-list: `torch.nn` or marked `@hosted`.
+            args: Its arguments.
+            name: A named module is made once; who asks again, with the same arguments, gets the same. Without a name
+                it is a new one, and lives while somebody holds a handle.
+            owner: Which owner; the first if empty.
+            seed: Seeds torch's generator while the constructor runs.
+            timeout: Seconds this may take.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            NotAllowedError: The class is not on the allow-list.
+            NameConflictError: The name is taken by something made from other arguments.
+            RemoteError: The constructor raised.
+        """
+        return self._create(cls, args, kwargs, name, owner, seed, timeout)
+
+    def create(
+        self,
+        cls: type | str,
+        *args: Any,
+        name: str = "",
+        owner: str = "",
+        seed: int | None = None,
+        timeout: float | None = DEFAULT,
+        **kwargs: Any,
+    ) -> Pending[RemoteObject]:
+        """Like `module`, for an instance of any allowed class."""
+        return self._create(cls, args, kwargs, name, owner, seed, timeout)
+
+    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
+        """A handle to something that exists.
+
+        Args:
+            target: A name, or what `str(handle)` gave another trainer.
+            owner: Which owner to ask for a name; the first if empty.
+
+        Raises:
+            UnknownNameError: There is nothing of that name, or no such owner here.
+            StaleHandleError: The handle's object is gone.
+        """
+        if target.startswith("ps://"):
+            ref = Ref.parse(target)
+            session, request = self._session(ref.owner), AttachRequest(handle=ref.to_message())
+        else:
+            session, request = self._session(owner), AttachRequest(name=target)
+        return submit(
+            session, Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object)
+        )
+
+    def delete(self, name: str, owner: str = "") -> Pending[None]:
+        """Removes a named object and the optimizers of its parameters; handles to it become stale.
+
+        Raises:
+            UnknownNameError: There is nothing of that name.
+        """
+        return submit(self._session(owner), Request(delete=DeleteRequest(name=name)), None, nothing)
+
+    def optimizer(
+        self,
+        cls: type[optim.Optimizer] | str,
+        parameters: Iterable[RemoteParameter | torch.Tensor | Mapping[str, Any]],
+        *,
+        name: str = "",
+        reads: Reads = "consistent",
+        non_finite: NonFinite = "apply",
+        **options: Any,
+    ) -> Pending[DistributedOptimizer]:
+        """Makes an optimizer where the parameters are, or attaches to the one that is there.
+
+        Trainers that ask for the same optimizer of the same named objects share it.
+
+        Args:
+            cls: A class of `torch.optim`, or one marked `@hosted`.
+            parameters: Handles of remote parameters and local parameters, together, or groups of them as in torch.
+            name: Needed for a second optimizer of the same parameters, or of anonymous objects to be shared.
+            reads: `consistent`: no forward sees half a step, and open passes keep the numbers they began with.
+                `inconsistent`: steps write in place (Hogwild).
+            non_finite: `refuse` raises when a gradient holds NaN or infinity, and changes nothing.
+            options: The class's keyword arguments, such as `lr`.
+
+        Raises:
+            NameConflictError: There is one for these parameters with another class or other options.
+            InvalidArgumentError: The class refuses the options, or there are no parameters.
+        """
+        listed = list(parameters)
+        return Pending.run(self._loop, optimizer.create(cls, listed, options, name, reads, non_finite))
+
+    def scheduler(
+        self,
+        cls: type[lr_scheduler.LRScheduler] | str,
+        optimizer: DistributedOptimizer,
+        *args: Any,
+        name: str = "",
+        **kwargs: Any,
+    ) -> Pending[DistributedScheduler]:
+        """Makes a learning-rate scheduler beside each part of an optimizer, or attaches to the one that is there.
+
+        Args:
+            cls: A class of `torch.optim.lr_scheduler`.
+            optimizer: Whose learning rates it sets.
+            args: The class's arguments after the optimizer.
+            name: Needed for a second scheduler of the same class.
+            kwargs: The class's keyword arguments.
+        """
+        return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name))
+
+    def context(self) -> Context:
+        """A new pass: `async with ps.context() as ctx`."""
+        self._contexts += 1
+        return Context(ContextId(self._trainer, self._contexts), self._loop)
+
+    def status(self, owner: str = "") -> Pending[StatusReply]:
+        """What an owner hosts and does."""
+        return submit(self._session(owner), Request(status=StatusRequest()), None, lambda reply, _: reply.status)
+
+    def _create(
+        self,
+        cls: type | str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        name: str,
+        owner: str,
+        seed: int | None,
+        timeout: float | None,
+    ) -> Pending[Any]:
+        session = self._session(owner)
+        payload = PayloadWriter()
+        encoder = Encoder(payload, lambda value: value.ref if isinstance(value, RRef) else None)
+        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed)
+        encoder.encode_into(request.args, args)
+        encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
+        held = (args, kwargs)
+
+        def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
+            return handle_from(session, reply.create.object)
+
+        return submit(session, Request(create=request), payload, finish, timeout)
+
+    def _session(self, owner: str) -> Session:
+        if not owner:
+            return next(iter(self._sessions.values()))
+        try:
+            return self._sessions[owner]
+        except KeyError:
+            known = ", ".join(self._sessions)
+            raise UnknownNameError(f"this client is not connected to an owner {owner!r}, only to {known}") from None
+
+    def __repr__(self) -> str:
+        return f"<Client of {', '.join(repr(session) for session in self._opening)}>"

@@ -1,0 +1,84 @@
+"""Connect: the front door."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any
+
+from ps_wire.connection import Connector
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.blocking import Blocking
+from trainer_client.client import Client
+from trainer_client.portal import Portal
+from trainer_client.settings import Settings
+from trainer_client.transport.grpc_stream import GrpcConnector
+
+
+class Connecting:
+    """What `connect` returns: enter it with `async with` or with `with`, or await it."""
+
+    def __init__(self, connectors: Sequence[Connector], settings: Settings) -> None:
+        self._connectors = connectors
+        self._settings = settings
+        self._client: Client | None = None
+        self._portal: Portal | None = None
+
+    async def __aenter__(self) -> Client:
+        client = Client(self._connectors, self._settings)
+        await client.open()
+        self._client = client
+        return client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.__aenter__().__await__()
+
+    def __enter__(self) -> Any:
+        self._portal = Portal.acquire()
+        try:
+            return Blocking(self._portal.run(self.__aenter__()))
+        except BaseException:
+            self._portal.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._portal is not None
+        try:
+            self._portal.run(self.__aexit__(kind, error, trace))
+        finally:
+            self._portal.release()
+
+
+def connect(
+    *owners: str | Connector,
+    timeout: float | None = 60.0,
+    connect_timeout: float = 30.0,
+    reconnect_timeout: float = 60.0,
+) -> Connecting:
+    """Connects a trainer to one or more owners.
+
+        async with tc.connect("127.0.0.1:50051") as ps: ...     # methods return awaitables
+        with tc.connect("127.0.0.1:50051") as ps: ...           # methods block
+
+    Args:
+        owners: Addresses (host:port), or connectors of another transport.
+        timeout: Seconds a call may take when it says nothing else; None waits for ever.
+        connect_timeout: Seconds to wait for an owner that is not there yet.
+        reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
+
+    Raises:
+        InvalidArgumentError: No address was given.
+        UnavailableError: An owner cannot be reached in time (when entered).
+    """
+    if not owners:
+        raise InvalidArgumentError("connect() needs the address of at least one owner")
+    connectors = [GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners]
+    return Connecting(connectors, Settings(timeout, connect_timeout, reconnect_timeout))

@@ -1,0 +1,272 @@
+"""Context: one forward/backward/step pass over any number of owners."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from ps_wire.errors import ContextEndedError, InvalidArgumentError
+from ps_wire.payload import PayloadReader
+from ps_wire.refs import ContextId, Ref
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
+from ps_wire.values import Decoder
+from trainer_client.clipping import clip
+from trainer_client.graph import borrowed_grads, leaves_of, reservations
+from trainer_client.pending import Pending
+from trainer_client.recorder import RecordedCall
+from trainer_client.requests import nothing, submit
+from trainer_client.session import Session
+
+if TYPE_CHECKING:
+    from trainer_client.handles import RemoteParameter
+
+_current: ContextVar[Context | None] = ContextVar("trainer_client_context", default=None)
+
+
+class Pass:
+    """One backward while it runs.
+
+    Args:
+        retain_graph: Whether the graph may be used again.
+
+    Attributes:
+        posts: The gradients sent to owners so far.
+    """
+
+    def __init__(self, retain_graph: bool) -> None:
+        self.retain_graph = retain_graph
+        self.posts: list[Pending[Any]] = []
+
+
+class Context:
+    """A pass: calls made inside its block are recorded, and their gradients are its own.
+
+        async with ps.context() as ctx:
+            loss = F.nll_loss(await net(x), y)
+            await ctx.backward(loss)
+            await opt.step(ctx)
+
+    Gradients live in the context, on the owners and here; `.grad` of local parameters is left alone. They add up over
+    several backwards, and are gone with the context.
+
+    Args:
+        id: Its name on every owner.
+        loop: The client's event loop.
+
+    Attributes:
+        id: Its name on every owner.
+        ended: Whether its block was left.
+        current_pass: The backward that is running.
+    """
+
+    def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop) -> None:
+        self.id = id
+        self.ended = False
+        self.current_pass: Pass | None = None
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._pass_lock = threading.Lock()
+        self._calls = 0
+        self._sessions: dict[str, Session] = {}
+        self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._token: Token[Context | None] | None = None
+
+    # Recording
+
+    def record(self, session: Session, inputs: Sequence[torch.Tensor]) -> RecordedCall:
+        """Writes a call into the graph.
+
+        Raises:
+            ContextEndedError: The block was left.
+        """
+        self.check()
+        with self._lock:
+            self._calls += 1
+            self._sessions[session.owner] = session
+            return RecordedCall(self, session, self._calls, inputs)
+
+    def check(self) -> None:
+        """Raises `ContextEndedError` when the block was left."""
+        if self.ended:
+            raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
+
+    # Backward
+
+    def backward(
+        self,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
+        retain_graph: bool = False,
+    ) -> Pending[None]:
+        """Propagates from one or more roots, through local and remote parts alike.
+
+        Args:
+            roots: Usually one loss of one element.
+            gradients: Gradients of the roots; needed for roots of more than one element.
+            retain_graph: Whether the same graph shall be propagated again.
+
+        Raises:
+            ContextEndedError: The block was left.
+            PsError: An owner could not do its part.
+            RuntimeError: Torch's own, as in a local backward.
+        """
+        self.check()
+        wanted = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        if isinstance(gradients, torch.Tensor):
+            gradients = [gradients]
+        given = None if gradients is None else list(gradients)
+        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
+        return Pending.run(self._loop, asyncio.to_thread(self._backward, wanted, given, retain_graph))
+
+    def _backward(
+        self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None] | None, retain_graph: bool
+    ) -> None:
+        leaves = leaves_of(roots)
+        with self._pass_lock, reservations.of(leaves), borrowed_grads(leaves):
+            current = self.current_pass = Pass(retain_graph)
+            try:
+                torch.autograd.backward(roots, gradients, retain_graph=retain_graph)
+            finally:
+                failure = _first_failure(current.posts)
+                self.current_pass = None
+            if failure is not None:
+                raise failure
+            self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
+
+    def _accumulate(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        with self._lock:
+            for leaf, grad in found:
+                held = self._gradients.get(id(leaf))
+                self._gradients[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
+
+    # Gradients
+
+    def get_gradients(self) -> Pending[dict[RemoteParameter | torch.Tensor, torch.Tensor]]:
+        """The gradients of this pass: by handle for remote parameters, by tensor for local ones."""
+        self.check()
+        return Pending.run(self._loop, self._get_gradients())
+
+    async def _get_gradients(self) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
+        from trainer_client.handles import RemoteParameter
+
+        sessions = self.sessions
+        requests = [Request(gradients=GradientsRequest(context=self.id.to_message())) for _ in sessions]
+        found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.values())
+        replies = [
+            submit(session, request, None, _read_gradients) for session, request in zip(sessions, requests, strict=True)
+        ]
+        for session, reply in zip(sessions, replies, strict=True):
+            for ref, gradient in await reply:
+                found[RemoteParameter.bare(session, ref, gradient)] = gradient
+        return found
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf in this pass, if it has one."""
+        held = self._gradients.get(id(leaf))
+        return None if held is None else held[1]
+
+    def clip_grad_norm(
+        self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> Pending[torch.Tensor]:
+        """Scales the gradients of this pass so that their norm over all owners and local parameters is at most
+        `max_norm`, like `torch.nn.utils.clip_grad_norm_`.
+
+        Returns:
+            The norm before.
+
+        Raises:
+            InvalidArgumentError: `max_norm` or `norm_type` is not positive.
+        """
+        self.check()
+        if not (max_norm > 0 and norm_type > 0):
+            raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
+        return Pending.run(self._loop, clip(self, list(parameters), max_norm, norm_type))
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of local leaves."""
+        with self._lock:
+            for leaf in leaves:
+                held = self._gradients.get(id(leaf))
+                if held is not None:
+                    self._gradients[id(leaf)] = (leaf, held[1] * factor)
+
+    # The block
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions whose owners took part so far."""
+        with self._lock:
+            return list(self._sessions.values())
+
+    def enter(self) -> None:
+        """Begins the block.
+
+        Raises:
+            RuntimeError: Another block is open in this task or thread.
+        """
+        outer = _current.get()
+        if outer is not None:
+            raise RuntimeError(f"context {outer.id} is open here already; contexts do not nest")
+        self.check()
+        self._token = _current.set(self)
+
+    def end(self) -> None:
+        """Leaves the block: owners free what they keep for this pass. The request travels on its own."""
+        self.ended = True
+        if self._token is not None:
+            _current.reset(self._token)
+            self._token = None
+        for session in self.sessions:
+            request = Request(end_context=EndContextRequest(context=self.id.to_message()))
+            submit(session, request, None, nothing)
+        self._gradients.clear()
+
+    async def __aenter__(self) -> Self:
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __enter__(self) -> Self:
+        self.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"{self._calls} calls"
+        return f"<Context {self.id}, {state}>"
+
+
+def current_context() -> Context | None:
+    """The context whose block this task or thread is in."""
+    return _current.get()
+
+
+def _read_gradients(reply: Reply, payload: PayloadReader) -> list[tuple[Ref, torch.Tensor]]:
+    tensors = Decoder(payload).decode(reply.gradients.gradients)
+    return list(zip(map(Ref.from_message, reply.gradients.parameters), tensors, strict=True))
+
+
+def _first_failure(posts: list[Pending[Any]]) -> Exception | None:
+    """Waits for every post, so that nothing of the pass is left running, and gives the first error."""
+    failure = None
+    for post in posts:
+        try:
+            post.wait()
+        except Exception as error:
+            failure = failure or error
+    return failure

@@ -1,0 +1,69 @@
+"""Exchange: a request on its way to an owner, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ps_wire.errors import PsError
+from ps_wire.payload import Buffer
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
+
+Done = Callable[[Reply | None, Buffer | None, PsError | None], None]
+"""Called on the loop with a reply and its payload, or with an error."""
+
+
+class Exchange:
+    """One request.
+
+    Args:
+        request: The message.
+        chunks: Its payload, which must not change until the answer is there: it may be sent again.
+        nbytes: Length of the payload.
+        timeout: Seconds the caller will wait, or None.
+        done: Called once with the outcome.
+
+    Attributes:
+        number: Its number in the session, once it was sent.
+        finished: Whether nobody waits for it any more.
+    """
+
+    __slots__ = ("_done", "_timer", "chunks", "finished", "nbytes", "number", "request", "timeout")
+
+    def __init__(
+        self, request: Request, chunks: Sequence[memoryview], nbytes: int, timeout: float | None, done: Done
+    ) -> None:
+        self.request = request
+        self.chunks = chunks
+        self.nbytes = nbytes
+        self.timeout = timeout
+        self.number = 0
+        self.finished = False
+        self._done = done
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def operation(self) -> str:
+        """Name of what is asked for."""
+        return self.request.WhichOneof("operation") or ""
+
+    def frame(self) -> Frame:
+        """The frame that carries it."""
+        return Frame(number=self.number, request=self.request)
+
+    def expire_with(self, loop: asyncio.AbstractEventLoop, expired: Callable[[Exchange], None]) -> None:
+        """Has `expired` called when the time is up."""
+        if self.timeout is not None:
+            self._timer = loop.call_later(self.timeout, expired, self)
+
+    def finish(self, reply: Reply | None = None, payload: Buffer | None = None, error: PsError | None = None) -> None:
+        """Gives the outcome to whoever waits; later outcomes are ignored."""
+        if not self.abandon():
+            self._done(reply, payload, error)
+
+    def abandon(self) -> bool:
+        """Nobody waits any more; says whether that was so before."""
+        was, self.finished = self.finished, True
+        if self._timer is not None:
+            self._timer.cancel()
+        return was

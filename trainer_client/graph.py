@@ -1,0 +1,78 @@
+"""Graph: a walk over torch's autograd graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from trainer_client.recorder import ROOT
+
+
+def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves that require grad and that a backward from these roots can reach, without the recorder's own."""
+    found: dict[int, torch.Tensor] = {}
+    stack: list[Any] = []
+    for root in roots:
+        if root.grad_fn is not None:
+            stack.append(root.grad_fn)
+        elif root.requires_grad:
+            found[id(root)] = root
+    seen = set(stack)
+    while stack:
+        node = stack.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None and variable is not ROOT:
+            found[id(variable)] = variable
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return list(found.values())
+
+
+class Reservations:
+    """Lets passes that share local leaves run one after the other, and all others side by side.
+
+    A backward collects gradients in `leaf.grad`, of which there is only one; two passes in different threads must not
+    meet there.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy: set[int] = set()
+
+    @contextmanager
+    def of(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Waits until nobody else has any of the leaves, and has them while the block runs."""
+        wanted = {id(leaf) for leaf in leaves}
+        with self._changed:
+            while not self._busy.isdisjoint(wanted):
+                self._changed.wait()
+            self._busy |= wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= wanted
+                self._changed.notify_all()
+
+
+@contextmanager
+def borrowed_grads(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Empties the `.grad` of some leaves while the block runs, and puts back what was there."""
+    before = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    try:
+        yield
+    finally:
+        for leaf, grad in zip(leaves, before, strict=True):
+            leaf.grad = grad
+
+
+reservations = Reservations()
+"""Of all leaves of this process."""

@@ -1,0 +1,169 @@
+"""Pending: the result of a call that is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, Generic, TypeVar
+
+from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
+
+T = TypeVar("T")
+Outcome = Callable[[], T]
+"""Gives the result, or raises."""
+
+_NOT_YET: Final[Any] = object()
+
+
+class Pending(Generic[T]):
+    """What every remote operation returns at once, while the request travels.
+
+    In asyncio, `await` it: one at a time, or many with `asyncio.gather`. In a plain thread, call `wait`. Several tasks
+    and threads may do so; they get the same result. Cancelling the task that awaits it cancels the request.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cancel: Callable[[], None]) -> None:
+        self._loop = loop
+        self._cancel = cancel
+        self._mutex = threading.Lock()
+        self._outcome: Outcome[T] | None = None
+        self._wakers: list[Callable[[], None]] = []
+        self._value: T = _NOT_YET
+        self._error: BaseException | None = None
+
+    @classmethod
+    def run(cls, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Runs a coroutine on the client's loop, whichever thread this is."""
+        task: asyncio.Task[T] | None = None
+
+        def start() -> None:
+            nonlocal task
+            task = loop.create_task(work)
+            task.add_done_callback(lambda done: pending.resolve(_outcome_of(done)))
+
+        def cancel() -> None:
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
+
+        pending = cls(loop, cancel)
+
+        if _running_loop() is loop:
+            start()
+        else:
+            loop.call_soon_threadsafe(start)
+        return pending
+
+    def resolve(self, outcome: Outcome[T]) -> None:
+        """The answer is there. `outcome` is evaluated by who waits, in its own thread; later answers are ignored."""
+        with self._mutex:
+            if self._outcome is not None:
+                return
+            self._outcome = outcome
+            wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            wake()
+
+    def done(self) -> bool:
+        """Whether the answer is there."""
+        return self._outcome is not None
+
+    def cancel(self) -> None:
+        """Gives up: the owner is told, and whoever waits gets a `CancelledCallError`. No effect once done."""
+        if not self.done():
+            self.resolve(_raiser(CancelledCallError("the call was cancelled; the owner may have run it all the same")))
+            self._cancel()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result, for plain threads.
+
+        Args:
+            timeout: Seconds to wait here; the call itself goes on when they are over.
+
+        Raises:
+            DeadlineExceededError: The answer did not come in time.
+            RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
+        """
+        if not self.done():
+            if _running_loop() is self._loop:
+                raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
+            woken = threading.Lock()
+            woken.acquire()
+            self._on_done(woken.release)
+            try:
+                if not woken.acquire(timeout=-1 if timeout is None else timeout):
+                    raise DeadlineExceededError(f"no answer within {timeout:g} s; the call goes on")
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
+        return self._result()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            # Cancelling from another thread resolves there.
+            self._on_done(lambda: _wake(loop, future))
+            try:
+                yield from future.__await__()
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        return self._result()
+
+    def _on_done(self, wake: Callable[[], Any]) -> None:
+        with self._mutex:
+            if self._outcome is None:
+                self._wakers.append(wake)
+                return
+        wake()
+
+    def _result(self) -> T:
+        assert self._outcome is not None
+        with self._mutex:
+            if self._value is _NOT_YET and self._error is None:
+                try:
+                    self._value = self._outcome()
+                except BaseException as error:
+                    self._error = error
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Pending has no truth value: await it, or call wait()")
+
+    def __repr__(self) -> str:
+        return f"<Pending {'done' if self.done() else 'on its way'}>"
+
+
+def _raiser(error: BaseException) -> Outcome[Any]:
+    def outcome() -> Any:
+        raise error
+
+    return outcome
+
+
+def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
+    if task.cancelled():
+        return _raiser(ClosedError("the client was closed while this was running"))
+    return task.result
+
+
+def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    if _running_loop() is loop:
+        _set(future)
+    else:
+        loop.call_soon_threadsafe(_set, future)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,131 @@
+"""Recorder: writes remote calls into torch's autograd graph.
+
+A recorded call is a pair of nodes joined by an empty token tensor. `Send` takes the call's inputs and gives the token;
+`Receive` takes the token and gives the call's outputs. On the way back `Receive` posts the gradients of the outputs to
+the owner and returns at once; `Send` waits for the owner's reply and hands the gradients of the inputs to torch.
+
+Torch's engine runs whatever is ready with the highest sequence number first. `Send` gets the number 0, so the engine
+posts everything that can be posted, and computes everything local, before it waits for anything: branches that do not
+depend on each other run their backward together, in whatever order they were called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ps_wire.errors import ContextEndedError
+from ps_wire.payload import PayloadReader, PayloadWriter
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import BackwardRequest
+from ps_wire.values import Decoder, Encoder
+from trainer_client.pending import Pending
+from trainer_client.requests import submit
+from trainer_client.session import Session
+
+if TYPE_CHECKING:
+    from trainer_client.context import Context
+
+ROOT: Final = torch.empty(0, requires_grad=True)
+"""Stands for the inputs of calls that have none to differentiate, so that their outputs still have a history."""
+
+
+class RecordedCall:
+    """One remote call of a pass.
+
+    Args:
+        context: The pass.
+        session: Where the call runs.
+        number: Its number in the pass.
+        inputs: Its tensor arguments that require grad.
+    """
+
+    def __init__(self, context: Context, session: Session, number: int, inputs: Sequence[torch.Tensor]) -> None:
+        self.context = context
+        self.session = session
+        self.number = number
+        self.devices = [tensor.device for tensor in inputs]
+        self._post: Pending[list[torch.Tensor | None]] | None = None
+        self._token: torch.Tensor = ROOT
+        if inputs:
+            self._token = _Send.apply(self, *inputs)  # type: ignore[no-untyped-call]
+            node: Any = self._token.grad_fn
+            node._set_sequence_nr(0)
+
+    def receive(self, outputs: Sequence[torch.Tensor], positions: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """The call's outputs with their history.
+
+        Args:
+            outputs: Those that the owner can differentiate.
+            positions: Their places among all tensors of the result.
+        """
+        received: tuple[torch.Tensor, ...] = _Receive.apply(self._token, self, outputs, positions)  # type: ignore[no-untyped-call]
+        return received
+
+    def post(self, positions: Sequence[int], gradients: Sequence[torch.Tensor]) -> None:
+        """Sends gradients of outputs to the owner."""
+        current = self.context.current_pass
+        if current is None:
+            raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
+        payload = PayloadWriter()
+        request = BackwardRequest(
+            context=self.context.id.to_message(),
+            call=self.number,
+            outputs=positions,
+            retain_graph=current.retain_graph,
+        )
+        Encoder(payload).encode_into(request.gradients, list(gradients))
+        self._post = submit(self.session, Request(backward=request), payload, _input_gradients)
+        current.posts.append(self._post)
+
+    def take_input_gradients(self) -> list[torch.Tensor | None]:
+        """Waits for the gradients of the inputs; none at all if nothing was posted in this pass."""
+        post, self._post = self._post, None
+        return [None] * len(self.devices) if post is None else post.wait()
+
+
+def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
+    gradients: list[torch.Tensor | None] = Decoder(payload).decode(reply.backward.gradients)
+    return gradients
+
+
+class _Send(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: RecordedCall, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, token: torch.Tensor | None) -> Any:
+        call: RecordedCall = ctx.call
+        gradients = call.take_input_gradients()
+        placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
+        return (None, *placed)
+
+
+class _Receive(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        token: torch.Tensor,
+        call: RecordedCall,
+        outputs: Sequence[torch.Tensor],
+        positions: Sequence[int],
+    ) -> Any:
+        ctx.call = call
+        ctx.positions = positions
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        call: RecordedCall = ctx.call
+        if call.context.ended:
+            raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
+        used = [(place, g) for place, g in zip(ctx.positions, gradients, strict=True) if g is not None]
+        if used:
+            call.post([place for place, _ in used], [gradient for _, gradient in used])
+        return (torch.empty(0) if call.devices else None), None, None, None

@@ -1,0 +1,56 @@
+"""Requests: from a message to a `Pending` result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ps_wire.errors import PsError
+from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
+from ps_wire.v1.frames_pb2 import Reply, Request
+from trainer_client.exchange import Exchange
+from trainer_client.pending import Pending
+from trainer_client.session import Session
+
+T = TypeVar("T")
+
+DEFAULT = -1.0
+"""Stands for the timeout that the client's settings give."""
+
+
+def submit(
+    session: Session,
+    request: Request,
+    payload: PayloadWriter | None,
+    finish: Callable[[Reply, PayloadReader], T],
+    timeout: float | None = DEFAULT,
+) -> Pending[T]:
+    """Sends a request at once, from any thread.
+
+    Args:
+        session: To whose owner.
+        request: The message.
+        payload: The tensor bytes beside it.
+        finish: Makes the result of the reply, in the thread that waits for it.
+        timeout: Seconds the call may take; None for ever.
+    """
+
+    def done(reply: Reply | None, answer: Buffer | None, error: PsError | None) -> None:
+        def outcome() -> T:
+            if reply is None:
+                assert error is not None
+                raise error
+            return finish(reply, PayloadReader(answer))
+
+        pending.resolve(outcome)
+
+    chunks, nbytes = (payload.chunks, payload.nbytes) if payload is not None else ([], 0)
+    seconds = session.settings.timeout if timeout == DEFAULT else timeout
+    exchange = Exchange(request, chunks, nbytes, seconds, done)
+    pending: Pending[T] = Pending(session.loop, lambda: session.cancel(exchange))
+    session.submit(exchange)
+    return pending
+
+
+def nothing(reply: Reply, payload: PayloadReader) -> None:
+    """For requests that have no result."""

@@ -1,0 +1,286 @@
+"""Session: the numbered requests of one trainer to one owner.
+
+Requests are kept until they are answered. When the stream breaks it is opened again, and what was not answered is sent
+again; the owner runs no mutating request twice. All methods but `submit`, `cancel` and `release` must be called on the
+session's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from ps_wire import errors
+from ps_wire.assembler import Message
+from ps_wire.connection import Connector
+from ps_wire.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PsError,
+    SessionLostError,
+    TooLargeError,
+)
+from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
+from ps_wire.outbox import Outbox
+from ps_wire.payload import Buffer
+from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
+from ps_wire.v1.operations_pb2 import ReleaseRequest
+from trainer_client.exchange import Exchange
+from trainer_client.link import Link
+from trainer_client.settings import Settings
+
+_log = logging.getLogger("trainer_client.session")
+
+_CONFIRM_DELAY: Final = 0.1
+"""Seconds after which answers are confirmed, if no request has carried the news before."""
+
+
+class Session:
+    """One trainer on one owner.
+
+    Args:
+        connector: Leads to the owner.
+        trainer: The trainer's 16 random bytes.
+        settings: How patient to be.
+
+    Attributes:
+        owner: The owner's name, known once the session is open.
+        loop: Its event loop.
+    """
+
+    def __init__(self, connector: Connector, trainer: bytes, settings: Settings) -> None:
+        self.owner = ""
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self._trainer = trainer
+        self._address = connector.address
+        self._thread = threading.get_ident()
+        self._link = Link(connector, settings, self)
+        self._welcome: Welcome | None = None
+        self._opened: asyncio.Future[None] = self.loop.create_future()
+        self._closed: PsError | None = None
+        self._last_number = 0
+        self._unanswered: dict[int, Exchange] = {}
+        self._waiting: deque[Exchange] = deque()
+        self._outbox: Outbox | None = None
+        self._confirmed: list[int] = []
+        self._confirming = False
+        self._released: deque[str] = deque()
+        self._releasing = False
+
+    async def open(self) -> None:
+        """Connects, and keeps the connection up from then on.
+
+        Raises:
+            UnavailableError: The owner cannot be reached in time.
+            InvalidArgumentError: It speaks another protocol.
+        """
+        self._link.start()
+        await asyncio.shield(self._opened)
+
+    async def close(self) -> None:
+        """Says goodbye, so that the owner frees what this trainer held. Calling it again does nothing."""
+        if self._closed is None and self._outbox is not None:
+            self._outbox.put(Frame(goodbye=Goodbye()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._outbox.flushed()
+        if self._closed is None:
+            self._end(ClosedError("this client is closed"))
+        await self._link.stop()
+
+    def submit(self, exchange: Exchange) -> None:
+        """Sends a request. May be called from any thread."""
+        self._on_loop(self._submit, exchange)
+
+    def cancel(self, exchange: Exchange) -> None:
+        """Gives a request up and tells the owner. May be called from any thread."""
+        self._on_loop(self._give_up, exchange)
+
+    def release(self, object_id: str) -> None:
+        """Gives a reference back, some time soon. May be called from any thread, also by the garbage collector."""
+        self._released.append(object_id)
+        if not self._releasing:
+            self._releasing = True
+            # The loop may be gone, and with it the session and everything it held.
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._flush_released)
+
+    @property
+    def state(self) -> str:
+        """For people: connected, disconnected or closed."""
+        if self._closed is not None:
+            return "closed"
+        return "connected" if self._outbox is not None else "disconnected"
+
+    def __repr__(self) -> str:
+        return f"<Session with {self.owner or '?'} at {self._address}, {self.state}>"
+
+    # What the link tells
+
+    def hello(self) -> Hello:
+        known = self._welcome.incarnation if self._welcome is not None else ""
+        return Hello(protocol=PROTOCOL, trainer=self._trainer, incarnation=known, unanswered=self._unanswered)
+
+    def connected(self, welcome: Welcome, outbox: Outbox) -> None:
+        if self._welcome is not None and not welcome.resumed:
+            self._fail(_lost(self._welcome, welcome))
+            self._confirmed.clear()
+        self._welcome = welcome
+        self.owner = welcome.owner
+        self._outbox = outbox
+        for exchange in self._unanswered.values():
+            self._put(exchange, outbox)
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def disconnected(self) -> None:
+        self._outbox = None
+
+    def received(self, message: Message) -> None:
+        if not message.frame.HasField("reply"):
+            raise InvalidArgumentError("a trainer expects replies only")
+        self._answered(message.frame.number, message.frame.reply, message.payload)
+
+    def gave_up(self, error: PsError) -> None:
+        self._end(error)
+        if not self._opened.done():
+            self._opened.set_exception(error)
+
+    # Requests
+
+    def _on_loop(self, function: Callable[[Exchange], None], exchange: Exchange) -> None:
+        if threading.get_ident() == self._thread:
+            function(exchange)
+            return
+        try:
+            self.loop.call_soon_threadsafe(function, exchange)
+        except RuntimeError:
+            exchange.finish(error=ClosedError("this client is closed, and so is its event loop"))
+
+    def _submit(self, exchange: Exchange) -> None:
+        refusal = self._closed or self._too_large(exchange)
+        if refusal is not None:
+            exchange.finish(error=refusal)
+            return
+        exchange.expire_with(self.loop, self._expire)
+        if self._welcome is not None and len(self._unanswered) >= self._welcome.max_in_flight:
+            self._waiting.append(exchange)
+        else:
+            self._send(exchange)
+
+    def _too_large(self, exchange: Exchange) -> PsError | None:
+        limit = self._welcome.max_message_bytes if self._welcome is not None else 0
+        if limit and exchange.nbytes > limit:
+            return TooLargeError(
+                f"the request has {exchange.nbytes:,} bytes of tensors; owner {self.owner!r} takes {limit:,}. "
+                "Send them in smaller pieces, or raise max_message_bytes there"
+            )
+        size = exchange.request.ByteSize()
+        if size > MAX_FRAME_BYTES:
+            return TooLargeError(
+                f"the request has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+                "Send large data as tensors"
+            )
+        return None
+
+    def _send(self, exchange: Exchange) -> None:
+        self._last_number += 1
+        exchange.number = self._last_number
+        self._unanswered[exchange.number] = exchange
+        if exchange.timeout is not None:
+            exchange.request.timeout_seconds = exchange.timeout
+        if self._confirmed:
+            exchange.request.confirmed.extend(self._confirmed)
+            self._confirmed.clear()
+        if self._outbox is not None:
+            self._put(exchange, self._outbox)
+
+    def _put(self, exchange: Exchange, outbox: Outbox) -> None:
+        outbox.put(exchange.frame(), exchange.chunks, exchange.nbytes)
+
+    def _send_waiting(self) -> None:
+        while self._waiting and self._welcome and len(self._unanswered) < self._welcome.max_in_flight:
+            exchange = self._waiting.popleft()
+            if not exchange.finished:
+                self._send(exchange)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        if exchange.abandon():
+            return
+        self._forget(exchange)
+
+    def _expire(self, exchange: Exchange) -> None:
+        if exchange.finished:
+            return
+        self._forget(exchange)
+        where = f"owner {self.owner!r}" + ("" if self._outbox is not None else ", to which there is no connection,")
+        exchange.finish(
+            error=DeadlineExceededError(f"{exchange.operation}: no answer from {where} within {exchange.timeout:g} s")
+        )
+
+    def _forget(self, exchange: Exchange) -> None:
+        if self._unanswered.pop(exchange.number, None) is not None and self._outbox is not None:
+            self._outbox.put(Frame(number=exchange.number, cancel=Cancel()))
+        self._send_waiting()
+
+    def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
+        self._confirmed.append(number)
+        if not self._confirming:
+            self._confirming = True
+            self.loop.call_later(_CONFIRM_DELAY, self._confirm)
+        exchange = self._unanswered.pop(number, None)
+        if exchange is None:
+            return
+        if reply.HasField("error"):
+            exchange.finish(error=errors.from_message(reply.error))
+        else:
+            exchange.finish(reply, payload)
+        self._send_waiting()
+
+    def _end(self, error: PsError) -> None:
+        """Ends the session, and every request with the error."""
+        self._closed = error
+        self._fail(error)
+
+    def _fail(self, error: PsError) -> None:
+        exchanges = [*self._unanswered.values(), *self._waiting]
+        self._unanswered.clear()
+        self._waiting.clear()
+        for exchange in exchanges:
+            exchange.finish(error=error)
+
+    # News for the owner
+
+    def _confirm(self) -> None:
+        self._confirming = False
+        if self._confirmed and self._outbox is not None:
+            self._outbox.put(Frame(confirm=Confirm(numbers=self._confirmed)))
+            self._confirmed.clear()
+
+    def _flush_released(self) -> None:
+        self._releasing = False
+        if not self._released or self._closed is not None:
+            return
+        object_ids = [self._released.popleft() for _ in range(len(self._released))]
+        request = Request(release=ReleaseRequest(object_ids=object_ids))
+        self._submit(Exchange(request, (), 0, None, _ignore))
+
+
+def _lost(before: Welcome, now: Welcome) -> SessionLostError:
+    why = "it has restarted" if before.incarnation != now.incarnation else "the lease had run out"
+    return SessionLostError(
+        f"owner {now.owner!r} no longer knows this session: {why}. Whether the request ran is not known; "
+        "attach to named objects again and repeat the pass"
+    )
+
+
+def _ignore(reply: Reply | None, payload: Buffer | None, error: PsError | None) -> None:
+    if error is not None:
+        _log.debug("a release was not answered: %s", error)

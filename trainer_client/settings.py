@@ -1,0 +1,20 @@
+"""Settings of a client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How patient a client is; all times in seconds.
+
+    Attributes:
+        timeout: How long a call may take when it says nothing else; None waits for ever.
+        connect_timeout: How long the first connection to an owner may take.
+        reconnect_timeout: How long a broken stream is tried to be opened again before the session is given up.
+    """
+
+    timeout: float | None = 60.0
+    connect_timeout: float = 30.0
+    reconnect_timeout: float = 60.0

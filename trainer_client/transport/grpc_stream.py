@@ -1,0 +1,87 @@
+"""The trainer's end of a `Session` stream over gRPC."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+
+from ps_wire import frames
+from ps_wire.connection import ConnectionBroken
+from ps_wire.frames import Packet
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
+
+_METHOD: Final = "/ps_wire.v1.Owner/Session"
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
+    # An owner whose host vanished is noticed within fifteen seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The session itself decides when to try again.
+    ("grpc.enable_retries", 0),
+    # A broken connection must not make the next one wait: nothing is shared between channels.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class GrpcConnector:
+    """Opens streams to the owner at `address` (host:port), each on a channel of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def connect(self) -> GrpcConnection:
+        return GrpcConnection(grpc.aio.insecure_channel(self._address, options=_OPTIONS))
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+
+class GrpcConnection:
+    """One stream; closing it closes its channel."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+        opening = channel.stream_stream(
+            _METHOD, request_serializer=frames.serialize, response_deserializer=frames.parse
+        )
+        self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
+
+    async def send(self, packet: Packet) -> None:
+        try:
+            await self._call.write(packet)
+        except grpc.RpcError as error:
+            raise _broken(error) from error
+        except grpc.aio.UsageError as error:
+            raise ConnectionBroken(str(error)) from error
+
+    async def receive(self) -> Packet | None:
+        try:
+            item = await self._call.read()
+            if item is grpc.aio.EOF:
+                if await self._call.code() is grpc.StatusCode.OK:
+                    return None
+                raise ConnectionBroken(f"{(await self._call.code()).name}: {await self._call.details()}")
+        except grpc.RpcError as error:
+            raise _broken(error) from error
+        except grpc.aio.UsageError as error:
+            raise ConnectionBroken(str(error)) from error
+        assert isinstance(item, Packet)
+        return item
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+
+def _broken(error: grpc.RpcError) -> ConnectionBroken:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return ConnectionBroken(f"{error.code().name}: {error.details()}")
+    return ConnectionBroken(str(error))

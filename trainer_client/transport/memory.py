@@ -1,0 +1,44 @@
+"""An owner in the same process, reached without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from ps_wire.connection import Connection
+from ps_wire.memory import MemoryConnection, memory_pair
+
+
+class MemoryConnector:
+    """Opens connections to something that serves them.
+
+    Args:
+        serve: Holds the owner's end of a connection until it ends, such as `Servicer.serve`.
+    """
+
+    def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._serving: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        return "this process"
+
+    async def connect(self) -> MemoryConnection:
+        ours, theirs = memory_pair()
+
+        async def serve() -> None:
+            await self._serve(theirs)
+            await theirs.close()
+
+        task = asyncio.create_task(serve())
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return ours
+
+    async def close(self) -> None:
+        for task in list(self._serving):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
