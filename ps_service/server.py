@@ -48,11 +48,7 @@ class Server:
         self.servicer = Servicer(engine)
         self._listen = listen
         self._health = HealthServicer()
-        self._server = grpc.aio.server(options=OPTIONS)
-        self._server.add_generic_rpc_handlers((self.servicer.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        self._server: grpc.aio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -67,6 +63,7 @@ class Server:
         Raises:
             OSError: The address cannot be had.
         """
+        self._server = self._assemble()
         try:
             self._port = self._server.add_insecure_port(self._listen)
         except RuntimeError as error:
@@ -99,7 +96,8 @@ class Server:
             self._sweeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._sweeper
-        await self._server.stop(0)
+        if self._server is not None:
+            await self._server.stop(0)
         self.servicer.close()
         await asyncio.to_thread(self.engine.close)
 
@@ -111,6 +109,15 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    def _assemble(self) -> grpc.aio.Server:
+        # A gRPC server belongs to the event loop that runs when it is made.
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((self.servicer.handlers(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((SERVICE, health, reflection.SERVICE_NAME), server)
+        return server
 
     async def _sweep(self) -> None:
         while True:

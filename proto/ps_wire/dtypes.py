@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from ps_wire.errors import InvalidArgumentError
@@ -18,7 +20,7 @@ for _name, _number in DType.items():
     # A torch older or newer than the protocol may lack a dtype; then it cannot arrive as a value either.
     _dtype = getattr(torch, _name.removeprefix(_PREFIX).lower(), None)
     if _dtype is not None:
-        TO_WIRE[_dtype] = DType.Value(_name)
+        TO_WIRE[_dtype] = cast(DType, _number)
         FROM_WIRE[_number] = _dtype
 
 

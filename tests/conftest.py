@@ -1,0 +1,138 @@
+"""Fixtures: owners and trainers that are real, on ports that the system chooses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import trainer_client as tc
+from ps_service.engine.engine import Engine
+from ps_service.server import Server
+from ps_service.state.allowlist import AllowList
+from ps_wire.limits import Limits
+from tests import hosted_models
+
+ROOT = Path(__file__).parent.parent
+
+StartOwner = Callable[..., "asyncio.Future[Server]"]
+
+
+@pytest.fixture
+async def start_owner() -> AsyncIterator[StartOwner]:
+    """Starts owners in this process: `await start_owner("ps0", limits=Limits(...))`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str = "ps0", limits: Limits | None = None) -> Server:
+            engine = Engine(name, AllowList([hosted_models]), limits=limits or Limits())
+            return await stack.enter_async_context(Server(engine))
+
+        yield start  # type: ignore[misc]
+
+
+@pytest.fixture
+async def owner(start_owner: StartOwner) -> Server:
+    """An owner called ps0, in this process, over real gRPC."""
+    return await start_owner("ps0")
+
+
+@pytest.fixture
+async def ps(owner: Server) -> AsyncIterator[tc.Client]:
+    """A trainer of `owner`."""
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+@pytest.fixture
+async def ps2(owner: Server) -> AsyncIterator[tc.Client]:
+    """Another trainer of `owner`."""
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+@pytest.fixture
+async def pair(start_owner: StartOwner) -> AsyncIterator[tc.Client]:
+    """A trainer of two owners, ps0 and ps1."""
+    first, second = await start_owner("ps0"), await start_owner("ps1")
+    async with tc.connect(first.address, second.address) as client:
+        yield client
+
+
+class OwnerProcess:
+    """A `ps-service serve` as a process of its own.
+
+    Attributes:
+        address: Where it listens.
+        process: The process.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+        self.process = process
+        self.address = address
+
+
+StartProcess = Callable[..., "asyncio.Future[OwnerProcess]"]
+
+
+@pytest.fixture
+async def start_process() -> AsyncIterator[StartProcess]:
+    """Starts owners as processes: `await start_process("--name", "ps0")`; ends what is left of them."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(*flags: str) -> OwnerProcess:
+        command = [sys.executable, "-m", "ps_service", "serve", "--listen", "127.0.0.1:0"]
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            *("--import", "tests.hosted_models"),
+            *flags,
+            stdout=asyncio.subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        assert " is serving on " in line, line
+        return OwnerProcess(process, line.split()[-1])
+
+    yield start  # type: ignore[misc]
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+async def owner_process(start_process: StartProcess) -> OwnerProcess:
+    """An owner called ps0, as a process of its own."""
+    return await start_process("--name", "ps0")
+
+
+@pytest.fixture
+def owner_process_address() -> Iterator[str]:
+    """The address of an owner process, for tests of the blocking client, which have no event loop."""
+    command = [
+        sys.executable,
+        "-m",
+        "ps_service",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--import",
+        "tests.hosted_models",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert " is serving on " in line, line
+        try:
+            yield line.split()[-1]
+        finally:
+            process.terminate()

@@ -1,0 +1,122 @@
+"""Classes that the owners in these tests host."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+
+from ps_service import RRef, hosted, remote
+
+
+@hosted
+class Affine(nn.Module):
+    """x @ weight + bias, without a bias in torch's way, and a few methods beside it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x @ self.weight + self.bias
+
+    @remote
+    def called(self) -> int:
+        return self.calls
+
+    @remote
+    def both(self, x: torch.Tensor, *, scale: float = 1.0) -> dict[str, Any]:
+        """Two outputs that need gradients, one that does not, in nested containers."""
+        y = self(x)
+        return {"y": [y, (y * scale).relu()], "shape": tuple(y.shape), "argmax": y.argmax(-1)}
+
+    def private(self) -> None:
+        """Not marked: trainers must not get here."""
+
+
+@hosted
+class Counter:
+    """A plain object with state."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._lock = threading.Lock()
+        self.value = start
+
+    @remote
+    def add(self, amount: int = 1) -> int:
+        with self._lock:
+            self.value += amount
+            return self.value
+
+    @remote
+    def get(self) -> int:
+        return self.value
+
+    @remote
+    def echo(self, *args: Any, **kwargs: Any) -> Any:
+        return (args, kwargs) if kwargs else (args[0] if len(args) == 1 else args)
+
+    @remote
+    def fail(self, message: str) -> None:
+        raise ValueError(message)
+
+    @remote
+    def hand_out(self, value: Any) -> RRef:
+        """Leaves a value on the owner and answers with a handle to it."""
+        return RRef(value)
+
+    @remote
+    def pass_on(self, rref: RRef) -> RRef:
+        return rref
+
+    @remote
+    def look_at(self, rref: RRef) -> Any:
+        value = rref.local_value()
+        return value.value if isinstance(value, Counter) else value
+
+
+@hosted
+class Gate:
+    """Blocks its callers until it is opened; tests use it where others would sleep."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting = threading.Condition(self._lock)
+        self.inside = 0
+
+    @remote
+    def wait(self) -> str:
+        with self._waiting:
+            self.inside += 1
+            self._waiting.notify_all()
+        self._open.wait()
+        return "through"
+
+    @remote
+    def wait_for(self, callers: int) -> int:
+        """Returns once that many callers are waiting."""
+        with self._waiting:
+            self._waiting.wait_for(lambda: self.inside >= callers)
+            return self.inside
+
+    @remote
+    def open(self) -> None:
+        self._open.set()
+
+
+@hosted
+class Chained(nn.Module):
+    """Uses another hosted module that it gets as a handle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, inner: RRef) -> torch.Tensor:
+        return self.scale * inner.local_value()(x)
