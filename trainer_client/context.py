@@ -85,8 +85,14 @@ class Context:
 
         Raises:
             ContextEndedError: The block was left.
+            InvalidArgumentError: The handle is another client's.
         """
         self.check()
+        if session.trainer != self.id.trainer:
+            raise InvalidArgumentError(
+                "the handle and the context belong to different clients; connect to all owners of a pass with one "
+                "connect(address, address, ...)"
+            )
         with self._lock:
             self._calls += 1
             self._sessions[session.owner] = session

@@ -48,10 +48,14 @@ class Pending(Generic[T]):
 
         pending = cls(loop, cancel)
 
-        if _running_loop() is loop:
-            start()
-        else:
-            loop.call_soon_threadsafe(start)
+        try:
+            if _running_loop() is loop:
+                start()
+            else:
+                loop.call_soon_threadsafe(start)
+        except RuntimeError:
+            work.close()
+            raise ClosedError("this client is closed, and so is its event loop") from None
         return pending
 
     def resolve(self, outcome: Outcome[T]) -> None:

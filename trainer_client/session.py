@@ -51,6 +51,7 @@ class Session:
 
     Attributes:
         owner: The owner's name, known once the session is open.
+        trainer: The trainer's 16 random bytes.
         loop: Its event loop.
     """
 
@@ -58,7 +59,7 @@ class Session:
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        self._trainer = trainer
+        self.trainer = trainer
         self._address = connector.address
         self._thread = threading.get_ident()
         self._link = Link(connector, settings, self)
@@ -126,7 +127,7 @@ class Session:
 
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else ""
-        return Hello(protocol=PROTOCOL, trainer=self._trainer, incarnation=known, unanswered=self._unanswered)
+        return Hello(protocol=PROTOCOL, trainer=self.trainer, incarnation=known, unanswered=self._unanswered)
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         if self._welcome is not None and not welcome.resumed:

@@ -28,6 +28,8 @@ class Exchange:
 
     Attributes:
         engine: The owner.
+        trainer: Who asks.
+        payload: The request's tensor bytes.
         written: The reply's payload.
         granted: Ids of the objects to which the reply hands out a reference.
     """
@@ -37,7 +39,7 @@ class Exchange:
         self.payload = payload
         self.written = PayloadWriter()
         self.granted: list[str] = []
-        self._trainer = trainer
+        self.trainer = trainer
         self._reader = PayloadReader(payload)
         self._encoder = Encoder(None if inline else self.written, self._reference)
 
@@ -60,7 +62,7 @@ class Exchange:
 
     def grant(self, hosted: HostedObject) -> None:
         """The reply hands the trainer a reference."""
-        self.engine.registry.grant(self._trainer, hosted)
+        self.engine.registry.grant(self.trainer, hosted)
         self.granted.append(hosted.ref.object_id)
 
     def describe(self, message: ObjectInfo, hosted: HostedObject) -> None:
@@ -80,11 +82,11 @@ class Exchange:
 
     def release(self, object_ids: Iterable[str]) -> None:
         """The trainer gives references back."""
-        self.engine.registry.revoke(self._trainer, object_ids)
+        self.engine.registry.revoke(self.trainer, object_ids)
 
     def give_back(self) -> None:
         """Takes the granted references back: the reply will not be sent."""
-        self.engine.registry.revoke(self._trainer, self.granted)
+        self.engine.registry.revoke(self.trainer, self.granted)
         self.granted.clear()
 
     def _read(self, message: Value, arguments: calling.Arguments) -> Any:

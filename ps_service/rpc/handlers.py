@@ -55,7 +55,7 @@ def delete(exchange: Exchange, request: pb.DeleteRequest, reply: pb.DeleteReply)
 
 
 def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> None:
-    recording = Recording(_context(request), request.call) if request.HasField("context") else None
+    recording = Recording(_context(exchange, request), request.call) if request.HasField("context") else None
     target = exchange.engine.registry.find(Ref.from_message(request.target))
     arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recording is not None)
     result = calling.call(exchange.engine, target, request.method, arguments, args, kwargs, request.training, recording)
@@ -71,28 +71,28 @@ def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.Backward
     if not isinstance(gradients, list):
         raise InvalidArgumentError("the gradients of a backward are a list")
     of_inputs = passes.backward(
-        exchange.engine, _context(request), request.call, request.outputs, gradients, request.retain_graph
+        exchange.engine, _context(exchange, request), request.call, request.outputs, gradients, request.retain_graph
     )
     exchange.write(reply.gradients, of_inputs)
 
 
 def gradients(exchange: Exchange, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
-    found = passes.gradients(exchange.engine, _context(request))
+    found = passes.gradients(exchange.engine, _context(exchange, request))
     reply.parameters.extend(each.ref.to_message() for each in found)
     exchange.write(reply.gradients, [each.tensor for each in found])
 
 
 def norm(exchange: Exchange, request: pb.NormRequest, reply: pb.NormReply) -> None:
     refs = _refs(request.parameters)
-    reply.power_sum = passes.power_sum(exchange.engine, _context(request), refs, request.norm_type)
+    reply.power_sum = passes.power_sum(exchange.engine, _context(exchange, request), refs, request.norm_type)
 
 
 def scale(exchange: Exchange, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
-    passes.scale(exchange.engine, _context(request), _refs(request.parameters), request.factor)
+    passes.scale(exchange.engine, _context(exchange, request), _refs(request.parameters), request.factor)
 
 
 def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
-    exchange.engine.contexts.end(_context(request))
+    exchange.engine.contexts.end(_context(exchange, request))
 
 
 def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
@@ -127,7 +127,7 @@ def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.Create
 
 
 def step(exchange: Exchange, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(request))
+    reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(exchange, request))
 
 
 def set_options(exchange: Exchange, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
@@ -213,10 +213,10 @@ OPERATIONS: Final[dict[str, Operation]] = {
 """Every operation, by its name in `Request` and `Reply`."""
 
 
-def _context(request: Any) -> ContextId:
+def _context(exchange: Exchange, request: Any) -> ContextId:
     id = ContextId.from_message(request.context)
-    if len(id.trainer) != 16 or not id.number:
-        raise InvalidArgumentError("a context is named by its trainer's 16 bytes and a number from 1 on")
+    if id.trainer != exchange.trainer or not id.number:
+        raise InvalidArgumentError("a context is named by the 16 bytes of the trainer that asks, and a number from 1 on")
     return id
 
 
