@@ -58,12 +58,19 @@ class Exchange:
 
     def finish(self, reply: Reply | None = None, payload: Buffer | None = None, error: PsError | None = None) -> None:
         """Gives the outcome to whoever waits; later outcomes are ignored."""
+        done = self._done
         if not self.abandon():
-            self._done(reply, payload, error)
+            done(reply, payload, error)
 
     def abandon(self) -> bool:
         """Nobody waits any more; says whether that was so before."""
         was, self.finished = self.finished, True
+        # Who waits knows this request, in order to cancel it: they must not keep each other alive.
+        self._done = _nobody
         if self._timer is not None:
             self._timer.cancel()
         return was
+
+
+def _nobody(reply: Reply | None, payload: Buffer | None, error: PsError | None) -> None:
+    pass

@@ -70,10 +70,13 @@ class Layout:
         """The state dict of each part out of one for all.
 
         Raises:
-            InvalidArgumentError: It has other groups.
+            InvalidArgumentError: It is no such state, or has other groups or parameters.
         """
-        if [len(group["params"]) for group in whole["param_groups"]] != [len(group) for group in self.groups]:
+        sizes = _sizes_of_groups(whole)
+        if sizes != [len(group) for group in self.groups]:
             raise InvalidArgumentError("the state has other parameter groups than this optimizer")
+        if not whole["state"].keys() <= {index for group in whole["param_groups"] for index in group["params"]}:
+            raise InvalidArgumentError("the state has parameters that are in none of its groups")
         parts: dict[str, dict[str, Any]] = {part: {"state": {}, "param_groups": []} for part in self._sizes}
         for places, numbers, group in zip(self.groups, self.own_group, whole["param_groups"], strict=True):
             for part in numbers:
@@ -83,6 +86,15 @@ class Layout:
                 if index in whole["state"]:
                     parts[part]["state"][place] = whole["state"][index]
         return parts
+
+
+def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
+    try:
+        if isinstance(whole["state"], Mapping):
+            return [len(group["params"]) for group in whole["param_groups"]]
+    except (TypeError, KeyError):
+        pass
+    raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups', as torch makes it")
 
 
 def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[dict[str, Any]]]:

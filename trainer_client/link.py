@@ -147,5 +147,7 @@ class Link:
         finally:
             self._listener.disconnected()
             writer.cancel()
-            with suppress(asyncio.CancelledError, ConnectionBroken):
-                await writer
+            # Not `await writer`: a cancellation of this task must not be taken for the writer's.
+            await asyncio.wait([writer])
+            if not writer.cancelled():
+                writer.exception()

@@ -82,6 +82,23 @@ class LocalOptimizer:
             self.optimizer.step()
 
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over a state.
+
+        Raises:
+            InvalidArgumentError: It does not fit.
+        """
+        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
+        for index, entries in state["state"].items():
+            for key, value in entries.items():
+                if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameters[index].shape:
+                    raise InvalidArgumentError(f"state {key!r} of a local parameter has shape {tuple(value.shape)}")
+        try:
+            self.optimizer.load_state_dict(state)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"the state does not fit the local optimizer: {error}") from None
+
+
 class DistributedOptimizer:
     """One optimizer over parameters on any number of owners and in this process.
 
@@ -160,15 +177,21 @@ class DistributedOptimizer:
         """Takes over the state of a torch optimizer, or of another of these, over the same parameters.
 
         Raises:
-            InvalidArgumentError: It does not fit.
+            InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
         """
         return Pending.run(self._loop, self._load_state_dict(state))
 
     async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         parts = self._layout.parted(state)
-        await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
-        if self.local is not None:
-            self.local.optimizer.load_state_dict(parts[Layout.LOCAL])
+        before = await _all({name: part.state_dict() for name, part in self.remotes.items()})
+        try:
+            await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
+            if self.local is not None:
+                self.local.load_state_dict(parts[Layout.LOCAL])
+        except InvalidArgumentError:
+            # Some parts may have taken it.
+            await _all({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
+            raise
 
     def __repr__(self) -> str:
         parts = [*self.remotes, *(["this process"] if self.local else [])]

@@ -43,14 +43,11 @@ class RecordedCall:
     """
 
     def __init__(self, context: Context, session: Session, number: int, inputs: Sequence[torch.Tensor]) -> None:
-        self.context = context
-        self.session = session
         self.number = number
-        self.devices = [tensor.device for tensor in inputs]
-        self._post: Pending[list[torch.Tensor | None]] | None = None
+        self._way_back = _WayBack(context, session, number, [tensor.device for tensor in inputs])
         self._token: torch.Tensor = ROOT
         if inputs:
-            self._token = _Send.apply(self, *inputs)  # type: ignore[no-untyped-call]
+            self._token = _Send.apply(self._way_back, *inputs)  # type: ignore[no-untyped-call]
             node: Any = self._token.grad_fn
             node._set_sequence_nr(0)
 
@@ -61,23 +58,42 @@ class RecordedCall:
             outputs: Those that the owner can differentiate.
             positions: Their places among all tensors of the result.
         """
-        received: tuple[torch.Tensor, ...] = _Receive.apply(self._token, self, outputs, positions)  # type: ignore[no-untyped-call]
+        # Whether to record was decided when the call was made, not now that its answer is taken.
+        with torch.enable_grad():
+            received: tuple[torch.Tensor, ...] = _Receive.apply(self._token, self._way_back, outputs, positions)  # type: ignore[no-untyped-call]
         return received
 
+
+class _WayBack:
+    """What the two nodes of a call share while gradients travel back.
+
+    It must not lead to the nodes themselves: they would keep each other, and all that was computed before them, alive.
+    """
+
+    def __init__(self, context: Context, session: Session, number: int, devices: Sequence[torch.device]) -> None:
+        self.context = context
+        self.devices = devices
+        self._session = session
+        self._number = number
+        self._post: Pending[list[torch.Tensor | None]] | None = None
+
     def post(self, positions: Sequence[int], gradients: Sequence[torch.Tensor]) -> None:
-        """Sends gradients of outputs to the owner."""
+        """Sends gradients of outputs to the owner, if there are any."""
+        self._post = None
+        if not positions:
+            return
         current = self.context.current_pass
         if current is None:
             raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
         payload = PayloadWriter()
         request = BackwardRequest(
             context=self.context.id.to_message(),
-            call=self.number,
+            call=self._number,
             outputs=positions,
             retain_graph=current.retain_graph,
         )
         Encoder(payload).encode_into(request.gradients, list(gradients))
-        self._post = submit(self.session, Request(backward=request), payload, _input_gradients)
+        self._post = submit(self._session, Request(backward=request), payload, _input_gradients)
         current.posts.append(self._post)
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
@@ -93,14 +109,14 @@ def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor 
 
 class _Send(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: RecordedCall, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, call: _WayBack, *inputs: torch.Tensor) -> torch.Tensor:
         ctx.call = call
         ctx.set_materialize_grads(False)
         return torch.empty(0)
 
     @staticmethod
     def backward(ctx: Any, token: torch.Tensor | None) -> Any:
-        call: RecordedCall = ctx.call
+        call: _WayBack = ctx.call
         gradients = call.take_input_gradients()
         placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
         return (None, *placed)
@@ -111,7 +127,7 @@ class _Receive(torch.autograd.Function):
     def forward(
         ctx: Any,
         token: torch.Tensor,
-        call: RecordedCall,
+        call: _WayBack,
         outputs: Sequence[torch.Tensor],
         positions: Sequence[int],
     ) -> Any:
@@ -122,10 +138,9 @@ class _Receive(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        call: RecordedCall = ctx.call
+        call: _WayBack = ctx.call
         if call.context.ended:
             raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
         used = [(place, g) for place, g in zip(ctx.positions, gradients, strict=True) if g is not None]
-        if used:
-            call.post([place for place, _ in used], [gradient for _, gradient in used])
+        call.post([place for place, _ in used], [gradient for _, gradient in used])
         return (torch.empty(0) if call.devices else None), None, None, None

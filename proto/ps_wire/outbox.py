@@ -20,13 +20,15 @@ class Outbox:
         self._ready = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._ended = False
 
     def put(self, frame: Frame, chunks: Sequence[memoryview] = (), nbytes: int = 0) -> None:
         """Queues a message; its payload must not change until it was sent."""
         if nbytes:
             frame.payload_bytes = nbytes
         self._waiting.append(packets(frame, chunks))
-        self._idle.clear()
+        if not self._ended:
+            self._idle.clear()
         self._ready.set()
 
     async def drain(self, connection: Connection) -> None:
@@ -35,20 +37,25 @@ class Outbox:
         Raises:
             ConnectionBroken: The connection broke.
         """
-        while True:
-            while self._waiting:
-                message = self._waiting.popleft()
-                packet = next(message, None)
-                if packet is None:
-                    continue
-                self._waiting.append(message)
-                await connection.send(packet)
+        try:
+            while True:
+                while self._waiting:
+                    message = self._waiting.popleft()
+                    packet = next(message, None)
+                    if packet is None:
+                        continue
+                    self._waiting.append(message)
+                    await connection.send(packet)
+                self._idle.set()
+                self._ready.clear()
+                await self._ready.wait()
+        finally:
+            # Nothing more will be sent, so nobody needs to wait for it.
+            self._ended = True
             self._idle.set()
-            self._ready.clear()
-            await self._ready.wait()
 
     async def flushed(self) -> None:
-        """Waits until everything queued so far was handed to the connection."""
+        """Waits until everything queued so far was handed to the connection, or cannot be any more."""
         await self._idle.wait()
 
 

@@ -35,7 +35,8 @@ class Frame:
         self._recorded = recorded
         self._stack = ExitStack()
         self._borrowed: dict[str, nn.Module] = {}
-        self._pins: dict[int, Pin] = {}
+        # By storage; several parameters may be views of one.
+        self._pins: dict[int, list[Pin]] = {}
         self._buffers: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -44,7 +45,7 @@ class Frame:
         stack.callback(borrow.reset, token)
         stack.enter_context(torch.set_grad_enabled(self._recorded))
         if self._recorded:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
         return self
 
     def __exit__(
@@ -59,11 +60,12 @@ class Frame:
             return known
         assert hosted.skins is not None
         parameters = list(hosted.parameters.values())
-        reading = self._stack.enter_context(self._ledger.reading(parameters, hosted.cells))
+        nested = bool(self._borrowed)
+        reading = self._stack.enter_context(self._ledger.reading(parameters, hosted.cells, nested))
         module = self._stack.enter_context(hosted.skins.lend(self._training, parameters, reading.leaves))
         for name, parameter, leaf, pin in zip(hosted.parameters, parameters, reading.leaves, reading.pins, strict=True):
             self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf))
-            self._pins[_storage(leaf)] = pin
+            self._pins.setdefault(_storage(leaf), []).append(pin)
         self._buffers.update(_storage(buffer) for buffer in hosted.value.buffers())
         self._borrowed[hosted.ref.object_id] = module
         return module
@@ -79,34 +81,55 @@ class Frame:
 
         return mapped(result, copied)
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
+    def _pack(self, tensor: torch.Tensor) -> _Kept:
         # Called for every tensor a forward saves for its backward.
         if tensor.is_sparse:
-            return tensor
+            return _Kept(tensor)
         storage = _storage(tensor)
-        pin = self._pins.get(storage)
-        if pin is not None:
-            return _Saved(self._ledger, pin, tensor)
-        return tensor.clone() if storage in self._buffers else tensor
+        pins = self._pins.get(storage)
+        if pins is not None:
+            return _Pinned(tensor, self._ledger, pins)
+        return _Kept(tensor.clone() if storage in self._buffers else tensor)
 
 
-class _Saved:
-    """A parameter that a forward saved for its backward; keeps its storage pinned for as long as torch keeps it."""
+class _Kept:
+    """A tensor that a forward saved for its backward.
 
-    __slots__ = ("_ledger", "_pin", "tensor")
+    Without its history: a node that saves its own output would otherwise keep itself alive for ever. And with its
+    version, because torch leaves it to such hooks to notice that a tensor was written to in between.
+    """
 
-    def __init__(self, ledger: Ledger, pin: Pin, tensor: torch.Tensor) -> None:
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach()
+        self._version = tensor._version
+
+    def unpack(self) -> torch.Tensor:
+        if self._tensor._version != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{self._tensor.dtype} of shape {tuple(self._tensor.shape)} is at version {self._tensor._version}; "
+                f"expected version {self._version} instead"
+            )
+        return self._tensor
+
+
+class _Pinned(_Kept):
+    """A parameter that was saved; keeps its storage pinned for as long as torch keeps it."""
+
+    __slots__ = ("_ledger", "_pins")
+
+    def __init__(self, tensor: torch.Tensor, ledger: Ledger, pins: list[Pin]) -> None:
+        super().__init__(tensor)
         self._ledger = ledger
-        self._pin = pin
-        self.tensor = tensor
-        ledger.save(pin)
+        self._pins = pins
+        for pin in pins:
+            ledger.save(pin)
 
     def __del__(self) -> None:
-        self._ledger.free(self._pin)
-
-
-def _unpack(packed: torch.Tensor | _Saved) -> torch.Tensor:
-    return packed.tensor if isinstance(packed, _Saved) else packed
+        for pin in self._pins:
+            self._ledger.free(pin)
 
 
 def _storage(tensor: torch.Tensor) -> int:

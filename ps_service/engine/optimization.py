@@ -54,8 +54,7 @@ def create_optimizer(
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
         made = HostedObject(engine.name, value, engine.ledger, name, fingerprint)
         made.class_name = class_name
-        for host in hosts.values():
-            host.dependents.append(made)
+        engine.registry.bind(made, hosts.values())
         return made
 
     return engine.registry.get_or_make(name, fingerprint, make)
@@ -90,7 +89,7 @@ def create_scheduler(
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
         made = HostedObject(engine.name, scheduler, engine.ledger, name, fingerprint)
         made.class_name = class_name
-        hosted.dependents.append(made)
+        engine.registry.bind(made, [hosted])
         return made
 
     return engine.registry.get_or_make(name, fingerprint, make)

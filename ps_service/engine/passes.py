@@ -37,9 +37,8 @@ def backward(
     context = engine.contexts.find(context_id)
     record = context.record(call)
     on_device = [gradient.to(engine.device) for gradient in gradients]
-    with context.lock:
-        of_inputs, of_parameters = record.backward(positions, on_device, retain_graph)
-        context.accumulate(of_parameters)
+    of_inputs, of_parameters = record.backward(positions, on_device, retain_graph)
+    context.accumulate(of_parameters)
     return of_inputs
 
 

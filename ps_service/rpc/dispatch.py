@@ -104,15 +104,18 @@ def _explain(error: Exception, operation: str, timeout_seconds: float) -> PsErro
     if isinstance(error, PsError):
         return error
     if OPERATIONS[operation].hosted:
-        text = "".join(traceback.format_exception(type(error), error, _from_hosted_code(error.__traceback__)))
+        hosted = _from_hosted_code(error.__traceback__)
+        if hosted is None:
+            _log.info("%s raised before it came to hosted code", operation, exc_info=error)
+        text = "".join(traceback.format_exception(type(error), error, hosted))
         return RemoteError(str(error), name_of(type(error)), text)
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 
 
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that starts where the owner's own code ends, or all of it."""
+    """The part of a traceback that starts where the owner's own code ends; none if a call did not get that far."""
     rest = trace
     while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(("ps_service.", "concurrent.")):
         rest = rest.tb_next
-    return rest or trace
+    return rest

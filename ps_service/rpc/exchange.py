@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,7 +42,9 @@ class Exchange:
         self.granted: list[str] = []
         self.trainer = trainer
         self._reader = PayloadReader(payload)
-        self._encoder = Encoder(None if inline else self.written, self._reference)
+        self._inline = inline
+        self._granting = threading.Lock()
+        self._given_back = False
 
     def read(self, message: Value) -> Any:
         """The value of a message; handles in it are looked up."""
@@ -58,12 +61,16 @@ class Exchange:
 
     def write(self, message: Value, value: Any) -> None:
         """Encodes a value into a part of the reply."""
-        self._encoder.encode_into(message, value)
+        # Not kept: it remembers the tensors, and an exchange that held it would hold itself, until the collector comes.
+        Encoder(None if self._inline else self.written, self._reference).encode_into(message, value)
 
     def grant(self, hosted: HostedObject) -> None:
         """The reply hands the trainer a reference."""
-        self.engine.registry.grant(self.trainer, hosted)
-        self.granted.append(hosted.ref.object_id)
+        with self._granting:
+            self.engine.registry.grant(self.trainer, hosted)
+            self.granted.append(hosted.ref.object_id)
+            if self._given_back:
+                self._revoke()
 
     def describe(self, message: ObjectInfo, hosted: HostedObject) -> None:
         """Fills in what a trainer needs to use an object, and grants it a reference."""
@@ -85,7 +92,15 @@ class Exchange:
         self.engine.registry.revoke(self.trainer, object_ids)
 
     def give_back(self) -> None:
-        """Takes the granted references back: the reply will not be sent."""
+        """Takes the granted references back: the reply will not be sent.
+
+        The operation may go on in its thread, when its caller was cancelled; what it grants then is taken back as well.
+        """
+        with self._granting:
+            self._given_back = True
+            self._revoke()
+
+    def _revoke(self) -> None:
         self.engine.registry.revoke(self.trainer, self.granted)
         self.granted.clear()
 

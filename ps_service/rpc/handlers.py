@@ -216,7 +216,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
 def _context(exchange: Exchange, request: Any) -> ContextId:
     id = ContextId.from_message(request.context)
     if id.trainer != exchange.trainer or not id.number:
-        raise InvalidArgumentError("a context is named by the 16 bytes of the trainer that asks, and a number from 1 on")
+        raise InvalidArgumentError(
+            "a context is named by the 16 bytes of the trainer that asks, and a number from 1 on"
+        )
     return id
 
 

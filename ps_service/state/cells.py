@@ -34,12 +34,19 @@ class Pin:
 
 
 class Cell:
-    """The reading and writing of one parameter."""
+    """The reading and writing of one parameter.
 
-    __slots__ = ("pin", "writing")
+    Attributes:
+        pin: Who needs the storage that the parameter has now.
+        claimed: Whether a consistent step will write next: it waits for calls that read already, and lets in no other.
+        writing: Whether that step has begun to write.
+    """
+
+    __slots__ = ("claimed", "pin", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
+        self.claimed = False
         self.writing = False
 
 
@@ -74,10 +81,19 @@ class Ledger:
             return cell
 
     @contextmanager
-    def reading(self, parameters: Sequence[Parameter], cells: Sequence[Cell]) -> Iterator[Reading]:
-        """Pins the parameters while the block runs; waits for a consistent step in progress."""
+    def reading(
+        self, parameters: Sequence[Parameter], cells: Sequence[Cell], nested: bool = False
+    ) -> Iterator[Reading]:
+        """Pins the parameters while the block runs; waits for a consistent step in progress.
+
+        Args:
+            parameters: What will be read.
+            cells: Their cells.
+            nested: Whether the same call reads something already. Then it does not wait for a step that may be waiting
+                for that, but only for one that writes.
+        """
         with self._changed:
-            while any(cell.writing for cell in cells):
+            while any(cell.writing or (cell.claimed and not nested) for cell in cells):
                 self._changed.wait()
             pins = [cell.pin for cell in cells]
             for pin in pins:
@@ -114,15 +130,17 @@ class Ledger:
             yield
             return
         with self._changed:
-            while any(cell.writing for cell in cells):
+            while any(cell.claimed for cell in cells):
                 self._changed.wait()
             for cell in cells:
-                cell.writing = True
-            for parameter, cell in zip(parameters, cells, strict=True):
-                while cell.pin.reading and not cell.pin.saved and _nbytes(parameter) > COPY_AT_MOST:
-                    self._changed.wait()
-            pinned = [i for i, cell in enumerate(cells) if cell.pin.reading or cell.pin.saved]
+                cell.claimed = True
         try:
+            with self._changed:
+                while any(map(_is_waited_for, parameters, cells)):
+                    self._changed.wait()
+                for cell in cells:
+                    cell.writing = True
+                pinned = [i for i, cell in enumerate(cells) if cell.pin.reading or cell.pin.saved]
             for i in pinned:
                 # A new storage behind the same Parameter object: optimizers know parameters by identity.
                 parameters[i].data = parameters[i].data.clone()
@@ -131,7 +149,7 @@ class Ledger:
         finally:
             with self._changed:
                 for cell in cells:
-                    cell.writing = False
+                    cell.claimed = cell.writing = False
                 self._changed.notify_all()
 
 
@@ -141,5 +159,7 @@ def _leaf(parameter: Parameter) -> torch.Tensor:
     return parameter.data.requires_grad_(parameter.requires_grad)
 
 
-def _nbytes(parameter: Parameter) -> int:
-    return parameter.numel() * parameter.element_size()
+def _is_waited_for(parameter: Parameter, cell: Cell) -> bool:
+    """Whether forwards are merely reading what is too large to be copied."""
+    nbytes = parameter.numel() * parameter.element_size()
+    return bool(cell.pin.reading) and not cell.pin.saved and nbytes > COPY_AT_MOST

@@ -44,6 +44,7 @@ class Record:
     def __init__(
         self, outputs: Sequence[torch.Tensor], entry: Entry | None, wanted: int, leaves: Sequence[Leaf]
     ) -> None:
+        self._lock = threading.Lock()
         self._outputs = outputs
         self._entry = entry
         self._wanted = wanted
@@ -70,13 +71,15 @@ class Record:
         targets = [leaf.tensor for leaf in self._leaves]
         if self._entry is not None:
             targets.append(self._entry.token)
-        found = torch.autograd.grad(roots, targets, list(gradients), retain_graph=retain_graph, allow_unused=True)
+        # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
+        with self._lock:
+            found = torch.autograd.grad(roots, targets, list(gradients), retain_graph=retain_graph, allow_unused=True)
+            of_inputs = list(self._entry.take_gradients()) if self._entry is not None else []
         of_parameters = [
             Gradient(leaf.ref, leaf.parameter, gradient)
             for leaf, gradient in zip(self._leaves, found, strict=False)
             if gradient is not None
         ]
-        of_inputs = list(self._entry.take_gradients()) if self._entry is not None else []
         return of_inputs or [None] * self._wanted, of_parameters
 
     def _root(self, position: int, gradient: torch.Tensor) -> torch.Tensor:
@@ -96,12 +99,11 @@ class Context:
 
     Attributes:
         id: Its name.
-        lock: Held while its records or gradients are used.
     """
 
     def __init__(self, id: ContextId) -> None:
         self.id = id
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self._records: dict[int, Record] = {}
         self._gradients: dict[int, Gradient] = {}
         self._own: set[int] = set()
@@ -113,7 +115,7 @@ class Context:
         Raises:
             ContextEndedError: The context ended while the call ran.
         """
-        with self.lock:
+        with self._lock:
             if self._ended:
                 raise _ended(self.id)
             self._records[call] = record
@@ -124,7 +126,7 @@ class Context:
         Raises:
             ContextLostError: There is none of that number.
         """
-        with self.lock:
+        with self._lock:
             try:
                 return self._records[call]
             except KeyError:
@@ -132,7 +134,7 @@ class Context:
 
     def accumulate(self, gradients: Sequence[Gradient]) -> None:
         """Adds to the parameters' gradients of this pass."""
-        with self.lock:
+        with self._lock:
             for gradient in gradients:
                 key = id(gradient.parameter)
                 held = self._gradients.get(key)
@@ -146,18 +148,31 @@ class Context:
                     self._own.add(key)
 
     def gradients(self) -> list[Gradient]:
-        with self.lock:
+        with self._lock:
             return list(self._gradients.values())
 
     def gradient(self, parameter: Parameter) -> torch.Tensor | None:
         """The gradient of a parameter, if this pass has brought it one."""
-        with self.lock:
+        with self._lock:
             held = self._gradients.get(id(parameter))
             return None if held is None else held.tensor
 
+    def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
+        """The gradients of some parameters, all from one moment.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._lock:
+            held = self._gradients  # one look: `end` does not wait, and puts an empty dict in its place
+            if self._ended:
+                raise _ended(self.id)
+            found = [held.get(id(parameter)) for parameter in parameters]
+        return [None if each is None else each.tensor for each in found]
+
     def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
-        with self.lock:
+        with self._lock:
             for parameter in parameters:
                 held = self._gradients.get(id(parameter))
                 if held is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 from torch import nn
 
@@ -31,6 +32,7 @@ class HostedObject:
         skins: Private copies to run on, if it is a module.
         references: How many handles of all sessions refer to it.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
+            Not kept alive by it.
     """
 
     def __init__(self, owner: str, value: Any, ledger: Ledger, name: str = "", fingerprint: bytes = b"") -> None:
@@ -40,7 +42,7 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = name_of(type(value))
         self.references = 0
-        self.dependents: list[HostedObject] = []
+        self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
         self.skins: SkinPool | None = None
         if isinstance(value, nn.Module):

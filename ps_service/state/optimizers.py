@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +46,18 @@ class Covered(NamedTuple):
     cell: Cell
 
 
+class Trial(NamedTuple):
+    """What a step on a scratch parameter has shown.
+
+    Attributes:
+        kept: What the optimizer keeps for a parameter.
+        needed: Whether that must be there before the first step.
+    """
+
+    kept: dict[str, Any]
+    needed: bool
+
+
 class HostedOptimizer:
     """A `torch.optim` optimizer over parameters of this owner.
 
@@ -79,6 +91,8 @@ class HostedOptimizer:
         self.lock = threading.RLock()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
         self.optimizer = cls(described, **options)
+        for group in self.optimizer.param_groups:
+            self._try(group)
 
     def step(self, context: Context) -> int:
         """Applies a context's gradients: all of them, or, if anything raises, none.
@@ -89,12 +103,13 @@ class HostedOptimizer:
             The version after the step.
 
         Raises:
+            ContextEndedError: The context has ended.
             NonFiniteGradientError: A gradient holds NaN or infinity and was to be refused.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
-        with self.lock, context.lock:
-            found = [(each, context.gradient(each.parameter)) for each in self.covered]
-            present = [(each, gradient) for each, gradient in found if gradient is not None]
+        with self.lock:
+            found = context.gradients_of([each.parameter for each in self.covered])
+            present = [(each, grad) for each, grad in zip(self.covered, found, strict=True) if grad is not None]
             if not present:
                 return self.version
             self._check(present)
@@ -106,7 +121,7 @@ class HostedOptimizer:
         """Changes options, such as `lr`, of one parameter group or of all.
 
         Raises:
-            InvalidArgumentError: There is no such group, or no such option.
+            InvalidArgumentError: There is no such group or option, or the optimizer cannot work with the value.
         """
         with self.lock:
             groups = self.optimizer.param_groups
@@ -117,6 +132,11 @@ class HostedOptimizer:
             for name in options:
                 if name not in known:
                     raise InvalidArgumentError(f"the optimizer has no option {name!r}; it has {sorted(known)}")
+            for each in chosen:
+                trial = self._try({**each, **options})
+                states = [self.optimizer.state.get(parameter) for parameter in each["params"]]
+                if any(state and trial.kept.keys() - state.keys() for state in states):
+                    raise InvalidArgumentError(f"{sorted(options)} cannot be changed any more: steps have been made")
             for each in chosen:
                 each.update(options)
 
@@ -140,7 +160,7 @@ class HostedOptimizer:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
     def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
-        builtin = type(self.optimizer).__module__.startswith("torch.optim")
+        builtin = _is_torchs(self.optimizer)
         for covered, gradient in present:
             if gradient.is_sparse and builtin and not isinstance(self.optimizer, _TAKES_SPARSE):
                 raise InvalidArgumentError(
@@ -173,7 +193,7 @@ class HostedOptimizer:
     def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
         """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""
         optimizer = self.optimizer
-        if type(optimizer).__module__.startswith("torch.optim") is False:
+        if not _is_torchs(optimizer):
             return False
         dense = not any(gradient.is_sparse for _, gradient in present)
         if isinstance(optimizer, (optim.SGD, optim.Adagrad)):
@@ -183,22 +203,70 @@ class HostedOptimizer:
             return all(gradient.is_sparse for _, gradient in present)
         return dense and isinstance(optimizer, (optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam))
 
+    def _try(self, group: Mapping[str, Any]) -> Trial:
+        """Makes one step with a group's options on a scratch parameter, because torch looks at most of them only then.
+
+        Raises:
+            InvalidArgumentError: It cannot make a step with these options.
+        """
+        cls: Callable[..., optim.Optimizer] = type(self.optimizer)
+        if not _is_torchs(self.optimizer):
+            return Trial({}, False)
+        like = self.covered[0].parameter
+        scratch = Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
+        gradient = torch.zeros_like(scratch)
+        scratch.grad = gradient.to_sparse() if cls is optim.SparseAdam else gradient
+        try:
+            optimizer = cls([scratch])
+            fresh = optimizer.state_dict()["state"]
+            optimizer.load_state_dict({"state": fresh, "param_groups": [{**group, "params": [0]}]})
+            optimizer.step()
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"{type(self.optimizer).__name__} cannot make a step with these options: {type(error).__name__}: {error}"
+            ) from None
+        return Trial({} if isinstance(optimizer, _FREE_SHAPES) else dict(optimizer.state[scratch]), bool(fresh))
+
     def _check_state(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or not isinstance(state.get("state"), dict) or "param_groups" not in state:
             raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups'")
+        found = [len(group["params"]) for group in _described(state["param_groups"])]
+        wanted = [len(group["params"]) for group in self.optimizer.param_groups]
+        if found != wanted:
+            raise InvalidArgumentError(f"the state has groups of {found} parameters, this optimizer has {wanted}")
+        for own, group in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
+            trial = self._try(group)
+            for index, parameter in zip(group["params"], own["params"], strict=True):
+                entries = state["state"].get(index)
+                if entries is not None or trial.needed:
+                    self._check_entries(index, entries, parameter, trial.kept)
+        unknown = state["state"].keys() - {index for group in state["param_groups"] for index in group["params"]}
+        if unknown:
+            raise InvalidArgumentError(f"the state names parameters {sorted(map(str, unknown))} of no group")
+
+    def _check_entries(self, index: int, entries: Any, parameter: Parameter, kept: Mapping[str, Any]) -> None:
+        if not isinstance(entries, dict):
+            raise InvalidArgumentError(f"the state of parameter {index} is missing, or not a dict")
+        for key, example in kept.items():
+            if key not in entries or isinstance(example, torch.Tensor) != isinstance(entries[key], torch.Tensor):
+                raise InvalidArgumentError(f"the state of parameter {index} has no {key!r}, or not of the right kind")
         if isinstance(self.optimizer, _FREE_SHAPES):
             return
-        parameters = [each.parameter for each in self.covered]
-        for index, entries in state["state"].items():
-            if not isinstance(index, int) or not 0 <= index < len(parameters) or not isinstance(entries, dict):
-                raise InvalidArgumentError(f"the state names parameter {index!r}; there are {len(parameters)}")
-            for key, value in entries.items():
-                shape = parameters[index].shape
-                if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != shape:
-                    raise InvalidArgumentError(
-                        f"state {key!r} of parameter {index} has shape {tuple(value.shape)}, "
-                        f"the parameter {tuple(shape)}"
-                    )
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
+                raise InvalidArgumentError(
+                    f"state {key!r} of parameter {index} has shape {tuple(value.shape)}, "
+                    f"the parameter {tuple(parameter.shape)}"
+                )
+
+
+def _described(groups: Any) -> list[dict[str, Any]]:
+    """The parameter groups of a state, if that is what they are."""
+    if not isinstance(groups, list) or not all(
+        isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
+    ):
+        raise InvalidArgumentError("the parameter groups of an optimizer's state are a list of dicts with 'params'")
+    return groups
 
 
 class HostedScheduler:
@@ -238,18 +306,29 @@ class HostedScheduler:
 
 
 class _Snapshot:
-    """Parameters and optimizer state as they were, to go back to when a step raises halfway."""
+    """Parameters, and the optimizer's state and options, as they were, to go back to when a step raises halfway."""
 
     def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[Parameter]) -> None:
         self._optimizer = optimizer
         self._values = [(parameter, parameter.data.clone()) for parameter in parameters]
         self._state = {parameter: _copied(optimizer.state[parameter]) for parameter in list(optimizer.state)}
+        self._options = [
+            {key: _copied(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+        ]
 
     def restore(self) -> None:
         for parameter, value in self._values:
             parameter.data.copy_(value)
         self._optimizer.state.clear()
         self._optimizer.state.update(self._state)
+        for group, options in zip(self._optimizer.param_groups, self._options, strict=True):
+            members = group["params"]
+            group.clear()
+            group.update(params=members, **options)
+
+
+def _is_torchs(optimizer: optim.Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def _copied(value: Any) -> Any:

@@ -69,6 +69,12 @@ class Registry:
                 self._names[made.name] = made
         return made
 
+    def bind(self, dependent: HostedObject, to: Iterable[HostedObject]) -> None:
+        """An object is to be removed with any of those it makes no sense without."""
+        with self._lock:
+            for each in to:
+                each.dependents.add(dependent)
+
     def named(self, name: str) -> HostedObject:
         """The object of that name.
 
@@ -148,5 +154,5 @@ class Registry:
         if self._names.get(found.name) is found:
             del self._names[found.name]
             self._making.pop(found.name, None)
-        for dependent in found.dependents:
+        for dependent in list(found.dependents):
             self._remove(dependent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import grpc
@@ -59,8 +60,10 @@ class GrpcConnection:
             await self._call.write(packet)
         except grpc.RpcError as error:
             raise _broken(error) from error
-        except grpc.aio.UsageError as error:
+        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
             raise ConnectionBroken(str(error)) from error
+        except asyncio.CancelledError:
+            raise _broken_or_cancelled() from None
 
     async def receive(self) -> Packet | None:
         try:
@@ -73,12 +76,22 @@ class GrpcConnection:
             raise _broken(error) from error
         except grpc.aio.UsageError as error:
             raise ConnectionBroken(str(error)) from error
+        except asyncio.CancelledError:
+            raise _broken_or_cancelled() from None
         assert isinstance(item, Packet)
         return item
 
     async def close(self) -> None:
         self._call.cancel()
         await self._channel.close()
+
+
+def _broken_or_cancelled() -> BaseException:
+    # gRPC raises it in a task that nobody has cancelled, too: when the stream was closed on this side.
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        return asyncio.CancelledError()
+    return ConnectionBroken("the stream was closed here")
 
 
 def _broken(error: grpc.RpcError) -> ConnectionBroken:
