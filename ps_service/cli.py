@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -133,8 +134,8 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
     except pydantic.ValidationError as error:
         lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
         _fail("the configuration does not fit:\n  " + "\n  ".join(lines))
-    except (FileNotFoundError, tomllib.TOMLDecodeError) as error:
-        _fail(str(error))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        _fail(f"the configuration cannot be read: {error}")
 
 
 def _engine(settings: OwnerConfig) -> Engine:
@@ -157,11 +158,21 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     await server.start()
     print(f"{settings.name} is serving on {server.address}", flush=True)
     await stopping.wait()
-    _log.info("draining")
     # A second signal does not wait.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
+    _log.info("draining")
+    # Hosted code that never returns holds its thread, and Python waits for its threads.
+    last = threading.Timer(settings.drain_seconds + 1.0, _end_at_once)
+    last.daemon = True
+    last.start()
     await server.drain(settings.drain_seconds)
+    last.cancel()
+
+
+def _end_at_once() -> NoReturn:
+    _log.warning("hosted code is still running; the process ends without it")
+    os._exit(0)
 
 
 def _runner() -> Any:

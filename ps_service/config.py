@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, FiniteFloat, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -27,7 +27,12 @@ class OwnerConfig(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="PS_", extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True
+        env_prefix="PS_",
+        env_prefix_target="all",  # an alias too has the prefix: PS_IMPORT, and never IMPORT
+        extra="forbid",
+        frozen=True,
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
     name: str = Field("ps0", description="Name of the owner, part of every handle to its objects.")
@@ -40,8 +45,8 @@ class OwnerConfig(BaseSettings):
     torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
     max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
     max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")
-    lease_seconds: float = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
-    drain_seconds: float = Field(30.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    lease_seconds: FiniteFloat = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
+    drain_seconds: FiniteFloat = Field(30.0, ge=0, description="How long SIGTERM waits for work in flight.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
+import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -63,11 +65,12 @@ class Server:
         Raises:
             OSError: The address cannot be had.
         """
+        _check_free(self._listen)
         self._server = self._assemble()
         try:
             self._port = self._server.add_insecure_port(self._listen)
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen}: is another owner there?") from error
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
         self._sweeper = asyncio.create_task(self._sweep())
         for name in ("", SERVICE):
@@ -84,7 +87,7 @@ class Server:
         self.engine.draining = True
         try:
             async with asyncio.timeout(seconds):
-                await self.servicer.conversations.settled()
+                await self.servicer.settled()
         except TimeoutError:
             _log.warning("work was still running after %g s of draining; it is cut off", seconds)
         await self.stop()
@@ -133,3 +136,17 @@ def _is_loopback(listen: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_free(listen: str) -> None:
+    """Raises `OSError` when an address cannot be had, and says why; gRPC tells that only to its own log."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host.strip("[]"), int(port)), family=family):
+            pass
+    except OSError as error:
+        reason = "is another owner there?" if error.errno == errno.EADDRINUSE else error.strerror
+        raise OSError(f"cannot listen on {listen}: {reason}") from error

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ps_wire.v1.operations_pb2 import StatusReply
+from ps_wire.v1.operations_pb2 import ObjectStatus, OptimizerStatus, StatusReply
 
 
 def show(status: StatusReply, console: Console | None = None) -> None:
@@ -59,8 +59,7 @@ def _objects(status: StatusReply) -> Table:
     for heading in ("parameters", "bytes", "handles"):
         table.add_column(heading, justify="right")
     for each in status.objects:
-        name = each.name or "(anonymous)"
-        table.add_row(name, each.class_name, f"{each.parameters:,}", size(each.bytes), str(each.references))
+        table.add_row(*_named(each), f"{each.parameters:,}", size(each.bytes), str(each.references))
     return table
 
 
@@ -69,8 +68,13 @@ def _optimizers(status: StatusReply) -> Table:
     for heading in ("parameters", "version"):
         table.add_column(heading, justify="right")
     for each in status.optimizers:
-        table.add_row(each.name or "(anonymous)", each.class_name, f"{each.parameters:,}", f"{each.version:,}")
+        table.add_row(*_named(each), f"{each.parameters:,}", f"{each.version:,}")
     return table
+
+
+def _named(each: ObjectStatus | OptimizerStatus) -> tuple[Text, Text]:
+    # As Text, because trainers choose the names, and plain strings are read as markup.
+    return Text(each.name or "(anonymous)"), Text(each.class_name)
 
 
 def _operations(status: StatusReply) -> Table:

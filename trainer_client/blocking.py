@@ -7,7 +7,7 @@ There is no second implementation: a `Blocking` wraps any object of the asynchro
 from __future__ import annotations
 
 import functools
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import Any, Self
 
 from trainer_client.client import Client
@@ -76,6 +76,8 @@ def wrapped(value: Any) -> Any:
         return Blocking(value)
     if type(value) in (list, tuple):
         return type(value)(map(wrapped, value))
+    if isinstance(value, GeneratorType):
+        return map(wrapped, value)
     if type(value) is dict:
         return {wrapped(key): wrapped(item) for key, item in value.items()}
     return value

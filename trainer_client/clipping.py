@@ -41,7 +41,10 @@ async def clip(
     if math.isinf(norm_type):
         total = max((*powers, *own), default=0.0)
     else:
-        total = (sum(powers) + sum(norm**norm_type for norm in own)) ** (1 / norm_type)
+        try:
+            total = (sum(powers) + sum(norm**norm_type for norm in own)) ** (1 / norm_type)
+        except OverflowError:
+            total = math.inf
     factor = max_norm / (total + _SMALL)
     # A norm that is not a number scales too, as in torch: whoever looks will see it.
     if not factor >= 1.0:

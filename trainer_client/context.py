@@ -87,21 +87,26 @@ class Context:
             ContextEndedError: The block was left.
             InvalidArgumentError: The handle is another client's.
         """
-        self.check()
-        if session.trainer != self.id.trainer:
-            raise InvalidArgumentError(
-                "the handle and the context belong to different clients; connect to all owners of a pass with one "
-                "connect(address, address, ...)"
-            )
+        self.check(session)
         with self._lock:
             self._calls += 1
             self._sessions[session.owner] = session
             return RecordedCall(self, session, self._calls, inputs)
 
-    def check(self) -> None:
-        """Raises `ContextEndedError` when the block was left."""
+    def check(self, *sessions: Session) -> None:
+        """Whether the pass still goes on, and whether these sessions may take part in it.
+
+        Raises:
+            ContextEndedError: The block was left.
+            InvalidArgumentError: A session is another client's.
+        """
         if self.ended:
             raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
+        if any(session.trainer != self.id.trainer for session in sessions):
+            raise InvalidArgumentError(
+                "the handle and the context belong to different clients; connect to all owners of a pass with one "
+                "connect(address, address, ...)"
+            )
 
     # Backward
 
@@ -149,6 +154,9 @@ class Context:
     def _accumulate(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         with self._lock:
             for leaf, grad in found:
+                if grad._is_view():
+                    # Of a bucket of DistributedDataParallel, to which it will write again.
+                    grad = grad.clone()
                 held = self._gradients.get(id(leaf))
                 self._gradients[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
 
@@ -190,10 +198,11 @@ class Context:
         Raises:
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
         """
-        self.check()
+        parameters = list(parameters)
+        self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return Pending.run(self._loop, clip(self, list(parameters), max_norm, norm_type))
+        return Pending.run(self._loop, clip(self, parameters, max_norm, norm_type))
 
     def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of local leaves."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from trainer_client.recorder import ROOT
+
+_ACCUMULATING: Final[Any] = type(get_gradient_edge(ROOT).node)
+"""The class of the nodes that lead to leaves; torch gives it no public name."""
 
 
 def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -24,9 +28,8 @@ def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     seen = set(stack)
     while stack:
         node = stack.pop()
-        variable = getattr(node, "variable", None)
-        if variable is not None and variable is not ROOT:
-            found[id(variable)] = variable
+        if isinstance(node, _ACCUMULATING) and node.variable is not ROOT:
+            found[id(node.variable)] = node.variable
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)

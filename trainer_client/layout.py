@@ -90,7 +90,7 @@ class Layout:
 
 def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
     try:
-        if isinstance(whole["state"], Mapping):
+        if isinstance(whole, Mapping) and isinstance(whole["state"], Mapping):
             return [len(group["params"]) for group in whole["param_groups"]]
     except (TypeError, KeyError):
         pass
@@ -114,9 +114,13 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
     remote: RemoteGroups = {}
     local: list[dict[str, Any]] = []
     for group in groups:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise InvalidArgumentError("a parameter group is a dict with 'params', and all of them are such groups")
         options = {key: value for key, value in group.items() if key != "params"}
         members = group["params"]
         members = [members] if isinstance(members, (torch.Tensor, RemoteParameter)) else list(members)
+        if not members:
+            raise InvalidArgumentError("a parameter group needs parameters, and got an empty list")
         _add_group(layout, remote, local, members, options)
     return layout, remote, local
 

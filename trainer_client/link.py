@@ -135,18 +135,21 @@ class Link:
     async def _converse(self, connection: Connection, welcome: Welcome) -> None:
         self._greeted = True
         outbox = Outbox()
-        writer = asyncio.create_task(outbox.drain(connection))
-        self._listener.connected(welcome, outbox)
         # What an owner sends is bounded by its own limit.
         assembler = Assembler(welcome.max_message_bytes)
+        self._listener.connected(welcome, outbox)
+        writer = asyncio.create_task(outbox.drain(connection))
         try:
             while (packet := await connection.receive()) is not None:
                 message = assembler.feed(packet)
                 if message is not None:
                     self._listener.received(message)
+        except InvalidArgumentError as error:
+            # What came on this stream is of no use; the session may go on with another.
+            raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error
         finally:
-            self._listener.disconnected()
             writer.cancel()
+            self._listener.disconnected()
             # Not `await writer`: a cancellation of this task must not be taken for the writer's.
             await asyncio.wait([writer])
             if not writer.cancelled():

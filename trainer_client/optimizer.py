@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from torch import optim
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.marks import name_of
 from ps_wire.payload import PayloadWriter
+from ps_wire.tryout import Tryout
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.values import Encoder
@@ -60,43 +62,71 @@ class RemoteOptimizer:
 
 
 class LocalOptimizer:
-    """The part of an optimizer that runs here, on a context's gradients instead of on `.grad`."""
+    """The part of an optimizer that runs here, on a context's gradients instead of on `.grad`.
 
-    def __init__(self, optimizer: optim.Optimizer, refuse_non_finite: bool) -> None:
-        self.optimizer = optimizer
+    Args:
+        cls: Its class.
+        groups: Its parameter groups.
+        options: The constructor's keyword arguments.
+        refuse_non_finite: Whether NaN and infinity are refused.
+
+    Raises:
+        InvalidArgumentError: The class refuses the options.
+    """
+
+    def __init__(
+        self,
+        cls: type[optim.Optimizer],
+        groups: Sequence[dict[str, Any]],
+        options: Mapping[str, Any],
+        refuse_non_finite: bool,
+    ) -> None:
+        try:
+            self.optimizer = cls(groups, **options)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
+        self._tryout = Tryout(self.optimizer, options)
         self._refuse = refuse_non_finite
 
-    def step(self, context: Context) -> None:
-        """Applies the context's gradients of these parameters.
+    def check(self, context: Context) -> None:
+        """Looks at the context's gradients of these parameters.
 
         Raises:
             NonFiniteGradientError: One holds NaN or infinity and was to be refused.
         """
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        found = [(each, gradient) for each in parameters if (gradient := context.gradient(each)) is not None]
-        if self._refuse and not all(bool(torch.isfinite(gradient).all()) for _, gradient in found):
-            raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; it was not applied")
-        with reservations.of(parameters), borrowed_grads(parameters):
+        if self._refuse and not all(bool(torch.isfinite(gradient).all()) for _, gradient in self._found(context)):
+            raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
+
+    def step(self, context: Context) -> None:
+        """Applies the context's gradients of these parameters."""
+        found = self._found(context)
+        with reservations.of(self._parameters), borrowed_grads(self._parameters):
             for parameter, gradient in found:
                 parameter.grad = gradient
             self.optimizer.step()
 
+    def check_options(self, places: Iterable[int], options: Mapping[str, Any]) -> None:
+        """Raises `InvalidArgumentError` when options of some groups cannot be changed."""
+        self._tryout.check_options([self.optimizer.param_groups[place] for place in places], options)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over a state.
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, as a copy."""
+        return copy.deepcopy(self.optimizer.state_dict())
 
-        Raises:
-            InvalidArgumentError: It does not fit.
-        """
-        parameters = [each for group in self.optimizer.param_groups for each in group["params"]]
-        for index, entries in state["state"].items():
-            for key, value in entries.items():
-                if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameters[index].shape:
-                    raise InvalidArgumentError(f"state {key!r} of a local parameter has shape {tuple(value.shape)}")
-        try:
-            self.optimizer.load_state_dict(state)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgumentError(f"the state does not fit the local optimizer: {error}") from None
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises `InvalidArgumentError` when a state does not fit."""
+        self._tryout.check_state(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over a state that was checked."""
+        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+
+    @property
+    def _parameters(self) -> list[torch.Tensor]:
+        return [each for group in self.optimizer.param_groups for each in group["params"]]
+
+    def _found(self, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(each, grad) for each in self._parameters if (grad := context.gradient(each)) is not None]
 
 
 class DistributedOptimizer:
@@ -125,9 +155,12 @@ class DistributedOptimizer:
 
         Raises:
             ContextEndedError: The context has ended.
-            NonFiniteGradientError: An owner refused NaN or infinity; it changed nothing.
+            NonFiniteGradientError: An owner refused NaN or infinity; it changed nothing. When a local gradient is
+                refused, nothing is changed anywhere.
         """
-        context.check()
+        context.check(*(part.handle.session for part in self.remotes.values()))
+        if self.local is not None:
+            self.local.check(context)
         return Pending.run(
             self._loop, self._step(context, {name: part.step(context) for name, part in self.remotes.items()})
         )
@@ -152,6 +185,8 @@ class DistributedOptimizer:
 
     async def _set_options(self, group: int | None, options: dict[str, Any]) -> None:
         places = self._layout.places(group)
+        if self.local is not None:
+            self.local.check_options([place for name, place in places if name == Layout.LOCAL], options)
         await _all(
             {
                 f"{name}/{place}": self.remotes[name].set_options(place, options)
@@ -170,7 +205,7 @@ class DistributedOptimizer:
     async def _state_dict(self) -> dict[str, Any]:
         parts = await _all({name: part.state_dict() for name, part in self.remotes.items()})
         if self.local is not None:
-            parts[Layout.LOCAL] = self.local.optimizer.state_dict()
+            parts[Layout.LOCAL] = self.local.state_dict()
         return self._layout.merged(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
@@ -183,15 +218,17 @@ class DistributedOptimizer:
 
     async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
         parts = self._layout.parted(state)
+        if self.local is not None:
+            self.local.check_state(parts[Layout.LOCAL])
         before = await _all({name: part.state_dict() for name, part in self.remotes.items()})
         try:
             await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
-            if self.local is not None:
-                self.local.load_state_dict(parts[Layout.LOCAL])
         except InvalidArgumentError:
             # Some parts may have taken it.
             await _all({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
             raise
+        if self.local is not None:
+            self.local.load_state_dict(parts[Layout.LOCAL])
 
     def __repr__(self) -> str:
         parts = [*self.remotes, *(["this process"] if self.local else [])]
@@ -219,7 +256,7 @@ async def create(
     if local_groups:
         if isinstance(cls, str):
             raise InvalidArgumentError("local parameters need the optimizer's class itself, not its name")
-        local = LocalOptimizer(cls(local_groups, **options), non_finite == "refuse")
+        local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
     making = {
         session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite)
         for session, groups in by_session.items()

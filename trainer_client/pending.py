@@ -39,6 +39,9 @@ class Pending(Generic[T]):
 
         def start() -> None:
             nonlocal task
+            if pending.done():
+                work.close()  # it was cancelled before it could begin
+                return
             task = loop.create_task(work)
             task.add_done_callback(lambda done: pending.resolve(_outcome_of(done)))
 

@@ -36,12 +36,13 @@ class Portal:
             return cls._shared
 
     def release(self) -> None:
-        """Ends the thread if nobody else uses the portal."""
+        """Ends the thread if nobody else uses the portal; what still runs in it is cancelled."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             Portal._shared = None
+        self.run(_cancel_everything())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -60,6 +61,13 @@ class Portal:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+async def _cancel_everything() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -82,14 +82,18 @@ async def create(
     """
     if not optimizer.remotes:
         raise InvalidArgumentError("this optimizer has only local parameters: use torch's scheduler itself")
-    local = None
-    if optimizer.local is not None:
-        if isinstance(cls, str):
-            raise InvalidArgumentError("local parameters need the scheduler's class itself, not its name")
-        local = cls(optimizer.local.optimizer, *args, **kwargs)
+    if optimizer.local is not None and isinstance(cls, str):
+        raise InvalidArgumentError("local parameters need the scheduler's class itself, not its name")
     remotes = await asyncio.gather(
         *(_create_remote(cls, part, args, kwargs, name) for part in optimizer.remotes.values())
     )
+    local = None
+    if optimizer.local is not None and not isinstance(cls, str):
+        # Last, because it sets learning rates as soon as it is made.
+        try:
+            local = cls(optimizer.local.optimizer, *args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
     return DistributedScheduler(list(remotes), local)
 
 

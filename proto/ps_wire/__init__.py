@@ -7,5 +7,6 @@ Floor 0 of the house: nothing here knows a service, a client or a transport libr
     frames, outbox, assembler                messages <-> frames on a connection
     connection, memory                       what a connection is, and one inside a process
     marks                                    the decorators a hosted class wears
+    tryout                                   what an optimizer can do with its options and its state
     v1/                                      the protocol, beside its generated code
 """

@@ -90,6 +90,10 @@ class Assembler:
         partial = self._partial.get(number)
         if partial is None:
             raise InvalidArgumentError(f"a part of message {number}, which did not begin")
+        if packet.frame.part.offset != partial.filled:
+            raise InvalidArgumentError(
+                f"a part of message {number} begins at {packet.frame.part.offset}, where {partial.filled} was expected"
+            )
         if not partial.add(packet.payload):
             return None
         del self._partial[number]

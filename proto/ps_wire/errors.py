@@ -165,11 +165,11 @@ def to_message(error: PsError) -> errors_pb2.Error:
     if isinstance(error, RemoteError):
         return errors_pb2.Error(
             code=error.code,
-            message=error.remote_message,
-            remote_type=error.remote_type,
-            traceback=error.remote_traceback,
+            message=_text(error.remote_message),
+            remote_type=_text(error.remote_type),
+            traceback=_text(error.remote_traceback),
         )
-    return errors_pb2.Error(code=error.code, message=str(error))
+    return errors_pb2.Error(code=error.code, message=_text(str(error)))
 
 
 def from_message(message: errors_pb2.Error) -> PsError:
@@ -178,3 +178,8 @@ def from_message(message: errors_pb2.Error) -> PsError:
     if cls is RemoteError:
         return RemoteError(message.message, message.remote_type, message.traceback)
     return cls(message.message)
+
+
+def _text(value: str) -> str:
+    """Text that fits into a message: what UTF-8 has no form for is written as an escape."""
+    return value.encode(errors="backslashreplace").decode()

@@ -34,6 +34,7 @@ def is_hosted(cls: type) -> bool:
 
 
 def is_remote(method: object) -> bool:
+    """Whether trainers may call this function."""
     return getattr(method, _REMOTE, False) is True
 
 

@@ -12,8 +12,8 @@ class _Pipe:
     """One direction: bytes in order, then an end, which is orderly or not."""
 
     def __init__(self) -> None:
-        # An empty item wakes the reader to look at the state.
-        self._items: asyncio.Queue[bytes] = asyncio.Queue()
+        # None wakes the reader to look at the state.
+        self._items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.closed = False
         self.broken = False
 
@@ -23,18 +23,17 @@ class _Pipe:
     def end(self, broken: bool) -> None:
         self.closed = True
         self.broken = self.broken or broken
-        self._items.put_nowait(b"")
+        self._items.put_nowait(None)
 
     async def get(self) -> bytes | None:
         if self.broken:
             raise ConnectionBroken("the connection was cut")
         data = await self._items.get()
         if self.broken:
-            self._items.put_nowait(b"")
+            self._items.put_nowait(None)
             raise ConnectionBroken("the connection was cut")
-        if not data:
-            self._items.put_nowait(b"")
-            return None
+        if data is None:
+            self._items.put_nowait(None)
         return data
 
 

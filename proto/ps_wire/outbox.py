@@ -62,9 +62,13 @@ class Outbox:
 def packets(frame: Frame, chunks: Sequence[memoryview]) -> Iterator[Packet]:
     """The packets of one message: its frame with the first part of the payload, then the other parts."""
     parts = _parts(chunks)
-    yield Packet(frame, next(parts, ()))
+    first = Packet(frame, next(parts, ()))
+    offset = first.nbytes
+    yield first
     for part in parts:
-        yield Packet(Frame(number=frame.number, part=Part()), part)
+        packet = Packet(Frame(number=frame.number, part=Part(offset=offset)), part)
+        offset += packet.nbytes
+        yield packet
 
 
 def _parts(chunks: Sequence[memoryview]) -> Iterator[tuple[memoryview, ...]]:

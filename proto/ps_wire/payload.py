@@ -40,22 +40,28 @@ class PayloadWriter:
 
 
 class PayloadReader:
-    """Hands out the bytes of tensors by offset."""
+    """Hands out the bytes of tensors by offset; no byte belongs to two of them."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "_taken")
 
     def __init__(self, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
+        self._taken = 0
 
     def take(self, offset: int, nbytes: int) -> Buffer:
         """The bytes at `offset`, writable and not copied.
 
         Raises:
-            InvalidArgumentError: They are not all there.
+            InvalidArgumentError: They are not all there, or more were taken than there are.
         """
-        if self._buffer is None or offset + nbytes > len(self._buffer):
-            have = 0 if self._buffer is None else len(self._buffer)
+        have = 0 if self._buffer is None else len(self._buffer)
+        if self._buffer is None or offset + nbytes > have:
             raise InvalidArgumentError(f"a tensor claims bytes {offset}..{offset + nbytes} of a payload of {have}")
+        # Some tensors are copied: a small message that claims the same bytes a thousand times must not cost a thousand
+        # times the memory.
+        self._taken += nbytes
+        if self._taken > have:
+            raise InvalidArgumentError(f"tensors claim more bytes than the {have} of the payload; none may share any")
         return self._buffer[offset : offset + nbytes]
 
 

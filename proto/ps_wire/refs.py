@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2, values_pb2
 
-_TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P<parameter>[\w.]+))?")
+_TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P<parameter>.+))?", re.DOTALL)
 
 
 class Ref(NamedTuple):

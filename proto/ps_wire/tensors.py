@@ -9,7 +9,7 @@ import torch
 
 from ps_wire import dtypes
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
+from ps_wire.payload import ALIGNMENT, Buffer, PayloadReader, PayloadWriter
 from ps_wire.v1 import values_pb2
 
 
@@ -24,21 +24,15 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
         payload: Where the bytes go; `None` puts them into `message.data`.
 
     Raises:
-        InvalidArgumentError: The tensor is quantized per channel, or on the meta device.
+        InvalidArgumentError: The tensor is quantized per channel, a view of packed integers, or on the meta device.
     """
     requires_grad = tensor.requires_grad
     tensor = _plain(tensor)
-    if tensor.is_quantized:
-        if tensor.qscheme() != torch.per_tensor_affine:
-            raise InvalidArgumentError("a tensor quantized per channel cannot be sent; dequantize() it first")
-        message.quantizer.scale = tensor.q_scale()
-        message.quantizer.zero_point = tensor.q_zero_point()
-        message.dtype = dtypes.to_wire(tensor.dtype)
-        tensor = tensor.int_repr()
-    else:
-        message.dtype = dtypes.to_wire(tensor.dtype)
+    message.dtype = dtypes.to_wire(tensor.dtype)
     message.shape.extend(tensor.shape)
     message.requires_grad = requires_grad
+    if tensor.is_quantized:
+        tensor = _integers(tensor, message.quantizer)
     chunk = _bytes_of(tensor)
     message.nbytes = len(chunk)
     if payload is None:
@@ -57,22 +51,28 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
     shape = list(message.shape)
     if any(size < 0 for size in shape):
         raise InvalidArgumentError(f"a tensor claims the shape {shape}")
-    quantized = message.HasField("quantizer")
-    stored = _QUANTIZED_STORAGE[dtype] if quantized and dtype in _QUANTIZED_STORAGE else dtype
+    if (dtype in _QUANTIZED) != message.HasField("quantizer"):
+        # Not a formality: torch ends the process over a tensor of such a dtype without a quantizer.
+        raise InvalidArgumentError(f"{dtype} tensors {'need a' if dtype in _QUANTIZED else 'have no'} quantizer")
+    stored, per_stored = _QUANTIZED.get(dtype, (dtype, 1))
     count = math.prod(shape)
+    expected = -(-count // per_stored) * stored.itemsize
     nbytes = len(message.data) or message.nbytes
-    if count * stored.itemsize != nbytes:
+    if expected != nbytes:
         raise InvalidArgumentError(
-            f"a {dtype} tensor of shape {shape} has {count * stored.itemsize} bytes, but {nbytes} were announced"
+            f"a {dtype} tensor of shape {shape} has {expected} bytes, but {nbytes} were announced"
         )
-    if not count:
-        tensor = torch.empty(shape, dtype=stored)
-    else:
-        tensor = _from_bytes(_source(message, payload), stored).view(shape)
-    if quantized:
-        quantizer = message.quantizer
-        return torch._make_per_tensor_quantized_tensor(tensor, quantizer.scale, quantizer.zero_point)
-    return tensor
+    source = _source(message, payload) if count else None
+    try:
+        if dtype in _QUANTIZED:
+            return _quantized(message.quantizer, dtype, shape, source)
+        if source is None:
+            return torch.empty(shape, dtype=dtype)
+        # `data` is no view of the flat one: what autograd hands on as an output of a call must not be written to if
+        # it is.
+        return _from_bytes(source, dtype).view(shape).data
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"not a valid tensor: {error}") from None
 
 
 def pack_sparse(tensor: torch.Tensor, message: values_pb2.SparseTensor, payload: PayloadWriter | None) -> None:
@@ -102,8 +102,35 @@ def unpack_sparse(message: values_pb2.SparseTensor, payload: PayloadReader) -> t
         raise InvalidArgumentError(f"not a valid sparse tensor: {error}") from None
 
 
-# What the integers of a quantized tensor are stored as.
-_QUANTIZED_STORAGE = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
+# What the integers of a quantized tensor are stored as, and how many of them share one that is stored.
+_QUANTIZED = {
+    torch.quint8: (torch.uint8, 1),
+    torch.qint8: (torch.int8, 1),
+    torch.qint32: (torch.int32, 1),
+    torch.quint4x2: (torch.uint8, 2),
+    torch.quint2x4: (torch.uint8, 4),
+}
+
+
+def _integers(tensor: torch.Tensor, message: values_pb2.Quantizer) -> torch.Tensor:
+    """The integers of a quantized tensor, as they are stored."""
+    if tensor.qscheme() != torch.per_tensor_affine:
+        raise InvalidArgumentError("a tensor quantized per channel cannot be sent; dequantize() it first")
+    if _QUANTIZED[tensor.dtype][1] > 1 and not (tensor.is_contiguous() and tensor.storage_offset() == 0):
+        raise InvalidArgumentError(f"a {tensor.dtype} tensor that is a view cannot be sent: torch cannot copy it")
+    message.scale = tensor.q_scale()
+    message.zero_point = tensor.q_zero_point()
+    return tensor.int_repr()
+
+
+def _quantized(
+    message: values_pb2.Quantizer, dtype: torch.dtype, shape: list[int], integers: Buffer | None
+) -> torch.Tensor:
+    tensor = torch._empty_affine_quantized(shape, scale=message.scale, zero_point=message.zero_point, dtype=dtype)
+    if integers is not None:
+        stored = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        stored[: len(integers)] = _from_bytes(integers, torch.uint8)
+    return tensor
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -121,14 +148,20 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     if not tensor.numel():
         return memoryview(b"")
-    flat = tensor.contiguous().view(-1)
+    if tensor.itemsize == 1:
+        # Torch cannot copy every dtype that fits into a byte; bytes it can.
+        tensor = tensor.view(torch.uint8)
+    # Not `view(-1)`: a single element may have any stride, such as the 0 that an expanded gradient has.
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
 
 def _source(message: values_pb2.Tensor, payload: PayloadReader) -> Buffer:
     if message.data:
         return np.frombuffer(bytearray(message.data), np.uint8)
-    return payload.take(message.offset, message.nbytes)
+    taken = payload.take(message.offset, message.nbytes)
+    # Our own sender aligns; others may not, and some of torch's kernels end the process over numbers that are not.
+    return taken if message.offset % ALIGNMENT == 0 else taken.copy()
 
 
 def _from_bytes(source: Buffer, dtype: torch.dtype) -> torch.Tensor:

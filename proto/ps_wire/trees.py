@@ -1,4 +1,4 @@
-"""Trees: the nested lists, tuples and dicts that values are made of."""
+"""Trees: the nested lists, tuples, dicts and slices that values are made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from ps_wire.refs import Ref
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -19,6 +21,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         for key, item in value.items():
             yield from tensors_in(key)
             yield from tensors_in(item)
+    elif isinstance(value, slice):
+        yield from tensors_in((value.start, value.stop, value.step))
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -27,8 +31,10 @@ def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return change(value)
     if isinstance(value, list):
         return [mapped(item, change) for item in value]
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, Ref):
         return tuple([mapped(item, change) for item in value])
     if isinstance(value, dict):
         return {mapped(key, change): mapped(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(mapped(value.start, change), mapped(value.stop, change), mapped(value.step, change))
     return value

@@ -83,7 +83,7 @@ class Encoder:
             case float() | np.floating():
                 message.floating = float(value)
             case str():
-                message.text = value
+                self._text(message, value)
             case bytes() | bytearray():
                 message.binary = bytes(value)
             case torch.dtype():
@@ -91,10 +91,17 @@ class Encoder:
             case torch.device():
                 message.device = str(value)
             case slice():
+                self._check(depth)
                 for name in ("start", "stop", "step"):
                     self._fill(getattr(message.slice, name), getattr(value, name), depth + 1)
             case _:
                 self._other(message, value)
+
+    def _text(self, message: Value, value: str) -> None:
+        try:
+            message.text = value
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(f"{value!r} cannot be sent: it has no form in UTF-8; send bytes") from None
 
     def _integer(self, message: Value, value: int) -> None:
         if value in _INT64:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ps_service.engine.engine import Engine
+from ps_service.engine.frame import Frame
 from ps_service.state.objects import HostedObject
 from ps_service.state.optimizers import Covered, HostedOptimizer, HostedScheduler, NonFinite, Reads
 from ps_wire.errors import InvalidArgumentError, PsError
@@ -124,8 +125,9 @@ def state_dict(engine: Engine, ref: Ref) -> Any:
     """
     target = engine.registry.find(ref)
     if isinstance(target.value, nn.Module):
-        with engine.ledger.reading(list(target.parameters.values()), target.cells):
-            return {name: _copy(value) for name, value in target.value.state_dict().items()}
+        # Of a private copy, whose parameters are all from between the same two steps.
+        with Frame(engine.ledger, target.value.training, recorded=False) as frame:
+            return {name: _copy(value) for name, value in frame.borrow(target).state_dict().items()}
     if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
         return target.value.state_dict()
     raise InvalidArgumentError(f"{target} has no state_dict")
@@ -160,14 +162,16 @@ def _load_module(
         if isinstance(own, torch.Tensor) and (not isinstance(value, torch.Tensor) or value.shape != own.shape):
             shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
             raise InvalidArgumentError(f"{name!r} of {target} has shape {tuple(own.shape)}, the state brings {shape}")
+        if isinstance(own, torch.Tensor) and not torch.can_cast(value.dtype, own.dtype):
+            raise InvalidArgumentError(f"{name!r} of {target} is {own.dtype}, the state brings {value.dtype}")
     missing, unexpected = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
     if strict and (missing or unexpected):
         raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
     with engine.ledger.writing(list(target.parameters.values()), target.cells, consistent=True):
-        before = {name: _copy(value) for name, value in known.items()}
+        before = {name: _copy(value) for name, value in module.state_dict().items()}
         try:
             module.load_state_dict(state, strict=False)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # also whatever a module's own set_extra_state raises
             module.load_state_dict(before)
             raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected

@@ -68,7 +68,12 @@ def power_sum(engine: Engine, context_id: ContextId, refs: Sequence[Ref], norm_t
     parameters = [parameter_of(engine, ref) for ref in refs]
     found = [] if context is None else [context.gradient(parameter) for parameter in parameters]
     norms = [_norm(gradient, norm_type) for gradient in found if gradient is not None]
-    return max(norms, default=0.0) if math.isinf(norm_type) else sum(norm**norm_type for norm in norms)
+    if math.isinf(norm_type):
+        return max(norms, default=0.0)
+    try:
+        return math.fsum(norm**norm_type for norm in norms)
+    except OverflowError:
+        return math.inf
 
 
 def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from ps_service.engine.engine import Engine
 from ps_service.rpc.dispatch import answer, failure
@@ -77,12 +77,15 @@ class Conversation:
         else:
             self._start(number, message)
 
-    def confirm(self, numbers: Iterable[int]) -> None:
+    def confirm(self, numbers: Sequence[int]) -> None:
         """The trainer has these answers."""
         self._engine.journal.forget(self.session.trainer, numbers)
+        for number in numbers:
+            self.session.taken.add(number)
 
     def cancel(self, number: int) -> None:
-        """The trainer no longer waits for this request."""
+        """The trainer no longer waits for this request, and will not send it again."""
+        self.session.taken.add(number)
         task = self._running.get(number)
         if task is not None:
             task.cancel()

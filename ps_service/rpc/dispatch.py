@@ -7,11 +7,11 @@ import logging
 import time
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from ps_service.engine.engine import Engine
 from ps_service.rpc.exchange import Exchange
-from ps_service.rpc.handlers import OPERATIONS
+from ps_service.rpc.handlers import OPERATIONS, Operation
 from ps_service.state.journal import Answer
 from ps_wire import errors
 from ps_wire.errors import (
@@ -23,11 +23,15 @@ from ps_wire.errors import (
     TooLargeError,
     UnavailableError,
 )
+from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.marks import name_of
 from ps_wire.payload import Buffer
 from ps_wire.v1.frames_pb2 import Reply
 
 _log = logging.getLogger("ps_service.dispatch")
+
+_LONGEST_TEXT: Final = 64 * 1024
+"""Characters of an exception's message or traceback that are told to the caller: they share one frame."""
 
 
 async def answer(
@@ -52,18 +56,20 @@ async def answer(
     """
     exchange = Exchange(engine, trainer, payload, inline)
     started = time.monotonic()
+    deadline = asyncio.timeout(timeout_seconds or None)
     engine.counters.running += 1
     try:
-        async with asyncio.timeout(timeout_seconds or None):
+        async with deadline:
             reply = await _run(exchange, operation, request)
-        _check_size(exchange)
+        _check_size(exchange, reply)
         result = Answer(reply, exchange.written.chunks, exchange.written.nbytes, exchange.granted)
     except asyncio.CancelledError:
         exchange.give_back()
         result = failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"))
     except Exception as error:
         exchange.give_back()
-        result = failure(_explain(error, operation, timeout_seconds))
+        late = f"{operation} was not finished within {timeout_seconds:g} s"
+        result = failure(DeadlineExceededError(late) if deadline.expired() else _explain(error, operation))
     finally:
         engine.counters.running -= 1
     engine.counters.count(operation, time.monotonic() - started, failed=result.reply.HasField("error"))
@@ -84,23 +90,49 @@ async def _run(exchange: Exchange, operation: str, request: Any) -> Reply:
     slot.SetInParent()
     if rules.quick:
         rules.handle(exchange, request, slot)
-    else:
-        await exchange.engine.compute.run(lambda: rules.handle(exchange, request, slot))
+        return reply
+    error = await exchange.engine.compute.run(lambda: _attempt(rules, exchange, request, slot))
+    if error is not None:
+        raise _Raised(error)
     return reply
 
 
-def _check_size(exchange: Exchange) -> None:
+def _attempt(rules: Operation, exchange: Exchange, request: Any, slot: Any) -> BaseException | None:
+    """Runs a handler, and returns what it raises: a SystemExit would end the event loop, a StopIteration be lost."""
+    try:
+        rules.handle(exchange, request, slot)
+    except BaseException as error:
+        return error
+    return None
+
+
+class _Raised(Exception):
+    """Carries what a handler raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _check_size(exchange: Exchange, reply: Reply) -> None:
     limit = exchange.engine.limits.max_message_bytes
     if exchange.written.nbytes > limit:
         raise TooLargeError(
             f"the reply has {exchange.written.nbytes:,} bytes of tensors; the limit is {limit:,}. "
             "Ask for less at a time, or raise max_message_bytes on the owner"
         )
+    size = reply.ByteSize()
+    if size > MAX_FRAME_BYTES:
+        # It would break the stream, and again whenever it is sent again.
+        raise TooLargeError(
+            f"the reply has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            "Return large data as tensors"
+        )
 
 
-def _explain(error: Exception, operation: str, timeout_seconds: float) -> PsError:
-    if isinstance(error, TimeoutError) and not isinstance(error, PsError) and timeout_seconds:
-        return DeadlineExceededError(f"{operation} was not finished within {timeout_seconds:g} s")
+def _explain(error: BaseException, operation: str) -> PsError:
+    if isinstance(error, _Raised):
+        error = error.error
     if isinstance(error, PsError):
         return error
     if OPERATIONS[operation].hosted:
@@ -108,7 +140,7 @@ def _explain(error: Exception, operation: str, timeout_seconds: float) -> PsErro
         if hosted is None:
             _log.info("%s raised before it came to hosted code", operation, exc_info=error)
         text = "".join(traceback.format_exception(type(error), error, hosted))
-        return RemoteError(str(error), name_of(type(error)), text)
+        return RemoteError(_shortened(_said(error)), name_of(type(error)), _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 
@@ -119,3 +151,16 @@ def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
     while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(("ps_service.", "concurrent.")):
         rest = rest.tb_next
     return rest
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<it could not say what is wrong>"
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - _LONGEST_TEXT
+    half = _LONGEST_TEXT // 2
+    return text if left_out <= 0 else f"{text[:half]} … {left_out:,} characters left out … {text[-half:]}"

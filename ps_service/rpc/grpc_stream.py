@@ -26,16 +26,21 @@ OPTIONS: Final[list[tuple[str, int]]] = [
 
 
 class GrpcStream:
-    """The owner's end of a `Session` stream."""
+    """The owner's end of a `Session` stream, which ends when the handler that holds it returns.
+
+    On this side gRPC does not tell a trainer that vanished from one that closed: either looks like a close.
+    """
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
         self._closed = False
 
     async def send(self, packet: Packet) -> None:
+        if self._closed:
+            raise ConnectionBroken("this end of the stream is closed")
         try:
             await self._context.write(packet)
-        except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError) as error:
             raise ConnectionBroken(str(error)) from error
 
     async def receive(self) -> Packet | None:
@@ -43,7 +48,7 @@ class GrpcStream:
             return None
         try:
             item = await self._context.read()
-        except (grpc.RpcError, grpc.aio.InternalError, grpc.aio.UsageError) as error:
+        except (grpc.RpcError, grpc.aio.BaseError) as error:
             raise ConnectionBroken(str(error)) from error
         if item is grpc.aio.EOF:
             return None

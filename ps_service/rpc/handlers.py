@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psutil
 
@@ -21,12 +21,15 @@ from ps_wire.marks import name_of
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import operations_pb2 as pb
 
-_READS = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
-_NON_FINITE = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
+T = TypeVar("T")
+
+_READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
+_NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
 _STARTED: Final = time.monotonic()
 
 
 def create(exchange: Exchange, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
+    """Makes an object of an allowed class, or finds the one of that name."""
     cls = exchange.engine.allowlist.hosted(request.class_name)
     _, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recorded=False)
     hosted, reply.created = hosting.create(
@@ -42,19 +45,23 @@ def create(exchange: Exchange, request: pb.CreateRequest, reply: pb.CreateReply)
 
 
 def attach(exchange: Exchange, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
+    """Finds what exists, by name or handle."""
     target = request.name if request.HasField("name") else Ref.from_message(request.handle)
     exchange.describe(reply.object, hosting.attach(exchange.engine, target))
 
 
 def release(exchange: Exchange, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
+    """Takes handles back."""
     exchange.release(request.object_ids)
 
 
 def delete(exchange: Exchange, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
+    """Removes a named object and what depends on it."""
     exchange.engine.registry.delete(request.name)
 
 
 def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> None:
+    """Runs a method, recorded if a context asks for it."""
     recording = Recording(_context(exchange, request), request.call) if request.HasField("context") else None
     target = exchange.engine.registry.find(Ref.from_message(request.target))
     arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recording is not None)
@@ -63,10 +70,12 @@ def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> No
 
 
 def fetch(exchange: Exchange, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
+    """Copies what a handle refers to."""
     exchange.write(reply.value, calling.fetch(exchange.engine, Ref.from_message(request.target)))
 
 
 def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
+    """Propagates gradients through a recorded call."""
     gradients = exchange.read(request.gradients)
     if not isinstance(gradients, list):
         raise InvalidArgumentError("the gradients of a backward are a list")
@@ -77,25 +86,30 @@ def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.Backward
 
 
 def gradients(exchange: Exchange, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
+    """Copies the gradients of a context."""
     found = passes.gradients(exchange.engine, _context(exchange, request))
     reply.parameters.extend(each.ref.to_message() for each in found)
     exchange.write(reply.gradients, [each.tensor for each in found])
 
 
 def norm(exchange: Exchange, request: pb.NormRequest, reply: pb.NormReply) -> None:
+    """Sums the powers of gradients, for clipping over several owners."""
     refs = _refs(request.parameters)
     reply.power_sum = passes.power_sum(exchange.engine, _context(exchange, request), refs, request.norm_type)
 
 
 def scale(exchange: Exchange, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
+    """Multiplies gradients of a context."""
     passes.scale(exchange.engine, _context(exchange, request), _refs(request.parameters), request.factor)
 
 
 def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
+    """Frees a pass."""
     exchange.engine.contexts.end(_context(exchange, request))
 
 
 def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
+    """Makes an optimizer, or finds the one of that name."""
     cls = exchange.engine.allowlist.optimizer(request.class_name)
     groups = [(_refs(group.parameters), _options(exchange, group.options)) for group in request.groups]
     hosted, reply.created = optimization.create_optimizer(
@@ -104,14 +118,15 @@ def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.Create
         groups,
         _options(exchange, request.options),
         name=request.name,
-        reads=_READS[request.reads],
-        non_finite=_NON_FINITE[request.non_finite],
+        reads=_known(_READS, request.reads, "reads"),
+        non_finite=_known(_NON_FINITE, request.non_finite, "non_finite"),
         fingerprint=_fingerprint(exchange, name_of(cls), request),
     )
     exchange.describe(reply.object, hosted)
 
 
 def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
+    """Makes a learning-rate scheduler, or finds the one of that name."""
     cls = exchange.engine.allowlist.scheduler(request.class_name)
     _, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recorded=False)
     hosted, reply.created = optimization.create_scheduler(
@@ -127,20 +142,24 @@ def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.Create
 
 
 def step(exchange: Exchange, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Applies the gradients of a context."""
     reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(exchange, request))
 
 
 def set_options(exchange: Exchange, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
+    """Changes options of an optimizer's parameter groups."""
     group = request.group if request.HasField("group") else None
     options = _options(exchange, request.options)
     optimization.set_options(exchange.engine, Ref.from_message(request.optimizer), group, options)
 
 
 def state(exchange: Exchange, request: pb.StateRequest, reply: pb.StateReply) -> None:
+    """Copies the state of a module, optimizer or scheduler."""
     exchange.write(reply.state, optimization.state_dict(exchange.engine, Ref.from_message(request.target)))
 
 
 def load_state(exchange: Exchange, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:
+    """Replaces the state of a module, optimizer or scheduler."""
     missing, unexpected = optimization.load_state_dict(
         exchange.engine, Ref.from_message(request.target), exchange.read(request.state), request.strict
     )
@@ -149,6 +168,7 @@ def load_state(exchange: Exchange, request: pb.LoadStateRequest, reply: pb.LoadS
 
 
 def status(exchange: Exchange, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+    """Tells what the owner hosts and does."""
     now = report.report(exchange.engine)
     reply.owner = exchange.engine.name
     reply.version = version("torch-parameter-server")
@@ -220,6 +240,13 @@ def _context(exchange: Exchange, request: Any) -> ContextId:
             "a context is named by the 16 bytes of the trainer that asks, and a number from 1 on"
         )
     return id
+
+
+def _known(table: Mapping[int, T], number: int, what: str) -> T:
+    try:
+        return table[number]
+    except KeyError:
+        raise InvalidArgumentError(f"{what} {number} is not one that this owner knows; is it older than you?") from None
 
 
 def _refs(handles: Any) -> list[Ref]:

@@ -13,9 +13,11 @@ import grpc
 
 from ps_service.engine.engine import Engine
 from ps_service.rpc.conversations import Conversation, Conversations
-from ps_service.rpc.dispatch import answer
+from ps_service.rpc.dispatch import answer, failure
 from ps_service.rpc.grpc_stream import GrpcStream
 from ps_service.rpc.handlers import OPERATIONS
+from ps_service.state.journal import Answer
+from ps_service.state.sessions import Session
 from ps_wire import errors, frames
 from ps_wire.assembler import Assembler, Message
 from ps_wire.connection import Connection, ConnectionBroken
@@ -25,7 +27,7 @@ from ps_wire.limits import PROTOCOL
 from ps_wire.outbox import Outbox
 from ps_wire.refs import new_trainer_id
 from ps_wire.v1 import owner_pb2
-from ps_wire.v1.errors_pb2 import ErrorCode
+from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Reply, Request, Welcome
 
 _log = logging.getLogger("ps_service.servicer")
@@ -55,6 +57,9 @@ TRAINER_KEY: Final = "ps-trainer"
 NUMBER_KEY: Final = "ps-number"
 ERROR_KEY: Final = "ps-error-bin"
 
+_LONGEST_METADATA: Final = 1024
+"""Bytes of an error's message, which travels twice; its traceback may have twice as many. The limit is 8 KiB."""
+
 
 class Servicer:
     """Serves sessions on any connection, and the unary methods over gRPC.
@@ -66,6 +71,10 @@ class Servicer:
     def __init__(self, engine: Engine) -> None:
         self.conversations = Conversations(engine)
         self._engine = engine
+        self._numbered: dict[tuple[bytes, int], asyncio.Task[Answer]] = {}
+        self._unary_open = 0
+        self._no_unary = asyncio.Event()
+        self._no_unary.set()
 
     async def serve(self, connection: Connection) -> None:
         """Holds one stream's end of a session, until the stream ends."""
@@ -165,20 +174,69 @@ class Servicer:
         except InvalidArgumentError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise
-        mutates = OPERATIONS[operation].mutates
-        session = self._engine.sessions.open(trainer) if mutates else None
-        result = self._engine.journal.recall(trainer, number) if number else None
-        if result is None:
-            timeout = context.time_remaining() or 0.0
-            result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
-            if number and session is not None and mutates:
-                self._engine.journal.forget(trainer, range(max(1, number - 16), number))
-                await self._engine.journal.record(trainer, number, result)
-        if result.reply.HasField("error"):
-            error_message = result.reply.error
-            context.set_trailing_metadata(((ERROR_KEY, error_message.SerializeToString()),))
-            await context.abort(STATUS[error_message.code], error_message.message)
-        return getattr(result.reply, operation)
+        self._opened(context)
+        result = await self._answer_of(trainer, number, operation, request, context.time_remaining() or 0.0)
+        if not result.reply.HasField("error"):
+            return getattr(result.reply, operation)
+        message = _fit_for_metadata(result.reply.error)
+        context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
+        await context.abort(STATUS[message.code], message.message)
+
+    async def _answer_of(self, trainer: bytes, number: int, operation: str, request: Any, timeout: float) -> Answer:
+        if not OPERATIONS[operation].mutates:
+            return await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+        session = self._engine.sessions.open(trainer)
+        # Its lease does not run while it waits.
+        session.streams += 1
+        try:
+            if not number:
+                return await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+            return await self._answer_once(session, number, operation, request, timeout)
+        finally:
+            session.streams -= 1
+            session.touch()
+
+    async def _answer_once(self, session: Session, number: int, operation: str, request: Any, timeout: float) -> Answer:
+        """The answer of a request that is run once, however often it comes."""
+        key = (session.trainer, number)
+        running = self._numbered.get(key)
+        if running is None:
+            running = asyncio.create_task(self._run_once(session, number, operation, request, timeout))
+            self._numbered[key] = running
+            running.add_done_callback(lambda _: self._numbered.pop(key))
+        # Who stops waiting does not take the answer away from who asks again.
+        result = await asyncio.shield(running)
+        if result.reply.HasField("error") or result.reply.HasField(operation):
+            return result
+        return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
+
+    async def _run_once(self, session: Session, number: int, operation: str, request: Any, timeout: float) -> Answer:
+        journal, trainer = self._engine.journal, session.trainer
+        known = journal.recall(trainer, number)
+        if known is not None:
+            return known
+        result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+        if session.ended:
+            self._engine.registry.revoke(trainer, result.granted)
+        else:
+            journal.forget(trainer, range(max(1, number - 16), number))
+            await journal.record(trainer, number, result)
+        return result
+
+    def _opened(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._unary_open += 1
+        self._no_unary.clear()
+        context.add_done_callback(self._done)
+
+    def _done(self, _: Any) -> None:
+        self._unary_open -= 1
+        if not self._unary_open:
+            self._no_unary.set()
+
+    async def settled(self) -> None:
+        """Waits until no request is running, and every answer is on its way."""
+        await self.conversations.settled()
+        await self._no_unary.wait()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a `grpc.aio.server` needs to serve this."""
@@ -200,6 +258,8 @@ class Servicer:
     def close(self) -> None:
         """Cancels whatever is still running."""
         self.conversations.close()
+        for running in self._numbered.values():
+            running.cancel()
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         await self.serve(GrpcStream(context))
@@ -231,6 +291,13 @@ def _caller(metadata: dict[str, Any], operation: str) -> tuple[bytes, int]:
             f"and, to make repeated requests safe, {NUMBER_KEY} (1, 2, 3 …)"
         )
     return trainer, int(number)
+
+
+def _fit_for_metadata(error: Error) -> Error:
+    """The error in a few thousand bytes: gRPC refuses replies whose metadata is longer."""
+    message = error.message.encode()[:_LONGEST_METADATA].decode(errors="ignore")
+    trace = error.traceback.encode()[-2 * _LONGEST_METADATA :].decode(errors="ignore")
+    return Error(code=error.code, message=message, remote_type=error.remote_type[:200], traceback=trace)
 
 
 def _snake(name: str) -> str:

@@ -38,14 +38,16 @@ class Cell:
 
     Attributes:
         pin: Who needs the storage that the parameter has now.
+        stepped: Whether an optimizer has the parameter's `.grad`.
         claimed: Whether a consistent step will write next: it waits for calls that read already, and lets in no other.
         writing: Whether that step has begun to write.
     """
 
-    __slots__ = ("claimed", "pin", "writing")
+    __slots__ = ("claimed", "pin", "stepped", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
+        self.stepped = False
         self.claimed = False
         self.writing = False
 
@@ -116,6 +118,22 @@ class Ledger:
         """Undoes `save`. May be called by the garbage collector, at any moment and in any thread."""
         with self._changed:
             pin.saved -= 1
+
+    @contextmanager
+    def stepping(self, cells: Sequence[Cell]) -> Iterator[None]:
+        """Lets one optimizer at a time use the `.grad` of these parameters, of which each has only one."""
+        with self._changed:
+            while any(cell.stepped for cell in cells):
+                self._changed.wait()
+            for cell in cells:
+                cell.stepped = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                for cell in cells:
+                    cell.stepped = False
+                self._changed.notify_all()
 
     @contextmanager
     def writing(self, parameters: Sequence[Parameter], cells: Sequence[Cell], consistent: bool) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -13,6 +13,9 @@ from ps_service.state.entry import Entry
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.numbers import SeenNumbers
 from ps_wire.refs import ContextId, Ref
+
+_REMEMBERED: Final = 4096
+"""Contexts of one trainer that were ended here while older ones were not; that one still comes then is not expected."""
 
 
 class Leaf(NamedTuple):
@@ -238,7 +241,7 @@ class Contexts:
         """Ends a context, also one that was never used here: requests of it may still be on their way."""
         with self._lock:
             context = self._open.pop(id, None)
-            self._ended.setdefault(id.trainer, SeenNumbers()).add(id.number)
+            self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
         if context is not None:
             context.end()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +17,10 @@ from ps_service.state.contexts import Context
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.marks import remote
 from ps_wire.refs import Ref
+from ps_wire.tryout import Tryout, is_torchs
 
 # Optimizers of torch whose step takes sparse gradients; the others raise, some of them halfway.
 _TAKES_SPARSE = (optim.SGD, optim.Adagrad, optim.SparseAdam)
-# Optimizers whose state has tensors of other shapes than their parameter's.
-_FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
 
 
 class Reads(enum.Enum):
@@ -44,18 +43,6 @@ class Covered(NamedTuple):
     ref: Ref
     parameter: Parameter
     cell: Cell
-
-
-class Trial(NamedTuple):
-    """What a step on a scratch parameter has shown.
-
-    Attributes:
-        kept: What the optimizer keeps for a parameter.
-        needed: Whether that must be there before the first step.
-    """
-
-    kept: dict[str, Any]
-    needed: bool
 
 
 class HostedOptimizer:
@@ -91,8 +78,7 @@ class HostedOptimizer:
         self.lock = threading.RLock()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
         self.optimizer = cls(described, **options)
-        for group in self.optimizer.param_groups:
-            self._try(group)
+        self._tryout = Tryout(self.optimizer, options)
 
     def step(self, context: Context) -> int:
         """Applies a context's gradients: all of them, or, if anything raises, none.
@@ -128,15 +114,7 @@ class HostedOptimizer:
             if group is not None and group >= len(groups):
                 raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(groups)}")
             chosen = groups if group is None else [groups[group]]
-            known = set(groups[0]) - {"params"}
-            for name in options:
-                if name not in known:
-                    raise InvalidArgumentError(f"the optimizer has no option {name!r}; it has {sorted(known)}")
-            for each in chosen:
-                trial = self._try({**each, **options})
-                states = [self.optimizer.state.get(parameter) for parameter in each["params"]]
-                if any(state and trial.kept.keys() - state.keys() for state in states):
-                    raise InvalidArgumentError(f"{sorted(options)} cannot be changed any more: steps have been made")
+            self._tryout.check_options(chosen, options)
             for each in chosen:
                 each.update(options)
 
@@ -153,14 +131,14 @@ class HostedOptimizer:
             InvalidArgumentError: It does not fit the groups or the parameters.
         """
         with self.lock:
-            self._check_state(state)
+            self._tryout.check_state(state)
             try:
                 self.optimizer.load_state_dict(state)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
     def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
-        builtin = _is_torchs(self.optimizer)
+        builtin = is_torchs(self.optimizer)
         for covered, gradient in present:
             if gradient.is_sparse and builtin and not isinstance(self.optimizer, _TAKES_SPARSE):
                 raise InvalidArgumentError(
@@ -176,7 +154,8 @@ class HostedOptimizer:
     def _apply(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
         parameters = [covered.parameter for covered, _ in present]
         cells = [covered.cell for covered, _ in present]
-        with self._ledger.writing(parameters, cells, self._reads is Reads.CONSISTENT):
+        consistent = self._reads is Reads.CONSISTENT
+        with self._ledger.stepping(cells), self._ledger.writing(parameters, cells, consistent):
             undo = None if self._cannot_fail(present) else _Snapshot(self.optimizer, parameters)
             try:
                 for covered, gradient in present:
@@ -193,7 +172,7 @@ class HostedOptimizer:
     def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
         """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""
         optimizer = self.optimizer
-        if not _is_torchs(optimizer):
+        if not is_torchs(optimizer):
             return False
         dense = not any(gradient.is_sparse for _, gradient in present)
         if isinstance(optimizer, (optim.SGD, optim.Adagrad)):
@@ -202,71 +181,6 @@ class HostedOptimizer:
         if isinstance(optimizer, optim.SparseAdam):
             return all(gradient.is_sparse for _, gradient in present)
         return dense and isinstance(optimizer, (optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam))
-
-    def _try(self, group: Mapping[str, Any]) -> Trial:
-        """Makes one step with a group's options on a scratch parameter, because torch looks at most of them only then.
-
-        Raises:
-            InvalidArgumentError: It cannot make a step with these options.
-        """
-        cls: Callable[..., optim.Optimizer] = type(self.optimizer)
-        if not _is_torchs(self.optimizer):
-            return Trial({}, False)
-        like = self.covered[0].parameter
-        scratch = Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
-        gradient = torch.zeros_like(scratch)
-        scratch.grad = gradient.to_sparse() if cls is optim.SparseAdam else gradient
-        try:
-            optimizer = cls([scratch])
-            fresh = optimizer.state_dict()["state"]
-            optimizer.load_state_dict({"state": fresh, "param_groups": [{**group, "params": [0]}]})
-            optimizer.step()
-        except Exception as error:
-            raise InvalidArgumentError(
-                f"{type(self.optimizer).__name__} cannot make a step with these options: {type(error).__name__}: {error}"
-            ) from None
-        return Trial({} if isinstance(optimizer, _FREE_SHAPES) else dict(optimizer.state[scratch]), bool(fresh))
-
-    def _check_state(self, state: dict[str, Any]) -> None:
-        if not isinstance(state, dict) or not isinstance(state.get("state"), dict) or "param_groups" not in state:
-            raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups'")
-        found = [len(group["params"]) for group in _described(state["param_groups"])]
-        wanted = [len(group["params"]) for group in self.optimizer.param_groups]
-        if found != wanted:
-            raise InvalidArgumentError(f"the state has groups of {found} parameters, this optimizer has {wanted}")
-        for own, group in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
-            trial = self._try(group)
-            for index, parameter in zip(group["params"], own["params"], strict=True):
-                entries = state["state"].get(index)
-                if entries is not None or trial.needed:
-                    self._check_entries(index, entries, parameter, trial.kept)
-        unknown = state["state"].keys() - {index for group in state["param_groups"] for index in group["params"]}
-        if unknown:
-            raise InvalidArgumentError(f"the state names parameters {sorted(map(str, unknown))} of no group")
-
-    def _check_entries(self, index: int, entries: Any, parameter: Parameter, kept: Mapping[str, Any]) -> None:
-        if not isinstance(entries, dict):
-            raise InvalidArgumentError(f"the state of parameter {index} is missing, or not a dict")
-        for key, example in kept.items():
-            if key not in entries or isinstance(example, torch.Tensor) != isinstance(entries[key], torch.Tensor):
-                raise InvalidArgumentError(f"the state of parameter {index} has no {key!r}, or not of the right kind")
-        if isinstance(self.optimizer, _FREE_SHAPES):
-            return
-        for key, value in entries.items():
-            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
-                raise InvalidArgumentError(
-                    f"state {key!r} of parameter {index} has shape {tuple(value.shape)}, "
-                    f"the parameter {tuple(parameter.shape)}"
-                )
-
-
-def _described(groups: Any) -> list[dict[str, Any]]:
-    """The parameter groups of a state, if that is what they are."""
-    if not isinstance(groups, list) or not all(
-        isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups
-    ):
-        raise InvalidArgumentError("the parameter groups of an optimizer's state are a list of dicts with 'params'")
-    return groups
 
 
 class HostedScheduler:
@@ -283,6 +197,8 @@ class HostedScheduler:
     def step(self, *args: Any) -> list[Any]:
         """One more epoch, or whatever the trainer counts; returns the learning rates, one per parameter group."""
         with self._hosted.lock:
+            # Torch warns when no step came before; this owner's part of the optimizer may have had no gradients.
+            self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             self.scheduler.step(*args)
             return self._rates()
 
@@ -298,7 +214,19 @@ class HostedScheduler:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over a state, wholly or not at all.
+
+        Raises:
+            InvalidArgumentError: It is not one of such a scheduler.
+        """
         with self._hosted.lock:
+            # Torch would write whatever it gets over the scheduler's attributes.
+            known = self.scheduler.state_dict()
+            if known.keys() != state.keys():
+                raise InvalidArgumentError(f"a state of this scheduler has {sorted(known)}, not {sorted(state)}")
+            for key, value in state.items():
+                if not _is_like(value, known[key]):
+                    raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {value!r}")
             self.scheduler.load_state_dict(state)
 
     def _rates(self) -> list[Any]:
@@ -327,8 +255,16 @@ class _Snapshot:
             group.update(params=members, **options)
 
 
-def _is_torchs(optimizer: optim.Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim.")
+def _is_like(value: Any, example: Any) -> bool:
+    """Whether a value is of an example's kind: numbers are alike, and so are sequences of like things."""
+    if example is None:
+        return True
+    if isinstance(example, (list, tuple)):
+        alike = isinstance(value, (list, tuple)) and len(value) == len(example)
+        return alike and all(map(_is_like, value, example))
+    if isinstance(example, (int, float)) and not isinstance(example, bool):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, dict) if isinstance(example, dict) else type(value) is type(example)
 
 
 def _copied(value: Any) -> Any:

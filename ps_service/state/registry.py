@@ -23,7 +23,8 @@ class Registry:
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
-        self._making: dict[str, threading.Lock] = {}
+        self._made = threading.Condition(self._lock)
+        self._making: set[str] = set()
         self._holders: dict[bytes, Counter[str]] = {}
 
     def __len__(self) -> int:
@@ -49,18 +50,25 @@ class Registry:
         """
         if not name:
             return self.add(make()), True
-        with self._lock:
-            making = self._making.setdefault(name, threading.Lock())
-        with making:
+        with self._made:
+            while name in self._making:
+                self._made.wait()
             known = self._names.get(name)
             if known is None:
+                self._making.add(name)
+        if known is None:
+            try:
                 return self.add(make()), True
-            if known.fingerprint != fingerprint:
-                raise NameConflictError(
-                    f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
-                    "Ask with the same ones, attach by name, or choose another name"
-                )
-            return known, False
+            finally:
+                with self._made:
+                    self._making.remove(name)
+                    self._made.notify_all()
+        if known.fingerprint != fingerprint:
+            raise NameConflictError(
+                f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
+                "Ask with the same ones, attach by name, or choose another name"
+            )
+        return known, False
 
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
@@ -153,6 +161,5 @@ class Registry:
         self._objects.pop(found.ref.object_id, None)
         if self._names.get(found.name) is found:
             del self._names[found.name]
-            self._making.pop(found.name, None)
         for dependent in list(found.dependents):
             self._remove(dependent)

@@ -90,7 +90,9 @@ class Skin:
                     original.__dict__[name] = value
             for name in given.keys() - attributes.keys():
                 original.__dict__.pop(name, None)
+            # What belonged to this run alone goes; hooks that run on the way back still find everything else.
             attributes.clear()
+            attributes.update(original.__dict__)
             attributes.update(own)
         self._given.clear()
         for places in self._places.values():

@@ -88,8 +88,8 @@ class FaultyConnection:
             packet, self._again = self._again, None
             return packet
         received = await self._inner.receive()
+        self._check()
         if received is None:
-            self._check()
             return None
         fault = self._decide(Direction.TO_TRAINER, received)
         if fault is Fault.CUT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -13,6 +14,9 @@ from ps_wire.frames import Packet
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
+
+_LINGER: Final = 1.0
+"""Seconds that a stream which is being closed gives the owner to take what was sent."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
@@ -54,6 +58,8 @@ class GrpcConnection:
             _METHOD, request_serializer=frames.serialize, response_deserializer=frames.parse
         )
         self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
+        self._reading = asyncio.Lock()
+        self._closed = False
 
     async def send(self, packet: Packet) -> None:
         try:
@@ -66,6 +72,22 @@ class GrpcConnection:
             raise _broken_or_cancelled() from None
 
     async def receive(self) -> Packet | None:
+        async with self._reading:
+            packet = await self._read()
+        if packet is None and self._closed:
+            raise ConnectionBroken("the stream was closed here")
+        return packet
+
+    async def close(self) -> None:
+        self._closed = True
+        try:
+            if not self._call.done():
+                await self._finish()
+        finally:
+            self._call.cancel()
+            await self._channel.close()
+
+    async def _read(self) -> Packet | None:
         try:
             item = await self._call.read()
             if item is grpc.aio.EOF:
@@ -78,12 +100,19 @@ class GrpcConnection:
             raise ConnectionBroken(str(error)) from error
         except asyncio.CancelledError:
             raise _broken_or_cancelled() from None
-        assert isinstance(item, Packet)
+        if not isinstance(item, Packet):
+            # What it was, gRPC has logged.
+            raise ConnectionBroken("the owner sent something that is not a frame")
         return item
 
-    async def close(self) -> None:
-        self._call.cancel()
-        await self._channel.close()
+    async def _finish(self) -> None:
+        # To cancel the call drops what is still on its way, so the owner is asked to end the stream first.
+        with suppress(TimeoutError, ConnectionBroken):
+            async with asyncio.timeout(_LINGER):
+                await self._call.done_writing()
+                async with self._reading:
+                    while await self._read() is not None:
+                        pass
 
 
 def _broken_or_cancelled() -> BaseException:

@@ -125,8 +125,10 @@ class Reply(_message.Message):
     def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ()

@@ -1,0 +1,11 @@
+"""Two trainers teach one hosted ConvNet to read handwritten digits; ``python -m examples.digits`` runs it all.
+
+An owner that is started with ``--import examples.digits`` may host :class:`Net` under the name
+``examples.digits.Net``.
+"""
+
+from __future__ import annotations
+
+from examples.digits.net import Net
+
+__all__ = ["Net"]

@@ -1,0 +1,119 @@
+"""Child processes that never outlive the one who started them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class ChildFailed(RuntimeError):
+    """A child process ended in a way it should not have; the message names its log."""
+
+
+class Child:
+    """One running process, in a session of its own so that a terminal's Ctrl-C reaches only its launcher."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Yields what the child prints on standard output, until it closes it."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            yield line.decode(errors="replace").rstrip("\n")
+
+    async def wait(self) -> int:
+        """Waits for the child's own end and returns its exit code (``-N``: ended by signal ``N``)."""
+        return await self._process.wait()
+
+    async def end(self, grace_seconds: float) -> int:
+        """Asks the child to end, insists after the grace, and returns its exit code."""
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_seconds):
+                await self._process.wait()
+        except TimeoutError:
+            self.kill()
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the child at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Process.terminate() and kill() poll first, and so can take the exit code away from the loop's own watcher.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    def failed(self, what: str) -> ChildFailed:
+        """Returns the error that says what went wrong and how the child's log ends."""
+        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-5:])
+        return ChildFailed(f"{self.name} {what}; its log is {self.log}" + (f" and ends with\n{tail}" if tail else ""))
+
+
+class Children:
+    """Starts children; leaving its ``async with`` block ends those that still run, the youngest first."""
+
+    def __init__(self, logs: Path, grace_seconds: float = 10.0) -> None:
+        self._logs = logs
+        self._grace_seconds = grace_seconds
+        self._children: list[Child] = []
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ending = asyncio.create_task(self._end())
+        cancelled: asyncio.CancelledError | None = None
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError as again:
+                # Whoever cancels here (a second Ctrl-C) is in a hurry; but nobody is left behind.
+                cancelled = again
+                for child in self._children:
+                    child.kill()
+        if cancelled is not None:
+            raise cancelled
+
+    async def start(self, name: str, command: Sequence[str], env: Mapping[str, str]) -> Child:
+        """Starts a child whose standard error goes to ``NAME.log``.
+
+        Raises:
+            OSError: the program cannot be started.
+        """
+        log = self._logs / f"{name}.log"
+        with log.open("wb") as errors:
+            # If this is cancelled, asyncio itself kills the process it has just made.
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    async def _end(self) -> None:
+        for child in reversed(self._children):
+            await child.end(self._grace_seconds)

@@ -1,0 +1,143 @@
+"""One trainer: learns its shard of the digits on a network that lives on an owner.
+
+Run it by hand beside an owner::
+
+    python -m examples.digits.trainer --address 127.0.0.1:50051 --rank 0 --trainers 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import trainer_client as tc
+from examples.digits.data import Part, batches, count_batches, load, shard
+from examples.digits.idx import IdxError
+from examples.digits.messages import Finish, Message, Start, Step, encode
+from examples.digits.settings import Settings
+
+# A seed per trainer, far enough apart that neighbouring runs share none.
+SEED_STRIDE = 1000
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one trainer has to do."""
+
+    address: str
+    """The owner's ``host:port``."""
+    rank: int
+    part: Part
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    seed: int
+
+
+async def learn(lesson: Lesson) -> None:
+    """Takes all steps of the lesson, telling of each on standard output."""
+    async with tc.connect(lesson.address) as ps:
+        net = await ps.module("examples.digits.Net", name="net")
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
+        diary = Diary(lesson)
+        for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
+            async with ps.context() as ctx:
+                loss = F.nll_loss(await net(x), y)
+                await ctx.backward(loss)
+                await opt.step(ctx)
+            diary.step(loss.item())
+        diary.finish()
+
+
+def learn_blocking(lesson: Lesson) -> None:
+    """The same lesson for programs without an event loop: the same lines without ``await``."""
+    with tc.connect(lesson.address) as ps:
+        net = ps.module("examples.digits.Net", name="net")
+        opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
+        diary = Diary(lesson)
+        for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
+            with ps.context() as ctx:
+                loss = F.nll_loss(net(x), y)
+                ctx.backward(loss)
+                opt.step(ctx)
+            diary.step(loss.item())
+        diary.finish()
+
+
+class Diary:
+    """Counts the steps of a lesson and writes them to standard output."""
+
+    def __init__(self, lesson: Lesson) -> None:
+        self._rank = lesson.rank
+        self._steps = 0
+        self._began = time.perf_counter()
+        _tell(Start(lesson.rank, count_batches(lesson.part, lesson.batch_size, lesson.epochs)))
+
+    def step(self, loss: float) -> None:
+        """Writes down one step."""
+        self._steps += 1
+        _tell(Step(self._rank, self._steps, loss))
+
+    def finish(self) -> None:
+        """Writes down that the lesson is over."""
+        _tell(Finish(self._rank, self._steps, time.perf_counter() - self._began))
+
+
+def _tell(message: Message) -> None:
+    # Flushed, because a pipe would hold lines back until they fill a block.
+    print(encode(message), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one trainer and returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        digits = load(options.data)
+        lesson = Lesson(
+            address=options.address,
+            rank=options.rank,
+            part=shard(digits.train, options.rank, options.trainers),
+            epochs=options.epochs or digits.epochs,
+            batch_size=options.batch_size,
+            lr=options.lr,
+            momentum=options.momentum,
+            seed=options.seed * SEED_STRIDE + options.rank,
+        )
+    except (IdxError, ValueError) as error:
+        print(f"trainer {options.rank}: {error}", file=sys.stderr)
+        return 2
+    try:
+        if options.sync:
+            learn_blocking(lesson)
+        else:
+            asyncio.run(learn(lesson))
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m examples.digits.trainer", description="Runs one trainer.")
+    parser.add_argument("--address", required=True, help="the owner, as host:port")
+    parser.add_argument("--rank", type=int, default=0, help="which trainer this is, from 0")
+    parser.add_argument("--trainers", type=int, default=1, help="how many trainers share the digits")
+    parser.add_argument("--epochs", type=int, help="passes over the digits (default: 24, or 2 with --data)")
+    parser.add_argument("--data", type=Path, help="directory with the four original MNIST files")
+    parser.add_argument("--batch-size", type=int, default=Settings.batch_size)
+    parser.add_argument("--lr", type=float, default=Settings.lr)
+    parser.add_argument("--momentum", type=float, default=Settings.momentum)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sync", action="store_true", help="use the blocking form of the client")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The whole example, with real processes: one owner, two trainers, and nobody left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from examples.digits.report import Report
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Demo:
+    """A running example and what it has printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def read_until(self, text: str) -> None:
+        """Reads on until a line contains the text."""
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            self.lines.append(line.decode())
+            if text in self.lines[-1]:
+                return
+        pytest.fail(f"the example ended before it said {text!r}; it said:\n{self.output}")
+
+    async def finish(self) -> int:
+        """Reads the rest and returns the exit code."""
+        assert self.process.stdout is not None
+        self.lines += (await self.process.stdout.read()).decode().splitlines(keepends=True)
+        return await self.process.wait()
+
+    @property
+    def output(self) -> str:
+        """Everything read so far."""
+        return "".join(self.lines)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes it has started."""
+        return [int(pid) for pid in re.findall(r"starts \(process (\d+)\)", self.output)]
+
+    @property
+    def port(self) -> int:
+        """The port of its owner."""
+        return int(re.findall(r"serving on 127\.0\.0\.1:(\d+)", self.output)[0])
+
+
+class Starter:
+    """Starts examples and ends those that a failing test leaves running."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._demos: list[Demo] = []
+
+    async def __call__(self, *arguments: str) -> Demo:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "examples.digits", "--out", str(self._out), *arguments,
+            cwd=ROOT,
+            env=os.environ | {"NO_COLOR": "1", "COLUMNS": "200"},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        self._demos.append(Demo(process))
+        return self._demos[-1]
+
+    async def end(self) -> None:
+        """Ends what still runs."""
+        for demo in self._demos:
+            if demo.process.returncode is None:
+                # Not terminate(), which polls and so can take the exit code away from the loop's own watcher.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(demo.process.pid, signal.SIGTERM)
+            await demo.process.wait()
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Starter]:
+    """Starts the example with its own output directory."""
+    starter = Starter(tmp_path)
+    yield starter
+    await starter.end()
+
+
+def assert_gone(pid: int) -> None:
+    """Fails when the process is there, even as a zombie."""
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def assert_closed(port: int) -> None:
+    """Fails when somebody listens."""
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("form", [[], ["--sync"]], ids=["async", "sync"])
+async def test_trains_evaluates_and_cleans_up(start: Starter, tmp_path: Path, form: list[str]) -> None:
+    demo = await start("--epochs", "2", "--batch-size", "64", *form)
+    assert await demo.finish() == 0, demo.output
+    report = Report.read(tmp_path / "demo.json")
+    assert report.trainers == 2
+    # 1438 digits, 719 each: twelve batches an epoch.
+    assert [len(losses) for losses in report.loss] == [24, 24]
+    assert report.steps == 48
+    assert report.steps_per_second == pytest.approx(report.steps / report.seconds)
+    assert all(sum(losses[-4:]) < sum(losses[:4]) for losses in report.loss)
+    assert 0.3 < report.accuracy <= 1
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{report.accuracy:.4f}" in demo.output
+    assert str(tmp_path / "demo.png") in demo.output
+    assert len(demo.pids) == 3
+    for pid in demo.pids:
+        assert_gone(pid)
+    assert_closed(demo.port)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, number: signal.Signals) -> None:
+    demo = await start()
+    await demo.read_until("trainer 1 step")
+    demo.process.send_signal(number)
+    assert await demo.finish() == 130, demo.output
+    assert len(demo.pids) == 3
+    for pid in demo.pids:
+        assert_gone(pid)
+    assert_closed(demo.port)
+
+
+async def test_ctrl_c_while_the_owner_starts_leaves_nothing(start: Starter) -> None:
+    demo = await start()
+    await demo.read_until("ps0 starts")
+    demo.process.send_signal(signal.SIGINT)
+    assert await demo.finish() == 130, demo.output
+    assert "serving" not in demo.output
+    (pid,) = demo.pids
+    assert_gone(pid)
+
+
+async def test_a_trainer_that_dies_ends_the_run_with_a_reason(start: Starter) -> None:
+    demo = await start()
+    await demo.read_until("trainer 1 step")
+    os.kill(demo.pids[1], signal.SIGKILL)
+    assert await demo.finish() == 1
+    assert "trainer-0 ended with code -9" in demo.output
+    for pid in demo.pids:
+        assert_gone(pid)
+    assert_closed(demo.port)
+
+
+async def test_an_owner_that_cannot_start_says_why(start: Starter) -> None:
+    demo = await start("--device", "nowhere")
+    assert await demo.finish() == 1
+    assert "ps0 ended with code" in demo.output
+    assert "ps0.log" in demo.output
+    assert_gone(demo.pids[0])
+
+
+async def test_missing_files_are_named_before_anything_starts(start: Starter, tmp_path: Path) -> None:
+    demo = await start("--data", str(tmp_path / "nothing"))
+    assert await demo.finish() == 1
+    assert "no train-images-idx3-ubyte" in demo.output
+    assert not demo.pids

@@ -1,0 +1,71 @@
+"""What a run writes: the figures, the picture, and the trainers' messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+import torch
+
+from examples.digits import data, messages, picture
+from examples.digits.messages import Finish, Start, Step
+from examples.digits.report import Report
+from examples.digits.settings import Settings, parse
+
+REPORT = Report(0.975, 6, 2, 0.5, 12.0, [[2.3, 1.0, 0.5], [2.4, 1.1, 0.25]])
+
+
+def test_the_report_comes_back_as_it_was(tmp_path: Path) -> None:
+    REPORT.write(tmp_path / "demo.json")
+    assert Report.read(tmp_path / "demo.json") == REPORT
+
+
+def test_the_report_is_plain_json(tmp_path: Path) -> None:
+    REPORT.write(tmp_path / "demo.json")
+    fields = json.loads((tmp_path / "demo.json").read_text())
+    assert set(fields) == {"accuracy", "steps", "trainers", "seconds", "steps_per_second", "loss"}
+    assert len(fields["loss"]) == fields["trainers"]
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 40])
+@pytest.mark.parametrize("trainers", [1, 2, 9])
+def test_the_picture_is_a_png_of_the_promised_size(tmp_path: Path, trainers: int, wrong: int) -> None:
+    held_out = data.load().held_out[:80]
+    predictions = held_out.labels.clone()
+    predictions[:wrong] = (predictions[:wrong] + 1) % 10
+    report = Report(1 - wrong / 80, 3 * trainers, trainers, 0.5, 6.0 * trainers, [[2.3, 1.0, 0.5]] * trainers)
+    picture.draw(tmp_path / "demo.png", report, held_out, predictions)
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert matplotlib.image.imread(tmp_path / "demo.png").shape[:2] == (1200, 1800)
+
+
+def test_the_picture_takes_few_digits(tmp_path: Path) -> None:
+    held_out = data.load().held_out[:3]
+    picture.draw(tmp_path / "demo.png", REPORT, held_out, torch.zeros(3, dtype=torch.int64))
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("message", [Start(0, 540), Step(1, 17, 0.25), Finish(1, 540, 12.5)])
+def test_a_message_comes_back_as_it_was(message: messages.Message) -> None:
+    line = messages.encode(message)
+    assert "\n" not in line
+    assert messages.decode(line) == message
+
+
+@pytest.mark.parametrize("line", ["", "hello", "[]", "3", "{}", '{"type": "end"}', '{"type": "step", "rank": 0}'])
+def test_refuses_what_is_no_message(line: str) -> None:
+    with pytest.raises(ValueError, match="not a message"):
+        messages.decode(line)
+
+
+def test_the_command_line_has_the_documented_defaults() -> None:
+    assert parse([]) == Settings()
+
+
+@pytest.mark.parametrize("arguments", [["--trainers", "0"], ["--epochs", "0"], ["--batch-size", "-1"]])
+def test_the_command_line_refuses_nonsense(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(arguments)
+    assert "at least 1" in capsys.readouterr().err

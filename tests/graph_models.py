@@ -1,0 +1,94 @@
+"""What random graphs are made of: small modules, of which each does one thing that a recorded call has to get right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ps_service import hosted, remote
+
+SIZE = 4
+DTYPE = torch.float64
+
+
+@hosted
+class Several(nn.Module):
+    """Several outputs in nested containers, of which one is no number to differentiate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SIZE, SIZE, dtype=DTYPE))
+        self.bias = nn.Parameter(torch.randn(SIZE, dtype=DTYPE))
+
+    @remote
+    def both(self, x: torch.Tensor, *, scale: float) -> dict[str, Any]:
+        y = x @ self.weight
+        return {"y": [y, (y * scale + self.bias).relu()], "argmax": y.argmax(-1), "shape": tuple(y.shape)}
+
+
+@hosted
+class Mix(nn.Module):
+    """Inputs in nested containers and as keywords, one of them whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(SIZE, SIZE, dtype=DTYPE)
+        self.b = nn.Linear(SIZE, SIZE, bias=False, dtype=DTYPE)
+
+    def forward(self, pack: dict[str, Any], *, gate: torch.Tensor) -> torch.Tensor:
+        first, (second, ids) = pack["first"], pack["rest"]
+        return self.a(first) * torch.sigmoid(gate) + self.b(second) * ids.unsqueeze(-1)
+
+
+@hosted
+class Spoils(nn.Module):
+    """Writes to its argument in place, as one may with any intermediate result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(SIZE, dtype=DTYPE))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(self.scale)
+        x.add_(1)
+        return x
+
+
+@hosted
+class Gives(nn.Module):
+    """Gives out its parameter itself, and has one that it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SIZE, dtype=DTYPE))
+        self.unused = nn.Parameter(torch.randn(SIZE, dtype=DTYPE))
+
+    def forward(self) -> torch.Tensor:
+        return self.weight
+
+
+@hosted
+class Echoes(nn.Module):
+    """The same tensor twice, one that comes of an input alone, and the input itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(SIZE, SIZE, dtype=DTYPE)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> tuple[Any, ...]:
+        y = torch.tanh(self.inner(x))
+        return y, y, other.exp().clamp(max=10), x, None
+
+
+@hosted
+class Table(nn.Module):
+    """An embedding; its gradient comes as rows if it is sparse."""
+
+    def __init__(self, rows: int, sparse: bool) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(rows, SIZE, sparse=sparse, dtype=DTYPE)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.rows(ids)

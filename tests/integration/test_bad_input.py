@@ -1,0 +1,403 @@
+"""Bad input: each kind of it is a typed error that says what to do, and leaves the owner bit for bit as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.server import Server
+from ps_wire.limits import MIB, Limits
+from ps_wire.payload import PayloadWriter
+from ps_wire.refs import ContextId
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import BackwardRequest, CallRequest, FetchRequest, StepRequest
+from ps_wire.values import Encoder
+from tests.integration.support import AFFINE, COUNTER, MODELS, fingerprint, serving
+from trainer_client.requests import submit
+
+LR = torch.optim.lr_scheduler
+
+
+@dataclass
+class World:
+    """An owner in the middle of a training job, and the trainer that trains."""
+
+    owner: Server
+    ps: tc.Client
+    net: tc.RemoteModule
+    opt: tc.DistributedOptimizer
+    careful: tc.DistributedOptimizer
+    scheduler: tc.DistributedScheduler
+    counter: tc.RemoteObject
+
+    def raw(self, **operation: Any) -> Awaitable[Reply]:
+        return submit(self.net.session, Request(**operation), None, lambda reply, _: reply)
+
+    async def backward(self, *gradients: Any, outputs: list[int], call: int = 1) -> None:
+        """A backward of a recorded call with whatever gradients."""
+        async with self.ps.context() as ctx:
+            await self.net(torch.ones(5, 3))
+            payload = PayloadWriter()
+            message = BackwardRequest(context=ctx.id.to_message(), call=call, outputs=outputs)
+            Encoder(payload).encode_into(message.gradients, list(gradients))
+            await submit(self.net.session, Request(backward=message), payload, lambda reply, _: reply)
+
+    async def train(self) -> None:
+        """One good step, so that there is a state to spoil."""
+        async with self.ps.context() as ctx:
+            await ctx.backward((await self.net(torch.ones(5, 3))).square().sum())
+            await self.opt.step(ctx)
+        await self.scheduler.step()
+        await self.counter.add(3)
+
+
+async def make_world(owner: Server, ps: tc.Client) -> World:
+    net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
+    careful = await ps.optimizer(torch.optim.Adam, net.parameters(), name="careful", lr=0.1, non_finite="refuse")
+    scheduler = await ps.scheduler(LR.StepLR, opt, 1)
+    counter = await ps.create(COUNTER, 4, name="counter")
+    world = World(owner, ps, net, opt, careful, scheduler, counter)
+    await world.train()
+    return world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with serving(Limits(max_message_bytes=MIB)) as owner, tc.connect(owner.address) as ps:
+        yield await make_world(owner, ps)
+
+
+def load(changes: dict[str, Any]) -> Callable[[World], Awaitable[Any]]:
+    async def attempt(world: World) -> None:
+        await world.net.load_state_dict({**await world.net.state_dict(), **changes})
+
+    return attempt
+
+
+def load_optimizer(change: Callable[[dict[str, Any]], Any]) -> Callable[[World], Awaitable[Any]]:
+    async def attempt(world: World) -> None:
+        state = await world.opt.state_dict()
+        change(state)
+        await world.opt.remotes["ps0"].load_state_dict(state)
+
+    return attempt
+
+
+async def refused_nan(world: World) -> None:
+    async with world.ps.context() as ctx:
+        await ctx.backward((await world.net(torch.ones(1, 3))).sum() * math.nan)
+        await world.careful.step(ctx)
+
+
+async def refused_infinity(world: World) -> None:
+    async with world.ps.context() as ctx:
+        await ctx.backward((await world.net(torch.full((1, 3), math.inf))).sum())
+        await world.careful.step(ctx)
+
+
+async def ended_locally(world: World) -> None:
+    async with world.ps.context() as ctx:
+        loss = (await world.net(torch.ones(1, 3))).sum()
+    await ctx.backward(loss)
+
+
+async def ended_before_its_step(world: World) -> None:
+    async with world.ps.context() as ctx:
+        pass
+    await world.opt.step(ctx)
+
+
+async def ended_on_the_owner(world: World) -> None:
+    async with world.ps.context() as ctx:
+        await world.net(torch.ones(1, 3))
+    await world.ps.status()
+    call = CallRequest(target=world.net.ref.to_message(), context=ctx.id.to_message(), call=2)
+    Encoder(None).encode_into(call.args, (torch.ones(1, 3),))
+    await world.raw(call=call)
+
+
+async def lost(world: World) -> None:
+    context = ContextId(world.net.session.trainer, 99).to_message()
+    await world.raw(backward=BackwardRequest(context=context, call=1, gradients=Encoder(None).encode([])))
+
+
+async def somebody_elses_context(world: World) -> None:
+    context = ContextId(bytes(16), 1).to_message()
+    await world.raw(call=CallRequest(target=world.net.ref.to_message(), context=context, call=1))
+
+
+async def stale(world: World) -> None:
+    await world.raw(fetch=FetchRequest(target=world.net.ref._replace(object_id="0" * 32).to_message()))
+
+
+async def foreign(world: World) -> None:
+    await world.raw(fetch=FetchRequest(target=world.net.ref._replace(owner="ps7").to_message()))
+
+
+async def not_an_optimizer(world: World) -> None:
+    async with world.ps.context() as ctx:
+        request = StepRequest(optimizer=world.counter.ref.to_message(), context=ctx.id.to_message())
+        await world.raw(step=request)
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+Attempt = Callable[[World], Awaitable[Any]]
+Row = tuple[str, Attempt, type[tc.PsError], str]
+
+TABLE: list[Row] = [
+    # Unknown names
+    ("attach", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
+    ("delete", lambda w: w.ps.delete("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
+    ("method", lambda w: w.counter.call("substract"), tc.UnknownNameError, "trainers may call add, echo, fail"),
+    ("mark", lambda w: w.net.call("private"), tc.NotAllowedError, "mark it with @remote"),
+    (
+        "parameter",
+        lambda w: w.raw(fetch=FetchRequest(target=w.net.ref._replace(parameter="wait").to_message())),
+        tc.UnknownNameError,
+        "has no parameter 'wait'; it has weight, bias",
+    ),
+    # Handles
+    ("stale", stale, tc.StaleHandleError, "Attach to it by name, or make it again"),
+    ("foreign", foreign, tc.ForeignHandleError, "belongs to owner 'ps7'; this is 'ps0'"),
+    ("no handle", lambda w: w.ps.attach("ps://ps0/xyz"), tc.InvalidArgumentError, "is not a handle; one looks like"),
+    ("unset handle", lambda w: w.raw(fetch=FetchRequest()), tc.ForeignHandleError, "this is 'ps0'"),
+    ("no optimizer", not_an_optimizer, tc.InvalidArgumentError, "is not an optimizer"),
+    # Wrong arguments
+    ("constructor", lambda w: w.ps.create(COUNTER, 1, 2, 3), tc.RemoteError, "positional arguments but 4 were given"),
+    ("keyword", lambda w: w.net(torch.ones(1, 3), scale=2), tc.RemoteError, "unexpected keyword argument 'scale'"),
+    ("value", lambda w: w.ps.module("torch.nn.Linear", -1, 2), tc.RemoteError, "negative dimension"),
+    ("name", lambda w: w.ps.create(COUNTER, 5, name="counter"), tc.NameConflictError, "Ask with the same ones"),
+    (
+        "name of another kind",
+        lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="counter", lr=1.0),
+        tc.NameConflictError,
+        "'counter' exists already",
+    ),
+    (
+        "other options",
+        lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), lr=0.2, momentum=0.9),
+        tc.NameConflictError,
+        "choose another name",
+    ),
+    ("no parameters", lambda w: w.ps.optimizer(torch.optim.SGD, [], lr=0.1), tc.InvalidArgumentError, "empty list"),
+    (
+        "a module as parameters",
+        lambda w: w.ps.optimizer(torch.optim.SGD, [w.net], lr=0.1),
+        tc.InvalidArgumentError,
+        r"a module's handle has parameters\(\)",
+    ),
+    (
+        "unknown option",
+        lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="new", lr=0.1, speed=3),
+        tc.InvalidArgumentError,
+        "refuses its arguments.*'speed'",
+    ),
+    (
+        "option out of range",
+        lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="new", lr=-1.0),
+        tc.InvalidArgumentError,
+        "refuses its arguments: Invalid learning rate: -1.0",
+    ),
+    (
+        "scheduler's arguments",
+        lambda w: w.ps.scheduler(LR.StepLR, w.opt, 1, 2, 3, 4, 5, name="new"),
+        tc.InvalidArgumentError,
+        "StepLR refuses its arguments",
+    ),
+    (
+        "unknown option later",
+        lambda w: w.opt.set_options(speed=3),
+        tc.InvalidArgumentError,
+        "no option 'speed'; it has",
+    ),
+    ("group", lambda w: w.opt.set_options(group=3, lr=0.1), tc.InvalidArgumentError, "there is no parameter group 3"),
+    ("depth", lambda w: w.counter.echo(nested(30)), tc.TooLargeError, "nested more than 24 deep"),
+    # Wrong shapes and dtypes
+    ("forward's shape", lambda w: w.net(torch.ones(5, 4)), tc.RemoteError, "cannot be multiplied"),
+    ("forward's dtype", lambda w: w.net(torch.ones(5, 3, dtype=torch.int64)), tc.RemoteError, "same dtype"),
+    (
+        "backward's shape",
+        lambda w: w.backward(torch.ones(5, 3), outputs=[0]),
+        tc.InvalidArgumentError,
+        r"output 0 is torch\.float32 of shape \(5, 2\), but its gradient is torch\.float32 of shape \(5, 3\)",
+    ),
+    (
+        "backward's dtype",
+        lambda w: w.backward(torch.ones(5, 2, dtype=torch.float64), outputs=[0]),
+        tc.InvalidArgumentError,
+        r"but its gradient is torch\.float64",
+    ),
+    ("an output", lambda w: w.backward(torch.ones(1), outputs=[7]), tc.InvalidArgumentError, "output 7 of the call"),
+    ("no tensor", lambda w: w.backward("one", outputs=[0]), tc.InvalidArgumentError, "all of them tensors"),
+    ("too few", lambda w: w.backward(outputs=[0]), tc.InvalidArgumentError, "1 outputs need as many gradients"),
+    ("a call", lambda w: w.backward(torch.ones(5, 2), outputs=[0], call=8), tc.ContextLostError, "run forward again"),
+    (
+        "state's shape",
+        load({"bias": torch.ones(3)}),
+        tc.InvalidArgumentError,
+        r"'bias'.* has shape \(2,\).*brings \(3,\)",
+    ),
+    (
+        "state's dtype",
+        load({"weight": torch.ones(3, 2), "bias": torch.ones(2, dtype=torch.complex64)}),
+        tc.InvalidArgumentError,
+        r"'bias'.* is torch\.float32, the state brings torch\.complex64",
+    ),
+    (
+        "state's type",
+        load({"weight": torch.ones(3, 2), "bias": "two"}),
+        tc.InvalidArgumentError,
+        "the state brings str",
+    ),
+    (
+        "state's keys",
+        load({"offset": torch.ones(2)}),
+        tc.InvalidArgumentError,
+        r"missing \[\], unexpected \['offset'\]",
+    ),
+    ("no state", lambda w: w.net.load_state_dict([1]), tc.InvalidArgumentError, "a state is a dict, not a list"),
+    (
+        "optimizer's shape",
+        load_optimizer(lambda state: state["state"][1].update(momentum_buffer=torch.ones(7))),
+        tc.InvalidArgumentError,
+        r"'momentum_buffer' of parameter 1 has shape \(7,\), the parameter \(2,\)",
+    ),
+    (
+        "optimizer's parameters",
+        load_optimizer(lambda state: state["state"].update({9: {}})),
+        tc.InvalidArgumentError,
+        r"the state names parameters \['9'\] of no group",
+    ),
+    (
+        "optimizer's groups",
+        load_optimizer(lambda state: state["param_groups"].append({"params": []})),
+        tc.InvalidArgumentError,
+        r"the state has groups of \[2, 0\] parameters, this optimizer has \[2\]",
+    ),
+    ("optimizer's keys", load_optimizer(dict.clear), tc.InvalidArgumentError, "'state' and 'param_groups'"),
+    (
+        "scheduler's keys",
+        lambda w: w.scheduler.load_state_dict({"optimizer": None, "step": 1}),
+        tc.InvalidArgumentError,
+        r"'last_epoch', 'step_size'\], not \['optimizer', 'step'\]",
+    ),
+    # Contexts
+    ("ended here", ended_locally, tc.ContextEndedError, "open a new one for a new pass"),
+    ("ended before step", ended_before_its_step, tc.ContextEndedError, "open a new one for a new pass"),
+    ("ended there", ended_on_the_owner, tc.ContextEndedError, "Open a new one for a new pass"),
+    ("lost", lost, tc.ContextLostError, "run forward again"),
+    ("somebody else's", somebody_elses_context, tc.InvalidArgumentError, "the trainer that asks"),
+    # Numbers that were refused
+    ("NaN", refused_nan, tc.NonFiniteGradientError, "Skip this batch, lower the learning rate, or clip"),
+    ("infinity", refused_infinity, tc.NonFiniteGradientError, "holds NaN or infinity; nothing was applied"),
+    # Limits
+    (
+        "a request",
+        lambda w: w.net(torch.ones(MIB // 4 + 1)),
+        tc.TooLargeError,
+        "1,048,580 bytes of tensors; owner 'ps0' takes 1,048,576. Send them in smaller pieces, or raise max_message",
+    ),
+    (
+        "a reply",
+        lambda w: w.net.both(torch.ones(80_000, 3)),
+        tc.TooLargeError,
+        "the reply has .* Ask for less at a time, or raise max_message",
+    ),
+]
+
+
+@pytest.mark.parametrize(("attempt", "error", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+async def test_each_is_a_typed_error_that_changes_nothing(
+    world: World, attempt: Attempt, error: type[tc.PsError], words: str
+) -> None:
+    before = fingerprint(world.owner.engine)
+    with pytest.raises(error, match=words) as caught:
+        await attempt(world)
+    assert type(caught.value) is error
+    await world.ps.status()
+    assert fingerprint(world.owner.engine) == before
+
+
+NOT_HOSTED = [
+    *("os.system", "builtins.eval", "builtins.object", "builtins.__import__", "subprocess.Popen", "pickle.loads"),
+    *("torch.load", "torch.nn.Module", "torch.nn.modules.module.Module", "torch.nn.functional.relu", "torch.Tensor"),
+    *("torch.nn.DataParallel", "torch.nn.parallel.DistributedDataParallel", "torch.optim.SGD", "torch.hub.load"),
+    *("tests.hosted_models.threading", "tests.hosted_models.Any", "tests.hosted_models.RRef", "tests.hosted_models"),
+    *(
+        "",
+        ".",
+        "Linear",
+        "torch.nn.Linear.forward",
+        "torch.nn.linear",
+        " torch.nn.Linear",
+        "torch.nn.Linear\0",
+        "__main__",
+    ),
+]
+
+
+@pytest.mark.parametrize("name", NOT_HOSTED)
+async def test_only_listed_classes_are_made(ps: tc.Client, owner: Server, name: str) -> None:
+    with pytest.raises(tc.NotAllowedError, match=r"allow-list; it must wear @hosted in a module given .* --import"):
+        await ps.create(name, "echo pwned", name="x")
+    net = await ps.module("torch.nn.Linear", 1, 1)
+    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim, or wear @hosted"):
+        await ps.optimizer("torch.nn.Linear" if name == "torch.optim.SGD" else name, net.parameters(), lr=1.0)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
+    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim\.lr_scheduler, or wear @hosted"):
+        await ps.scheduler(name, opt)
+    assert len(owner.engine.registry) == 2
+
+
+async def test_a_name_whose_making_failed_can_be_made_rightly(ps: tc.Client) -> None:
+    for arguments in ((-1, 2), ("three", 2), ()):
+        with pytest.raises(tc.RemoteError):
+            await ps.module("torch.nn.Linear", *arguments, name="net")
+    with pytest.raises(tc.UnknownNameError):
+        await ps.attach("net")
+    assert (await ps.module("torch.nn.Linear", 1, 2, name="net")).parameter("weight").shape == (2, 1)
+
+
+async def test_names_that_could_not_be_made_are_not_remembered(ps: tc.Client, owner: Server) -> None:
+    for number in range(20):
+        with pytest.raises(tc.RemoteError):
+            await ps.create(COUNTER, 1, 2, 3, name=f"name {number}")
+    assert not owner.engine.registry._making
+
+
+async def test_after_bad_input_of_every_kind_training_goes_on_as_if_nothing_had_been(world: World) -> None:
+    async with serving(Limits(max_message_bytes=MIB)) as owner, tc.connect(owner.address) as ps:
+        undisturbed = await make_world(owner, ps)
+        for _, attempt, error, _ in TABLE:
+            with pytest.raises(error):
+                await attempt(world)
+        for each in (world, undisturbed):
+            await each.train()
+        one, other = [await each.net.state_dict() for each in (world, undisturbed)]
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert await world.counter.get() == await undisturbed.counter.get()
+
+
+async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
+    """Not of the stream: the answer would be sent again and again, and never arrive."""
+    async with serving() as owner, tc.connect(owner.address) as ps:
+        loud = await ps.create(f"{MODELS}.Loud")
+        with pytest.raises(tc.TooLargeError, match="bytes beside its tensors"):
+            await loud.options(timeout=20).shout(65 * MIB)
+        assert await loud.shout(3) == bytes(3)
+        with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):
+            await loud.shout(b"x" * (65 * MIB))
+        assert (await loud.zeros(3)).tolist() == [0.0, 0.0, 0.0]

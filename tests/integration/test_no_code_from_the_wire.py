@@ -1,0 +1,118 @@
+"""No code from the wire: nothing is unpickled, evaluated, or imported by a name that somebody sent."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGES = (ROOT / "proto" / "ps_wire", ROOT / "ps_service", ROOT / "trainer_client")
+
+FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__", "execfile"}
+FORBIDDEN_MODULES = {
+    *("pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "copyreg", "runpy", "code", "codeop", "imp"),
+    *("importlib", "pkgutil", "yaml", "subprocess", "joblib"),
+}
+FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("torch", "save"), ("torch", "package"), ("torch", "jit"), ("os", "system")}
+ALLOWED = {
+    # The release of the package itself.
+    ("ps_service/rpc/servicer.py", "importlib.metadata"),
+    ("ps_service/rpc/handlers.py", "importlib.metadata"),
+    # What whoever starts the owner names with --import.
+    ("ps_service/state/allowlist.py", "importlib"),
+}
+
+
+@pytest.fixture(scope="module")
+def audited() -> dict[str, Any]:
+    """What the audited job told; it is a process of its own, because an audit hook stays until the end."""
+
+    async def run() -> bytes:
+        job = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.integration.audited_job", stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        )
+        output, _ = await job.communicate()
+        assert job.returncode == 0
+        return output
+
+    result: dict[str, Any] = json.loads(asyncio.run(run()))
+    return result
+
+
+def test_nothing_is_ever_unpickled(audited: dict[str, Any]) -> None:
+    assert audited["find_class"] == []
+
+
+def test_no_name_from_the_wire_is_imported(audited: dict[str, Any]) -> None:
+    assert audited["imported"] == []
+    assert audited["first round"] == []
+
+
+def test_once_warm_an_owner_imports_compiles_and_executes_nothing_at_all(audited: dict[str, Any]) -> None:
+    assert audited["second round"] == []
+
+
+def test_every_hostile_request_was_refused(audited: dict[str, Any]) -> None:
+    answers = audited["answers"]
+    assert "accepted" not in answers and "InternalError" not in answers
+    assert set(answers) >= {"NotAllowedError", "UnknownNameError", "InvalidArgumentError", "StaleHandleError"}
+    assert sum(answers.values()) > 300
+
+
+def test_the_hook_would_have_seen_it(audited: dict[str, Any]) -> None:
+    expected = ["pickle.find_class", "exec", "compile", "import", "exec"]
+    assert all(event in seen for event, seen in zip(expected, audited["controls"], strict=True))
+
+
+def modules() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in package.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_can_run_code_that_it_was_sent(path: Path) -> None:
+    place = str(path.relative_to(ROOT))
+    found = [each for each in dangerous(ast.parse(path.read_text())) if (place, each) not in ALLOWED]
+    assert found == []
+
+
+def dangerous(tree: ast.AST) -> Iterator[str]:
+    """What in a module could run code, by its name."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names if alias.name.split(".")[0] in FORBIDDEN_MODULES)
+            case ast.ImportFrom(module=str(module), level=0) if module.split(".")[0] in FORBIDDEN_MODULES:
+                yield module
+            case ast.ImportFrom(module="torch", names=names):
+                yield from (f"torch.{alias.name}" for alias in names if ("torch", alias.name) in FORBIDDEN_ATTRIBUTES)
+            case ast.Name(id=name) if name in FORBIDDEN_NAMES:
+                yield name
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if (owner, name) in FORBIDDEN_ATTRIBUTES:
+                yield f"{owner}.{name}"
+            case ast.Attribute(attr="modules", value=ast.Name(id="sys")):
+                yield "sys.modules"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(
+            "import pickle",
+            "from pickle import loads",
+            "eval('1')",
+            "import importlib.util",
+            "import torch\ntorch.load(x)",
+        ),
+        *("from torch import load", "getattr(sys.modules[a], b)", "__import__(name)", "import os\nos.system(x)"),
+    ],
+)
+def test_the_search_finds_what_it_is_to_find(source: str) -> None:
+    assert list(dangerous(ast.parse(source)))

@@ -1,0 +1,201 @@
+"""Retries are exact: wherever a stream breaks, a job ends bit for bit as it would have without."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.engine.engine import Engine
+from ps_wire.connection import Connector
+from ps_wire.frames import Packet
+from ps_wire.refs import ContextId
+from tests.integration.support import AFFINE, COUNTER, bits, in_memory, serving, until
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.grpc_stream import GrpcConnector
+
+FAULTS = (Fault.CUT, Fault.CUT_AFTER, Fault.TWICE)
+
+
+async def job(ps: tc.Client) -> list[Any]:
+    """Creates, trains and counts; everything it saw, and everything that is there at its end."""
+    seen: list[Any] = []
+    net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
+    counter = await ps.create(COUNTER)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(2):
+        async with ps.context() as ctx:
+            loss = (await net(torch.full((2, 3), step + 1.0))).square().sum()
+            await ctx.backward(loss)
+            seen += [loss.detach(), await opt.step(ctx), await counter.add(step + 1)]
+    seen.append(sorted(await asyncio.gather(*(counter.add() for _ in range(3)))))
+    kept = await counter.hand_out(torch.arange(3))
+    seen += [await kept.to_here(), await counter.get(), await net.called()]
+    seen += [await net.state_dict(), await opt.state_dict()]
+    return bits(seen)
+
+
+@dataclass
+class BreakOnce:
+    """A plan with one fault, at one packet."""
+
+    fault: Fault
+    direction: Direction
+    index: int
+    hit: bool = field(default=False, init=False)
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        if self.hit or direction is not self.direction or index != self.index:
+            return Fault.NONE
+        self.hit = True
+        return self.fault
+
+
+async def run(plan: Plan) -> tuple[list[Any], Engine]:
+    """The job over memory, and its owner afterwards."""
+    async with in_memory() as owner:
+        async with tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
+            result = await job(ps)
+            await until(ps, lambda status: status.kept_answers == 0 and status.contexts == 0)
+        return result, owner.engine
+
+
+def no_fault(direction: Direction, index: int, packet: Packet) -> Fault:
+    return Fault.NONE
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_stream_may_break_at_any_packet(fault: Fault, direction: Direction) -> None:
+    expected, _ = await run(no_fault)
+    for first in itertools.count(step=16):
+        plans = [BreakOnce(fault, direction, index) for index in range(first, first + 16)]
+        for plan, (result, engine) in zip(plans, await asyncio.gather(*map(run, plans)), strict=True):
+            assert result == expected, plan
+            # The trainer has left: whatever it held is gone, and the named objects are there.
+            assert [each.name for each in engine.registry.objects()] == ["net", "net.optimizer"], plan
+        if not all(plan.hit for plan in plans):
+            break
+    # A plan that never struck would prove nothing.
+    assert first >= 16
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_stream_may_break_again_and_again(seed: int) -> None:
+    chance = random.Random(seed)
+    struck = 0
+
+    def plan(direction: Direction, index: int, packet: Packet) -> Fault:
+        nonlocal struck
+        if chance.random() > 0.08:
+            return Fault.NONE
+        struck += 1
+        return chance.choice(FAULTS)
+
+    expected, _ = await run(no_fault)
+    result, _ = await run(plan)
+    assert result == expected and struck
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_large_messages_may_break_in_the_middle(direction: Direction) -> None:
+    value = torch.arange(1 << 20, dtype=torch.float32)
+    async with in_memory() as owner, tc.connect(owner.connector()) as watching:
+        counter = await watching.create(COUNTER)
+        for fault, index in itertools.product(FAULTS, range(2, 7)):
+            plan = BreakOnce(fault, direction, index)
+            line = FaultyConnector(owner.connector(), plan)
+            async with tc.connect(line) as ps:
+                there = await ps.attach(str(counter))
+                echoed, count = await asyncio.gather(there.echo([value, value[:5]]), there.add())
+                assert torch.equal(echoed[0], value) and torch.equal(echoed[1], value[:5])
+                assert plan.hit and line.connections >= 2 - (fault is Fault.TWICE)
+        assert await counter.get() == count == 15
+
+
+async def over_grpc(address: str, plan: Plan) -> tuple[list[Any], int]:
+    line = FaultyConnector(GrpcConnector(address), plan)
+    async with tc.connect(line) as ps:
+        result = await job(ps)
+        await until(ps, lambda status: status.kept_answers == 0)
+        await ps.delete("net")
+        return result, line.connections
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_stream_over_grpc_may_break_too(fault: Fault, direction: Direction) -> None:
+    async with serving() as owner:
+        expected, _ = await over_grpc(owner.address, no_fault)
+        for index in (0, 1, 2, 4, 7, 12, 17):
+            plan = BreakOnce(fault, direction, index)
+            result, connections = await over_grpc(owner.address, plan)
+            assert result == expected and plan.hit
+            assert fault is Fault.TWICE or connections == 2
+        assert len(owner.engine.registry) == 0
+
+
+async def test_large_messages_over_grpc_may_break_in_the_middle() -> None:
+    value = torch.arange(1 << 20, dtype=torch.float32)
+    async with serving() as owner:
+        for fault, direction in itertools.product(FAULTS, Direction):
+            plan = BreakOnce(fault, direction, 4)
+            connector: Connector = FaultyConnector(GrpcConnector(owner.address), plan)
+            async with tc.connect(connector) as ps:
+                counter = await ps.create(COUNTER)
+                assert torch.equal(await counter.echo(value), value)
+                assert plan.hit
+
+
+async def test_answers_are_kept_only_until_they_are_confirmed() -> None:
+    async with in_memory() as owner, tc.connect(owner.connector()) as ps:
+        counter = await ps.create(COUNTER)
+        await asyncio.gather(*(counter.add() for _ in range(50)))
+        assert len(owner.engine.journal) > 0
+        await until(ps, lambda status: status.kept_answers == 0)
+        assert len(owner.engine.journal) == 0
+
+
+async def test_answers_are_confirmed_although_nothing_more_is_asked() -> None:
+    confirmed = asyncio.Event()
+
+    def plan(direction: Direction, index: int, packet: Packet) -> Fault:
+        if packet.frame.HasField("confirm"):
+            confirmed.set()
+        return Fault.NONE
+
+    async with in_memory() as owner, tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
+        await ps.create(COUNTER)
+        await confirmed.wait()
+        await until(ps, lambda status: status.kept_answers == 0)
+
+
+async def test_bookkeeping_does_not_grow_with_the_life_of_a_session() -> None:
+    """Numbers of requests that change nothing, and of contexts that were not used here, leave no gap behind."""
+    async with in_memory() as owner, tc.connect(owner.connector()) as ps:
+        counter = await ps.create(COUNTER)
+        net = await ps.module(torch.nn.Identity)
+        for turn in range(300):
+            await ps.status()
+            await counter.add()
+            ps.status().cancel()
+            async with ps.context():
+                if turn % 2:
+                    await net(1)
+        await until(ps, lambda status: status.kept_answers == 0)
+        assert above(str(owner.engine.sessions.get(counter.session.trainer))) < 20
+        trainer = counter.session.trainer
+        for number in range(2, 12_000, 2):
+            owner.engine.contexts.end(ContextId(trainer, number))
+        assert above(str(owner.engine.contexts._ended[trainer])) < 5000
+
+
+def above(text: str) -> int:
+    """How many numbers stand above a gap."""
+    return int(text.split("and ")[1].split(" above")[0])

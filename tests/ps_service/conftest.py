@@ -1,0 +1,19 @@
+"""An owner without a server, for tests of what it holds and does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ps_service.engine.engine import Engine
+from ps_service.state.allowlist import AllowList
+from tests import hosted_models
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An owner called ps0 that hosts the classes of `tests.hosted_models`."""
+    engine = Engine("ps0", AllowList([hosted_models]))
+    yield engine
+    engine.close()

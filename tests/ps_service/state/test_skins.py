@@ -1,0 +1,187 @@
+"""Skins: whatever the module, a skin computes what the module would, and its gradients reach the leaves alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ps_service.state.skins import SkinPool
+from ps_wire.trees import tensors_in
+from tests.ps_service.zoo import ZOO, born, fed
+
+
+@contextmanager
+def dressed(pool: SkinPool, module: nn.Module, training: bool = True) -> Iterator[tuple[nn.Module, list[torch.Tensor]]]:
+    """A skin of the module, and the leaves on it."""
+    parameters = list(module.parameters())
+    leaves = [parameter.data.requires_grad_(parameter.requires_grad) for parameter in parameters]
+    with pool.lend(training, parameters, leaves) as skin:
+        yield skin, leaves
+
+
+def differentiated(result: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The gradients of a loss over all outputs."""
+    outputs = [output for output in tensors_in(result) if output.requires_grad]
+    loss = sum((output * torch.arange(output.numel()).view(output.shape)).sum() for output in outputs)
+    return list(torch.autograd.grad(loss, [each for each in tensors if each.requires_grad], allow_unused=True))
+
+
+def same(one: list[torch.Tensor | None], other: list[torch.Tensor | None]) -> bool:
+    return all(
+        a is b is None or (a is not None and b is not None and torch.equal(a.to_dense(), b.to_dense()))
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", ZOO)
+def test_a_skin_is_like_the_module_itself(name: str, training: bool) -> None:
+    local, hosted = born(name).train(training), born(name)
+    pool = SkinPool(hosted)
+    for run in range(3):
+        expected = local(*fed(name, run))
+        # The second run holds the first one's skin back, so that a new one has to be made.
+        with ExitStack() as stack:
+            if run == 1:
+                stack.enter_context(dressed(pool, hosted, training))
+            skin, leaves = stack.enter_context(dressed(pool, hosted, training))
+            result = skin(*fed(name, run))
+            gradients = differentiated(result, leaves)
+        assert same(list(tensors_in(result)), list(tensors_in(expected)))
+        assert same(gradients, differentiated(expected, list(local.parameters())))
+        assert same(list(hosted.buffers()), list(local.buffers())), "buffers are shared"
+        assert all(parameter.grad is None for parameter in hosted.parameters())
+    assert hosted.training, "the mode belongs to the call"
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_skin_follows_the_parameters(name: str) -> None:
+    local, hosted = born(name), born(name)
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted) as (skin, _):
+        skin(*fed(name, 0))
+    local(*fed(name, 0))
+    with torch.no_grad():
+        for each in (*local.parameters(), *hosted.parameters()):
+            each.data = each * 1.5
+    expected = local(*fed(name, 1))
+    with dressed(pool, hosted) as (skin, _):
+        assert same(list(tensors_in(skin(*fed(name, 1)))), list(tensors_in(expected)))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_without_grad_a_skin_is_like_the_module_too(name: str) -> None:
+    local, hosted = born(name).eval(), born(name)
+    pool = SkinPool(hosted)
+    for run in range(2):
+        with torch.no_grad(), dressed(pool, hosted, training=False) as (skin, _):
+            result = skin(*fed(name, run))
+            expected = local(*fed(name, run))
+        assert same(list(tensors_in(result)), list(tensors_in(expected)))
+        assert not any(output.requires_grad for output in tensors_in(result))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_the_module_stays_whole(name: str) -> None:
+    hosted = born(name)
+    before = [id(parameter) for parameter in hosted.parameters()]
+    names = list(hosted.state_dict())
+    with dressed(SkinPool(hosted), hosted) as (skin, leaves):
+        skin(*fed(name, 0))
+        assert {id(leaf) for leaf in leaves} == {id(parameter) for parameter in skin.parameters()}
+        assert list(skin.state_dict()) == names
+    assert [id(parameter) for parameter in hosted.parameters()] == before
+    assert all(type(parameter) is nn.Parameter for parameter in hosted.parameters())
+    hosted(*fed(name, 1))
+
+
+def test_two_runs_at_once_have_gradients_of_their_own() -> None:
+    hosted = nn.Linear(2, 1, bias=False)
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted) as (first, first_leaves), dressed(pool, hosted) as (second, second_leaves):
+        one, two = first(torch.tensor([[1.0, 2.0]])), second(torch.tensor([[3.0, 4.0]]))
+    assert torch.autograd.grad(one, first_leaves)[0].tolist() == [[1.0, 2.0]]
+    assert torch.autograd.grad(two, second_leaves)[0].tolist() == [[3.0, 4.0]]
+
+
+def test_a_skin_in_use_is_never_given_to_another() -> None:
+    hosted = nn.Linear(2, 1)
+    pool = SkinPool(hosted, keep=2)
+    for _ in range(2):
+        with dressed(pool, hosted) as (a, _), dressed(pool, hosted) as (b, _), dressed(pool, hosted) as (c, _):
+            assert len({id(a), id(b), id(c), id(hosted)}) == 4
+
+
+def test_a_skin_is_used_again() -> None:
+    hosted = nn.Linear(2, 1)
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted) as (first, _):
+        pass
+    with dressed(pool, hosted) as (second, _):
+        assert second is first
+
+
+def test_no_more_skins_are_kept_than_asked_for() -> None:
+    hosted = nn.Linear(2, 1)
+    pool = SkinPool(hosted, keep=1)
+    with dressed(pool, hosted) as (first, _), dressed(pool, hosted) as (second, _):
+        pass
+    with dressed(pool, hosted) as (third, _), dressed(pool, hosted) as (fourth, _):
+        assert len({id(each) for each in (first, second, third, fourth)}) == 3
+
+
+def test_the_two_modes_have_skins_of_their_own() -> None:
+    hosted = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted, training=True) as (training, _), dressed(pool, hosted, training=False) as (other, _):
+        assert [module.training for module in training.modules()] == [True] * 3
+        assert [module.training for module in other.modules()] == [False] * 3
+    assert [module.training for module in hosted.modules()] == [True] * 3
+
+
+def test_a_run_that_changes_its_mode_changes_nothing_for_the_next() -> None:
+    hosted = nn.Sequential(nn.Dropout(0.5))
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted, training=True) as (skin, _):
+        skin.eval()
+    with dressed(pool, hosted, training=True) as (skin, _):
+        assert [module.training for module in skin.modules()] == [True, True]
+    assert hosted.training
+
+
+def test_a_train_of_the_modules_own_is_heeded() -> None:
+    class Stubborn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+            self.mode = "as made"
+
+        def train(self, mode: bool = True) -> Stubborn:
+            super().train(mode)
+            self.norm.eval()
+            self.mode = "training" if mode else "evaluation"
+            return self
+
+    hosted = Stubborn()
+    pool = SkinPool(hosted)
+    for _ in range(2):
+        with dressed(pool, hosted, training=True) as (skin, _):
+            assert (skin.training, skin.norm.training, skin.mode) == (True, False, "training")
+        with dressed(pool, hosted, training=False) as (skin, _):
+            assert (skin.training, skin.norm.training, skin.mode) == (False, False, "evaluation")
+    assert hosted.mode == "as made"
+
+
+def test_leaves_are_let_go_of_after_the_run() -> None:
+    hosted = born("plain attributes")
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted) as (skin, _):
+        skin(*fed("plain attributes", 0))
+    assert not list(skin.parameters())
+    kept = [value for module in skin.modules() for value in tensors_in(list(module.__dict__.values()))]
+    assert not kept

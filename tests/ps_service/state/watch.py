@@ -1,0 +1,50 @@
+"""A ledger under watch: parameters, and a view of who waits for them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch.nn import Parameter
+
+from ps_service.state.cells import COPY_AT_MOST, Cell, Ledger, Reading
+from tests.ps_service.threads import Watched
+
+
+class Watch:
+    """A ledger, some parameters, and a view of who waits."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.ledger = Ledger()
+        self.changed = self.ledger._changed = Watched()
+        self.parameters = [Parameter(torch.zeros(size)) for size in sizes]
+        self.cells = [self.ledger.cell(parameter) for parameter in self.parameters]
+
+    def reading(self, *which: int, nested: bool = False) -> AbstractContextManager[Reading]:
+        return self.ledger.reading(*self._chosen(which), nested)
+
+    def writing(self, *which: int, consistent: bool = True) -> AbstractContextManager[None]:
+        return self.ledger.writing(*self._chosen(which), consistent)
+
+    def _chosen(self, which: tuple[int, ...]) -> tuple[list[Parameter], list[Cell]]:
+        chosen = which or range(len(self.parameters))
+        return [self.parameters[i] for i in chosen], [self.cells[i] for i in chosen]
+
+    def step(self, *which: int, consistent: bool = True) -> None:
+        """Adds one to every number."""
+        with self.writing(*which, consistent=consistent), torch.no_grad():
+            for i in which or range(len(self.parameters)):
+                self.parameters[i] += 1
+
+    @property
+    def places(self) -> list[int]:
+        return [parameter.data_ptr() for parameter in self.parameters]
+
+
+LARGE = COPY_AT_MOST // 4 + 1
+"""One number more than what is copied while it is read."""
+
+
+def sum_of_leaves(watch: Watch, *which: int, nested: bool = False) -> float:
+    with watch.reading(*which, nested=nested) as reading:
+        return sum(leaf.detach().sum().item() for leaf in reading.leaves)

@@ -1,0 +1,210 @@
+"""Configuration: in every field flags win over the environment, that over the TOML file, and that over the default."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pydantic
+import pytest
+import torch
+
+from ps_service import config
+from ps_service.config import OwnerConfig
+from ps_wire.limits import MIB
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Field(NamedTuple):
+    """One field: its default, and three other values, as each source writes them."""
+
+    default: Any
+    toml: tuple[str, Any]
+    variable: tuple[str, Any]
+    flag: Any
+
+
+FIELDS: dict[str, Field] = {
+    "name": Field("ps0", ('"ps1"', "ps1"), ("ps2", "ps2"), "ps3"),
+    "listen": Field("127.0.0.1:50051", ('"127.0.0.1:1"', "127.0.0.1:1"), ("localhost:0", "localhost:0"), "[::1]:65535"),
+    "imports": Field((), ('["a", "b.c"]', ("a", "b.c")), ("d, e.f,", ("d", "e.f")), ("g",)),
+    "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
+    "threads": Field(0, ("3", 3), ("4", 4), 0),
+    "torch_threads": Field(0, ("3", 3), ("4", 4), 5),
+    "max_message_bytes": Field(1024 * MIB, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), MIB),
+    "max_in_flight": Field(1024, ("3", 3), ("4", 4), 1),
+    "lease_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 5.5),
+    "drain_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 0.0),
+    "insecure": Field(False, ("true", True), ("false", False), True),
+    "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
+    "log_format": Field("auto", ('"text"', "text"), ("json", "json"), "auto"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in OwnerConfig.model_fields:
+        monkeypatch.delenv(f"PS_{field.upper()}", raising=False)
+    monkeypatch.delenv("PS_IMPORT", raising=False)
+
+
+def variable_of(field: str) -> str:
+    return "PS_IMPORT" if field == "imports" else f"PS_{field.upper()}"
+
+
+def key_of(field: str) -> str:
+    return "import" if field == "imports" else field
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "owner.toml"
+
+
+def test_every_field_is_tested_here() -> None:
+    assert FIELDS.keys() == OwnerConfig.model_fields.keys()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_source_wins_over_the_next(field: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = FIELDS[field]
+    assert getattr(config.load(), field) == expected.default
+    file.write_text(f"{key_of(field)} = {expected.toml[0]}\n")
+    assert getattr(config.load(file), field) == expected.toml[1]
+    monkeypatch.setenv(variable_of(field), expected.variable[0])
+    assert getattr(config.load(file), field) == expected.variable[1]
+    assert getattr(config.load(file, **{field: None}), field) == expected.variable[1], "a flag that was not given"
+    loaded = config.load(file, **{field: expected.flag})
+    assert getattr(loaded, field) == expected.flag
+    assert type(getattr(loaded, field)) is type(expected.default)
+
+
+def test_the_sources_fill_one_configuration(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text('name = "ps7"\nthreads = 3\nlease_seconds = 5\n')
+    monkeypatch.setenv("PS_THREADS", "4")
+    monkeypatch.setenv("PS_LEASE_SECONDS", "6")
+    loaded = config.load(file, lease_seconds=7.0)
+    assert (loaded.name, loaded.threads, loaded.lease_seconds, loaded.max_in_flight) == ("ps7", 4, 7.0, 1024)
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        ('import = ["a", "b"]', ("a", "b")),
+        ('import = "a, b"', ("a", "b")),
+        ('import = ""', ()),
+        ("import = []", ()),
+        ('imports = ["a"]', ("a",)),
+    ],
+)
+def test_modules_are_a_list_or_text_with_commas(file: Path, toml: str, expected: tuple[str, ...]) -> None:
+    file.write_text(toml)
+    assert config.load(file).imports == expected
+
+
+def test_a_variable_of_somebody_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMPORT", "evil")
+    monkeypatch.setenv("NAME", "evil")
+    monkeypatch.setenv("PS_SOMETHING_ELSE", "1")
+    loaded = config.load()
+    assert (loaded.imports, loaded.name) == ((), "ps0")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("name", "p s", "an owner's name is made of letters, digits, '_', '.' and '-'"),
+        ("name", "", "an owner's name is made of"),
+        ("name", "ps0/x", "an owner's name is made of"),
+        ("name", "ps0\n", "an owner's name is made of"),
+        ("listen", "50051", "'50051' is not HOST:PORT"),
+        ("listen", ":50051", "':50051' is not HOST:PORT"),
+        ("listen", "localhost:", "'localhost:' is not HOST:PORT"),
+        ("listen", "localhost:65536", "'localhost:65536' is not HOST:PORT"),
+        ("listen", "localhost:http", "'localhost:http' is not HOST:PORT"),
+        ("listen", "localhost:-1", "'localhost:-1' is not HOST:PORT"),
+        ("device", "gpu7", "'gpu7' is not a device"),
+        ("device", "", "'' is not a device"),
+        ("threads", "-1", "greater than or equal to 0"),
+        ("threads", "many", "valid integer"),
+        ("torch_threads", "-1", "greater than or equal to 0"),
+        ("max_message_bytes", "1000", "greater than or equal to 1048576"),
+        ("max_in_flight", "0", "greater than or equal to 1"),
+        ("lease_seconds", "0", "greater than 0"),
+        ("lease_seconds", "nan", "finite number"),
+        ("lease_seconds", "inf", "finite number"),
+        ("drain_seconds", "-0.5", "greater than or equal to 0"),
+        ("drain_seconds", "inf", "finite number"),
+        ("insecure", "perhaps", "valid boolean"),
+        ("log_level", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("log_format", "xml", "'auto', 'text' or 'json'"),
+    ],
+)
+def test_a_bad_value_is_told_by_its_field(
+    field: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable_of(field), value)
+    with pytest.raises(pydantic.ValidationError) as caught:
+        config.load()
+    (error,) = caught.value.errors()
+    assert error["loc"] == (field,)
+    assert message in error["msg"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here CUDA is there")
+def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PS_DEVICE", "cuda:0")
+    with pytest.raises(pydantic.ValidationError, match="torch sees no CUDA here"):
+        config.load()
+
+
+@pytest.mark.gpu
+def test_cuda_is_taken_where_it_is() -> None:
+    assert config.load(device="cuda:0").device == "cuda:0"
+
+
+def test_a_key_that_is_not_known_is_refused(file: Path) -> None:
+    file.write_text("thread = 3\n")
+    with pytest.raises(pydantic.ValidationError) as caught:
+        config.load(file)
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("thread",)
+    assert "not permitted" in error["msg"]
+
+
+def test_several_bad_values_are_told_together(file: Path) -> None:
+    file.write_text('threads = -1\nlog_level = "loud"\ncolour = "red"\n')
+    with pytest.raises(pydantic.ValidationError) as caught:
+        config.load(file)
+    assert {error["loc"][0] for error in caught.value.errors()} == {"threads", "log_level", "colour"}
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no configuration file .*nothing\.toml"):
+        config.load(tmp_path / "nothing.toml")
+    with pytest.raises(FileNotFoundError, match="there is no configuration file"):
+        config.load(tmp_path)
+
+
+def test_a_file_that_is_not_toml_is_refused(file: Path) -> None:
+    file.write_text("name: ps0\n")
+    with pytest.raises(tomllib.TOMLDecodeError):
+        config.load(file)
+
+
+def test_a_configuration_does_not_change() -> None:
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        config.load().name = "ps1"  # type: ignore[misc]
+
+
+def test_every_field_is_described() -> None:
+    assert all(field.description for field in OwnerConfig.model_fields.values())
+
+
+def test_the_example_file_holds_the_defaults() -> None:
+    example = ROOT / "deploy" / "owner.toml"
+    loaded = config.load(example)
+    assert loaded.model_dump() == config.load().model_dump()
+    assert tomllib.loads(example.read_text("utf-8")).keys() == {key_of(field) for field in FIELDS}

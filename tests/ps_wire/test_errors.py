@@ -1,0 +1,110 @@
+"""Errors: one class for every code of the protocol, one code for every class, and the drawn tree is the real one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trainer_client
+from ps_wire import errors
+from ps_wire.errors import ClosedError, InternalError, PsError, RemoteError, from_message, to_message
+from ps_wire.v1 import errors_pb2
+from ps_wire.v1.errors_pb2 import ErrorCode
+
+CODES = [code for code in ErrorCode.values() if code != ErrorCode.ERROR_UNSPECIFIED]
+CLASSES = [cls for cls in PsError.__subclasses__() if cls is not ClosedError]
+DRAWN = re.findall(r"^[├└]── (\w+)(.*)$", errors.__doc__ or "", re.MULTILINE)
+
+
+def test_every_code_has_exactly_one_class() -> None:
+    assert sorted(errors.BY_CODE) == sorted(CODES)
+    assert sorted(cls.code for cls in CLASSES) == sorted(CODES)
+
+
+def test_every_class_has_a_code_of_its_own_and_is_found_by_it() -> None:
+    assert all("code" in vars(cls) for cls in CLASSES)
+    assert {errors.BY_CODE[cls.code] for cls in CLASSES} == set(CLASSES)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_class_is_named_like_its_code(cls: type[PsError]) -> None:
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error").removesuffix("Call")).upper()
+    assert ErrorCode.Name(cls.code) == f"ERROR_{words}"
+
+
+def test_the_tree_drawn_in_the_docstring_names_every_class_and_no_other() -> None:
+    assert (errors.__doc__ or "").splitlines()[2] == "PsError"
+    assert sorted(name for name, _ in DRAWN) == sorted(cls.__name__ for cls in PsError.__subclasses__())
+    assert not [cls for child in PsError.__subclasses__() for cls in child.__subclasses__()]
+
+
+@pytest.mark.parametrize(("name", "words"), DRAWN, ids=[name for name, _ in DRAWN])
+def test_the_tree_says_what_else_a_class_is(name: str, words: str) -> None:
+    said = re.search(r"\(also a (\w+)\)", words)
+    cls = getattr(errors, name)
+    others = [base.__name__ for base in cls.__bases__ if base is not PsError]
+    assert others == ([said[1]] if said else [])
+
+
+def test_trainers_find_every_error_at_the_front_door() -> None:
+    for cls in [PsError, *PsError.__subclasses__()]:
+        assert getattr(trainer_client, cls.__name__) is cls
+        assert cls.__name__ in trainer_client.__all__
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not RemoteError], ids=lambda cls: cls.__name__)
+@settings(deadline=None, max_examples=20)
+@given(message=st.text(st.characters(codec="utf-8")))
+def test_an_error_survives_the_wire(cls: type[PsError], message: str) -> None:
+    wire = errors_pb2.Error.FromString(to_message(cls(message)).SerializeToString())
+    error = from_message(wire)
+    assert type(error) is cls
+    assert str(error) == message
+
+
+@settings(deadline=None, max_examples=50)
+@given(*[st.text(st.characters(codec="utf-8"))] * 3)
+def test_a_remote_error_survives_the_wire_with_type_and_traceback(message: str, kind: str, traceback: str) -> None:
+    wire = errors_pb2.Error.FromString(to_message(RemoteError(message, kind, traceback)).SerializeToString())
+    error = from_message(wire)
+    assert isinstance(error, RemoteError)
+    assert (error.remote_message, error.remote_type, error.remote_traceback) == (message, kind, traceback)
+
+
+def test_a_remote_error_shows_the_owner_s_traceback_to_people() -> None:
+    assert str(RemoteError("no", "builtins.ValueError", "line 1\nline 2")) == (
+        "builtins.ValueError: no\n\nOn the owner:\nline 1\nline 2"
+    )
+    assert str(RemoteError("no", "builtins.ValueError")) == "builtins.ValueError: no"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.ERROR_UNSPECIFIED, max(CODES) + 1, 12345])
+def test_a_code_that_is_not_known_here_becomes_an_internal_error(code: int) -> None:
+    error = from_message(errors_pb2.Error(code=code, message="from a newer owner"))
+    assert type(error) is InternalError
+    assert str(error) == "from a newer owner"
+
+
+def test_an_error_without_a_class_of_its_own_crosses_as_an_internal_one() -> None:
+    for local in (PsError("x"), ClosedError("x")):
+        assert type(from_message(to_message(local))) is InternalError
+
+
+def test_text_that_utf8_has_no_form_for_is_escaped_and_not_lost() -> None:
+    error = from_message(to_message(RemoteError("half a \ud83d", "some.\udc80Type", "line \ud800")))
+    assert isinstance(error, RemoteError)
+    assert (error.remote_message, error.remote_type) == (r"half a \ud83d", r"some.\udc80Type")
+    assert error.remote_traceback == r"line \ud800"
+    assert str(from_message(to_message(InternalError("\udfff")))) == r"\udfff"
+
+
+def test_errors_can_be_caught_as_the_builtin_that_they_resemble() -> None:
+    with pytest.raises(ValueError, match="x"):
+        raise errors.InvalidArgumentError("x")
+    with pytest.raises(TimeoutError, match="x"):
+        raise errors.DeadlineExceededError("x")
+    with pytest.raises(ConnectionError, match="x"):
+        raise errors.SessionLostError("x")

@@ -1,0 +1,84 @@
+"""Exports: what the packages offer is a list that somebody has decided about."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+import ps_service
+import ps_wire.errors
+import trainer_client
+
+OFFERED = {
+    "ps_service": ["RRef", "hosted", "remote"],
+    "trainer_client": [
+        "CancelledCallError",
+        "Client",
+        "ClosedError",
+        "Context",
+        "ContextEndedError",
+        "ContextLostError",
+        "DeadlineExceededError",
+        "DistributedOptimizer",
+        "DistributedScheduler",
+        "ForeignHandleError",
+        "InternalError",
+        "InvalidArgumentError",
+        "NameConflictError",
+        "NonFiniteGradientError",
+        "NotAllowedError",
+        "OverloadedError",
+        "Pending",
+        "PsError",
+        "RRef",
+        "RemoteError",
+        "RemoteModule",
+        "RemoteObject",
+        "RemoteParameter",
+        "SessionLostError",
+        "StaleHandleError",
+        "TooLargeError",
+        "UnavailableError",
+        "UnknownNameError",
+        "connect",
+        "current_context",
+    ],
+}
+
+
+@pytest.mark.parametrize("package", OFFERED)
+def test_the_names_are_these_and_sorted(package: str) -> None:
+    assert importlib.import_module(package).__all__ == OFFERED[package] == sorted(OFFERED[package])
+
+
+@pytest.mark.parametrize("package", OFFERED)
+def test_nothing_public_is_left_out(package: str) -> None:
+    module = importlib.import_module(package)
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+    }
+    assert public == set(module.__all__)
+
+
+@pytest.mark.parametrize("package", OFFERED)
+def test_everything_can_be_imported_and_says_what_it_is(package: str) -> None:
+    names: dict[str, object] = {}
+    exec(f"from {package} import *", names)
+    for name in OFFERED[package]:
+        assert names[name].__doc__, name
+
+
+def test_trainers_can_catch_every_error_by_its_name() -> None:
+    errors = {
+        name for name, value in vars(ps_wire.errors).items() if isinstance(value, type) and name.endswith("Error")
+    }
+    assert errors <= set(trainer_client.__all__)
+    assert all(getattr(trainer_client, name) is getattr(ps_wire.errors, name) for name in errors)
+
+
+def test_the_two_kinds_of_reference_are_different_things() -> None:
+    assert ps_service.RRef is not trainer_client.RRef

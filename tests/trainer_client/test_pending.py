@@ -1,0 +1,294 @@
+"""Pending: one result for every task and thread that waits, whichever way the answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError, UnknownNameError
+from trainer_client.pending import Pending
+
+
+def made(cancelled: list[str] | None = None) -> Pending[Any]:
+    """A pending result of a client that lives on the running loop."""
+    return Pending(asyncio.get_running_loop(), lambda: (cancelled if cancelled is not None else []).append("told"))
+
+
+def raises(error: Exception) -> Callable[[], Any]:
+    def outcome() -> Any:
+        raise error
+
+    return outcome
+
+
+# Waiting
+
+
+async def test_a_result_that_is_there_is_had_at_once() -> None:
+    pending = made()
+    pending.resolve(lambda: 42)
+    assert pending.done()
+    assert await pending == await pending == pending.wait() == 42
+
+
+async def test_a_result_that_comes_later_wakes_whoever_awaits_it() -> None:
+    pending = made()
+    waiting = [asyncio.create_task(_awaited(pending)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not pending.done()
+    pending.resolve(lambda: "answer")
+    assert await asyncio.gather(*waiting) == ["answer"] * 3
+
+
+async def test_threads_wait_for_it_too() -> None:
+    pending = made()
+    waiting = [asyncio.create_task(asyncio.to_thread(pending.wait, 20)) for _ in range(3)]
+    pending.resolve(lambda: "answer")
+    assert await asyncio.gather(*waiting) == ["answer"] * 3
+
+
+async def test_other_event_loops_may_await_it() -> None:
+    pending = made()
+    begun = threading.Event()
+
+    async def elsewhere() -> Any:
+        asyncio.get_running_loop().call_soon(begun.set)
+        return await pending
+
+    other = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(elsewhere())))
+    await asyncio.to_thread(begun.wait, 20)
+    pending.resolve(lambda: "answer")
+    assert await other == "answer"
+
+
+async def test_many_are_gathered() -> None:
+    pending = [made() for _ in range(5)]
+    for number, each in enumerate(reversed(pending)):
+        each.resolve(lambda number=number: number)
+    assert await asyncio.gather(*pending) == [4, 3, 2, 1, 0]
+
+
+async def test_an_error_is_raised_for_everybody() -> None:
+    pending = made()
+    pending.resolve(raises(UnknownNameError("nobody")))
+    for _ in range(2):
+        with pytest.raises(UnknownNameError, match="nobody"):
+            await pending
+        with pytest.raises(UnknownNameError, match="nobody"):
+            pending.wait()
+
+
+async def test_the_outcome_is_computed_once_by_who_waits() -> None:
+    pending, computed = made(), []
+
+    def outcome() -> str:
+        computed.append(threading.current_thread())
+        return "answer"
+
+    pending.resolve(outcome)
+    assert computed == [], "not in the thread that brings the answer"
+    assert await asyncio.to_thread(pending.wait) == await pending == "answer"
+    assert len(computed) == 1
+    assert computed[0] is not threading.current_thread()
+
+
+async def test_none_is_a_result() -> None:
+    pending = made()
+    pending.resolve(lambda: None)
+    assert await pending is None
+    assert pending.wait() is None
+
+
+async def test_the_first_answer_counts() -> None:
+    pending = made()
+    pending.resolve(lambda: "first")
+    pending.resolve(raises(UnknownNameError("second")))
+    assert await pending == "first"
+
+
+# What is refused
+
+
+async def test_waiting_in_the_clients_own_loop_is_refused() -> None:
+    pending = made()
+    with pytest.raises(RuntimeError, match="use await"):
+        pending.wait()
+    pending.resolve(lambda: 1)
+    assert pending.wait() == 1
+
+
+async def test_waiting_may_have_an_end_and_the_call_goes_on() -> None:
+    pending, cancelled = made(told := []), told
+    with pytest.raises(DeadlineExceededError, match=r"no answer within 0\.01 s; the call goes on"):
+        await asyncio.to_thread(pending.wait, 0.01)
+    assert not pending.done()
+    assert cancelled == []
+    pending.resolve(lambda: "late")
+    assert await pending == "late"
+
+
+async def test_it_has_no_truth_value() -> None:
+    with pytest.raises(TypeError, match="await it, or call wait"):
+        bool(made())
+
+
+async def test_it_shows_how_it_is() -> None:
+    pending = made()
+    assert repr(pending) == "<Pending on its way>"
+    pending.resolve(lambda: 1)
+    assert repr(pending) == "<Pending done>"
+
+
+# Cancelling
+
+
+async def test_cancelling_tells_the_owner_and_whoever_waits() -> None:
+    pending = made(told := [])
+    task, thread = asyncio.create_task(_awaited(pending)), asyncio.create_task(asyncio.to_thread(pending.wait, 20))
+    await asyncio.sleep(0)
+    pending.cancel()
+    for waiting in (task, thread):
+        with pytest.raises(CancelledCallError, match="the owner may have run it all the same"):
+            await waiting
+    assert told == ["told"]
+
+
+async def test_cancelling_the_task_that_awaits_cancels_the_call() -> None:
+    pending = made(told := [])
+    task = asyncio.create_task(_awaited(pending))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert told == ["told"]
+    with pytest.raises(CancelledCallError):
+        await pending
+
+
+async def test_a_timeout_around_it_cancels_the_call() -> None:
+    pending = made(told := [])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await pending
+    assert told == ["told"]
+
+
+async def test_cancelling_what_is_done_does_nothing() -> None:
+    pending = made(told := [])
+    pending.resolve(lambda: 1)
+    pending.cancel()
+    assert await pending == 1
+    assert told == []
+
+
+async def test_cancelling_twice_tells_once() -> None:
+    pending = made(told := [])
+    pending.cancel()
+    pending.cancel()
+    assert told == ["told"]
+
+
+# Coroutines of the client
+
+
+async def test_a_coroutine_runs_at_once_on_its_loop() -> None:
+    started = asyncio.Event()
+
+    async def work() -> str:
+        started.set()
+        return "result"
+
+    pending = Pending.run(asyncio.get_running_loop(), work())
+    assert await pending == "result"
+    assert started.is_set()
+
+
+async def test_a_coroutine_may_be_started_from_any_thread() -> None:
+    loop = asyncio.get_running_loop()
+
+    async def work() -> bool:
+        return asyncio.get_running_loop() is loop
+
+    assert await asyncio.to_thread(lambda: Pending.run(loop, work()).wait(20))
+
+
+async def test_what_a_coroutine_raises_comes_out() -> None:
+    async def work() -> None:
+        raise UnknownNameError("nobody")
+
+    with pytest.raises(UnknownNameError, match="nobody"):
+        await Pending.run(asyncio.get_running_loop(), work())
+
+
+async def test_cancelling_stops_the_coroutine() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    pending = Pending.run(asyncio.get_running_loop(), work())
+    await begun.wait()
+    pending.cancel()
+    with pytest.raises(CancelledCallError):
+        await pending
+    async with asyncio.timeout(20):
+        await stopped.wait()
+
+
+async def test_a_coroutine_that_was_cancelled_before_it_began_never_begins() -> None:
+    loop, ran = asyncio.get_running_loop(), []
+
+    async def work() -> None:
+        ran.append("ran")
+
+    def begin_and_cancel() -> Pending[None]:
+        pending = Pending.run(loop, work())
+        pending.cancel()
+        return pending
+
+    thread = threading.Thread(target=lambda: results.append(begin_and_cancel()))
+    results: list[Pending[None]] = []
+    thread.start()
+    thread.join(20)  # the loop does not turn meanwhile
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with pytest.raises(CancelledCallError):
+        await results[0]
+    assert ran == []
+
+
+async def test_a_coroutine_that_the_client_stops_says_that_it_was_closed() -> None:
+    begun, work_task = asyncio.Event(), []
+
+    async def work() -> None:
+        work_task.append(asyncio.current_task())
+        begun.set()
+        await asyncio.Event().wait()
+
+    pending = Pending.run(asyncio.get_running_loop(), work())
+    await begun.wait()
+    work_task[0].cancel()
+    with pytest.raises(ClosedError, match="the client was closed"):
+        await pending
+
+
+def test_a_coroutine_for_a_loop_that_is_closed_says_so() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+
+    async def work() -> None: ...
+
+    with pytest.raises(ClosedError, match="this client is closed, and so is its event loop"):
+        Pending.run(loop, work())
+
+
+async def _awaited(pending: Pending[Any]) -> Any:
+    return await pending
