@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ps_service.engine.engine import Engine
 from ps_service.state.objects import HostedObject
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 
 # Torch's generator is the process's: constructors that seed it must not run side by side.
@@ -43,6 +45,7 @@ def create(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: The name is taken by something made from other arguments.
+        InvalidArgumentError: It is a module whose parameters have no shapes yet.
         Exception: Whatever the constructor raises.
     """
     cls = engine.allowlist.hosted(class_name)
@@ -50,6 +53,7 @@ def create(
     def make() -> HostedObject:
         value = _construct(lambda: cls(*args, **kwargs), seed)
         if isinstance(value, nn.Module):
+            _check_shapes(class_name, value)
             value.to(engine.device)
         made = HostedObject(engine.name, value, engine.ledger, name, fingerprint)
         made.class_name = class_name
@@ -84,3 +88,11 @@ def _construct(make: Callable[[], Any], seed: int | None) -> Any:
     with _seeding, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
+
+
+def _check_shapes(class_name: str, module: nn.Module) -> None:
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        raise InvalidArgumentError(
+            f"{class_name} gets the shapes of its parameters from its first input, of which an owner has many; "
+            "use the class that takes them as arguments"
+        )

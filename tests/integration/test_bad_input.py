@@ -18,7 +18,7 @@ from ps_wire.refs import ContextId
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import BackwardRequest, CallRequest, FetchRequest, StepRequest
 from ps_wire.values import Encoder
-from tests.integration.support import AFFINE, COUNTER, MODELS, fingerprint, serving
+from tests.integration.support import AFFINE, COUNTER, fingerprint, serving
 from trainer_client.requests import submit
 
 LR = torch.optim.lr_scheduler
@@ -389,15 +389,3 @@ async def test_after_bad_input_of_every_kind_training_goes_on_as_if_nothing_had_
         one, other = [await each.net.state_dict() for each in (world, undisturbed)]
         assert all(torch.equal(one[name], other[name]) for name in one)
         assert await world.counter.get() == await undisturbed.counter.get()
-
-
-async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
-    """Not of the stream: the answer would be sent again and again, and never arrive."""
-    async with serving() as owner, tc.connect(owner.address) as ps:
-        loud = await ps.create(f"{MODELS}.Loud")
-        with pytest.raises(tc.TooLargeError, match="bytes beside its tensors"):
-            await loud.options(timeout=20).shout(65 * MIB)
-        assert await loud.shout(3) == bytes(3)
-        with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):
-            await loud.shout(b"x" * (65 * MIB))
-        assert (await loud.zeros(3)).tolist() == [0.0, 0.0, 0.0]

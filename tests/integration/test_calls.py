@@ -13,7 +13,7 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.limits import Limits
+from ps_wire.limits import MIB, Limits
 from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Request
 from ps_wire.v1.operations_pb2 import CallRequest
@@ -304,6 +304,18 @@ async def test_exceptions_of_modules_constructors_and_wrong_arguments_are_remote
         with pytest.raises(tc.RemoteError, match="must match the size of tensor b"):
             await moody(torch.ones(3))
         assert torch.equal(await moody(torch.ones(2)), torch.ones(2))
+
+
+async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
+    """Not of the stream: the answer would be sent again and again, and never arrive."""
+    async with serving() as owner, tc.connect(owner.address) as ps:
+        loud = await ps.create(f"{MODELS}.Loud")
+        with pytest.raises(tc.TooLargeError, match="bytes beside its tensors"):
+            await loud.options(timeout=20).shout(65 * MIB)
+        assert await loud.shout(3) == bytes(3)
+        with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):
+            await loud.shout(b"x" * (65 * MIB))
+        assert (await loud.zeros(3)).tolist() == [0.0, 0.0, 0.0]
 
 
 async def test_a_closed_client_says_so(owner: Server) -> None:

@@ -12,7 +12,14 @@ from ps_service import hosted
 from ps_service.engine import hosting
 from ps_service.engine.engine import Engine
 from ps_service.engine.hosting import fingerprint
-from ps_wire.errors import ForeignHandleError, NameConflictError, NotAllowedError, StaleHandleError, UnknownNameError
+from ps_wire.errors import (
+    ForeignHandleError,
+    InvalidArgumentError,
+    NameConflictError,
+    NotAllowedError,
+    StaleHandleError,
+    UnknownNameError,
+)
 from ps_wire.refs import Ref
 from tests.hosted_models import Counter
 from tests.ps_service.threads import PATIENCE, Worker
@@ -48,6 +55,13 @@ def test_whatever_a_constructor_raises_comes_out(engine: Engine) -> None:
     made, created = hosting.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
     assert created
     assert engine.registry.objects() == [made]
+
+
+@pytest.mark.parametrize(("cls", "args"), [("LazyLinear", (3,)), ("LazyBatchNorm1d", ())])
+def test_a_module_without_shapes_is_refused(engine: Engine, cls: str, args: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"torch.nn.{cls} gets the shapes of its parameters"):
+        hosting.create(engine, f"torch.nn.{cls}", args, {}, name="net")
+    assert len(engine.registry) == 0
 
 
 def test_a_name_is_made_once(engine: Engine) -> None:
