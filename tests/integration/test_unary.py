@@ -169,8 +169,9 @@ async def test_the_lease_of_a_unary_trainer_does_not_run_while_it_waits() -> Non
         # Another trainer comes later, does not wait, and is swept away.
         await stub.Create(create(COUNTER), metadata=(("ps-trainer", "ee" * 16),))
         await until(watch, lambda status: len(status.objects) == 1)
-        assert owner.engine.sessions.get(TRAINER) is not None
+        lives = owner.engine.sessions.get(TRAINER) is not None
         await gate.open()
+        assert lives
         assert decoded((await waiting).result) == "through"
 
 

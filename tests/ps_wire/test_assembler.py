@@ -149,9 +149,10 @@ def test_more_than_was_announced_is_refused(pieces: tuple[bytes, ...]) -> None:
         assembler.feed(Packet(Frame(number=1, part=Part()), views))
 
 
-def test_a_payload_that_was_not_announced_is_refused() -> None:
+@pytest.mark.parametrize(("announced", "arrived"), [(0, 1), (5, 6), (LIMIT, LIMIT + 1), (LIMIT + 1, LIMIT + 2)])
+def test_a_first_part_longer_than_the_message_is_refused(announced: int, arrived: int) -> None:
     with pytest.raises(InvalidArgumentError, match="message 1 is longer than it announced"):
-        Assembler(LIMIT).feed(begin(1, 0, b"a"))
+        Assembler(LIMIT).feed(begin(1, announced, b"a" * arrived))
 
 
 @pytest.mark.parametrize("announced", [10, LIMIT + 10])

@@ -165,6 +165,12 @@ def test_bytes_that_are_not_a_frame_are_refused(data: bytes) -> None:
         frames.parse(data)
 
 
+def test_a_number_without_an_end_is_given_up_early() -> None:
+    for endless in (b"\xff" * 100, b"\x08" + b"\x80" * 100_000, PAYLOAD_TAG + b"\xff" * 100_000):
+        with pytest.raises(InvalidArgumentError, match="a number of more than 64 bits"):
+            frames.parse(endless)
+
+
 def test_a_frame_nested_deeper_than_protobuf_allows_is_refused() -> None:
     data = b""
     for _ in range(200):  # lists in lists: field 8 of a value, field 1 of a sequence

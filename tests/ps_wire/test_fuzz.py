@@ -194,7 +194,7 @@ def described_sparse(draw: st.DrawFn) -> SparseTensor:
     )
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=1000)
 @given(described())
 def test_a_tensor_that_lies_about_itself_is_refused_or_is_what_it_says(message: Tensor) -> None:
     payload = np.frombuffer(bytearray(BYTES), np.uint8)
@@ -209,7 +209,7 @@ def test_a_tensor_that_lies_about_itself_is_refused_or_is_what_it_says(message: 
     assert not tensor.numel() or bits_of(tensor) == expected
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=500)
 @given(described_sparse())
 def test_a_sparse_tensor_that_lies_about_itself_is_refused_or_can_be_used(message: SparseTensor) -> None:
     try:

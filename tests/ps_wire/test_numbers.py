@@ -60,3 +60,4 @@ def test_adding_a_number_again_changes_nothing() -> None:
         for number in (1, 2, 4):
             seen.add(number)
         assert (1 in seen, 3 in seen, 4 in seen, seen.floor) == (True, False, True, 2)
+        assert seen._above == {4}
