@@ -6,6 +6,7 @@ Floor 0 of the house: nothing here knows a service, a client or a transport libr
     dtypes, tensors, trees, payload, values  the codec: torch and Python values <-> messages + payload bytes
     frames, outbox, assembler                messages <-> frames on a connection
     connection, memory                       what a connection is, and one inside a process
+    hosts, lane, lane_socket, segments       a connection through shared memory, for two processes of one host
     marks                                    the decorators a hosted class wears
     tryout                                   what an optimizer can do with its options and its state
     v1/                                      the protocol, beside its generated code

@@ -1,0 +1,195 @@
+"""Lane: a connection between two processes of one host: a Unix socket, and shared memory for the tensors.
+
+Each packet is one record on the socket: a fixed header, the frame, and the payload if it is small. A larger payload
+lies in a segment whose number stands in the header; the first time, its descriptor travels with the record. When no
+segment is free the payload takes the socket too: slower, and always possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ps_wire.connection import ConnectionBroken
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.frames import Packet
+from ps_wire.lane_socket import LaneSocket
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.segments import SegmentPool, SegmentView
+from ps_wire.v1.frames_pb2 import Frame
+
+INLINE_BYTES: Final = 32 * 1024
+"""Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
+
+_HEADER: Final = struct.Struct("<BIIQ")
+"""Kind of the record, length of the frame, number of a segment, length of the payload."""
+
+_INLINE: Final = 0
+_SEGMENT: Final = 1
+_NEW_SEGMENT: Final = 2
+_GIVE_BACK: Final = 3
+_DROPPED: Final = 4
+_END: Final = 5
+
+
+class LaneConnection:
+    """One end of a lane.
+
+    Args:
+        sock: A connected Unix socket of type stream.
+        max_message_bytes: Largest payload that is accepted.
+        max_segment_bytes: How much shared memory each direction may use.
+    """
+
+    def __init__(self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._max_message_bytes = max_message_bytes
+        self._pool = SegmentPool(max_segment_bytes)
+        self._view = SegmentView(max_segment_bytes, self._free_later)
+        self._rest = bytearray()
+        self._arrived: deque[Packet] = deque()
+        self._listener: Callable[[Packet], None] | None = None
+        self._receiver: asyncio.Future[None] | None = None
+        self._freed: deque[int] = deque()
+        self._freeing = False
+        self._ended = False
+        self._broken = ""
+        self._socket = LaneSocket(sock, self._take_in, self._break)
+
+    async def send(self, packet: Packet) -> None:
+        await self._socket.drained.wait()
+        frame = packet.frame.SerializeToString()
+        nbytes = packet.nbytes
+        segment = self._pool.take(nbytes) if nbytes > INLINE_BYTES else None
+        if segment is None:
+            self._socket.write((_HEADER.pack(_INLINE, len(frame), 0, nbytes) + frame, *packet.payload))
+            return
+        for number in self._pool.take_dropped():
+            self._socket.write((_HEADER.pack(_DROPPED, 0, number, 0),))
+        segment.write(packet.payload)
+        kind = _SEGMENT if segment.known else _NEW_SEGMENT
+        record = _HEADER.pack(kind, len(frame), segment.number, nbytes) + frame
+        self._socket.write((record,), None if segment.known else segment.descriptor)
+        segment.known = True
+
+    async def receive(self) -> Packet | None:
+        while not self._arrived:
+            if self._ended:
+                return None
+            if self._broken:
+                raise ConnectionBroken(self._broken)
+            self._receiver = self._loop.create_future()
+            await self._receiver
+        return self._arrived.popleft()
+
+    async def close(self) -> None:
+        if not self._broken and not self._ended:
+            with suppress(ConnectionBroken):
+                self._socket.write((_HEADER.pack(_END, 0, 0, 0),))
+        self._ended = True
+        self._socket.close()
+        self._pool.close()
+        self._wake()
+
+    def cut(self) -> None:
+        """Breaks the lane without a word, as the end of a process does."""
+        self._socket.close()
+        self._pool.close()
+        self._break("the lane was cut")
+
+    @property
+    def shared_bytes(self) -> int:
+        """How much shared memory this end writes to."""
+        return self._pool.nbytes
+
+    # Records
+
+    def _take_in(self, data: memoryview) -> None:
+        # Most reads bring whole records: those are parsed where they lie.
+        whole = data
+        if self._rest:
+            self._rest += data
+            whole = memoryview(self._rest)
+        try:
+            position = self._records(whole)
+        except (InvalidArgumentError, DecodeError) as error:
+            self._break(f"the other side does not speak the lane's protocol: {error}")
+            self._socket.close()
+            return
+        self._rest = bytearray(whole[position:])
+        if self._arrived:
+            self._wake()
+
+    def _records(self, data: memoryview) -> int:
+        """Handles the whole records at the beginning of some bytes; returns where they end."""
+        position = 0
+        while len(data) - position >= _HEADER.size:
+            kind, frame_bytes, number, payload_bytes = _HEADER.unpack_from(data, position)
+            if frame_bytes > MAX_FRAME_BYTES + MIB or payload_bytes > max(self._max_message_bytes, INLINE_BYTES):
+                raise InvalidArgumentError("a record is over the limit")
+            middle = position + _HEADER.size + frame_bytes
+            end = middle + payload_bytes if kind == _INLINE else middle
+            if end > len(data):
+                break
+            if kind <= _NEW_SEGMENT:
+                frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
+                self._arrived.append(Packet(frame, self._payload(kind, number, payload_bytes, data[middle:end])))
+            else:
+                self._notice(kind, number)
+            position = end
+        return position
+
+    def _payload(self, kind: int, number: int, nbytes: int, inline: memoryview) -> tuple[memoryview, ...]:
+        if kind == _INLINE:
+            return (memoryview(bytearray(inline)),) if nbytes else ()
+        if kind == _NEW_SEGMENT:
+            if not self._socket.descriptors:
+                raise InvalidArgumentError("a new segment came without its descriptor")
+            self._view.add(number, self._socket.descriptors.popleft())
+        return (self._view.bytes_of(number, nbytes).data,)
+
+    def _notice(self, kind: int, number: int) -> None:
+        if kind == _GIVE_BACK:
+            self._pool.give_back(number)
+        elif kind == _DROPPED:
+            self._view.forget(number)
+        elif kind == _END:
+            self._ended = True
+            self._wake()
+        else:
+            raise InvalidArgumentError(f"a record of kind {kind}")
+
+    # Segments that came free
+
+    def _free_later(self, number: int) -> None:
+        # Called when a tensor dies: in any thread, also by the garbage collector in the midst of anything.
+        self._freed.append(number)
+        if not self._freeing:
+            self._freeing = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._give_back)
+
+    def _give_back(self) -> None:
+        self._freeing = False
+        while self._freed:
+            number = self._freed.popleft()
+            if not self._ended and not self._broken:
+                with suppress(ConnectionBroken):
+                    self._socket.write((_HEADER.pack(_GIVE_BACK, 0, number, 0),))
+
+    # State
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_result(None)
+
+    def _break(self, reason: str) -> None:
+        self._broken = self._broken or reason
+        self._wake()
