@@ -8,6 +8,8 @@ MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
 PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo python3)
 # Passed on by `make demo` and `make test`: make test ARGS='-x -k codec'
 ARGS ?=
+# Which rows `make bench` runs: make bench ROWS=echo
+ROWS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -33,6 +35,14 @@ test: $(READY)  ## Run the tests (ARGS=...)
 
 .PHONY: check
 check: format-check lint types floors protos test  ## Run every check below and the tests
+
+.PHONY: bench
+bench: $(READY)  ## Measure against torch.distributed.rpc (ROWS=echo, ARGS=...)
+	@exec $(BIN)/python -m benchmarks --rows '$(ROWS)' $(ARGS)
+
+.PHONY: bench-scale
+bench-scale: $(READY)  ## Measure how the cost of a step grows (ARGS=...)
+	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
 
 .PHONY: format
 format: $(READY)  ## Reformat the code and sort its imports

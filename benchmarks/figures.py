@@ -1,0 +1,76 @@
+"""Figures: puts what was measured into the README of this folder, between two markers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import machine
+from benchmarks.fleet import LOCAL, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.report import Report
+
+README: Final = Path(__file__).with_name("README.md")
+BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
+END: Final = "<!-- figures: end -->"
+
+
+def rewrite(source: Path, readme: Path = README) -> None:
+    """Replaces the block between the markers by the figures in `source`.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: The markers are not there.
+    """
+    text = readme.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no block between {BEGIN!r} and {END!r}")
+    readme.write_text(f"{before}{BEGIN}\n\n{block(json.loads(source.read_text()))}\n{END}{after}")
+
+
+def block(report: Report) -> str:
+    """The figures as Markdown."""
+    lines = [
+        f"Measured on {machine.line(report['machine'])}; in {report['seconds']:.0f} s"
+        + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),
+        "",
+        "| row | unit | ours | torch rpc | speedup | ours, TCP | torch rpc, TCP | speedup, TCP | local |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in report["rows"]:
+        cells = [row["name"], row["unit"], _number(row[OURS]), _number(row[TORCH]), _ratio(row, "speedup")]
+        cells += [_number(row[OURS_TCP]), _number(row[TORCH_TCP]), _ratio(row, "speedup_tcp"), _number(row[LOCAL])]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *_remarks(report)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _remarks(report: Report) -> list[str]:
+    said = []
+    for row in report["rows"]:
+        if "over_local" in row["target"]:
+            said.append(f"- {row['name']}: {_ratio(row, 'over_local')} of the time of purely local torch.")
+        if "over_one_owner" in row["target"]:
+            said.append(f"- {row['name']}: {_ratio(row, 'over_one_owner')} times the steps of one owner.")
+        said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
+    return said
+
+
+def _ratio(row: Report, name: str) -> str:
+    figure, wanted, spread = row[name], row["target"].get(name), row["spread"][name]
+    if figure is None:
+        return "none"
+    text = f"{figure:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})"
+    if wanted is None:
+        return text
+    sign = "at most" if name == "over_local" else "at least"
+    reached = "reached" if row["reached"][name] else "**not reached**"
+    return f"{text}, {reached}: {sign} {wanted:g}"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,167 @@
+"""Fleet: the processes of one side, started once, and paused whenever it is another side's turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.process import Child, ChildFailed, Children
+from benchmarks.rows import Shape
+from benchmarks.sides import lane
+from benchmarks.sizes import Sizes
+
+OURS: Final = "ours"
+OURS_TCP: Final = "ours_tcp"
+TORCH: Final = "torch_rpc"
+TORCH_TCP: Final = "torch_rpc_tcp"
+LOCAL: Final = "local"
+
+SIDES: Final = (OURS, TORCH, OURS_TCP, TORCH_TCP, LOCAL)
+"""All sides, in the order of their turns: what is compared stands side by side."""
+
+_START_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 180.0
+
+_worlds = itertools.count()
+
+
+class Fleet:
+    """One side's owners and trainers.
+
+    Args:
+        side: One of `SIDES`.
+        shape: How many processes of each kind.
+        sizes: How large the work is.
+        children: What starts them.
+        scratch: A folder for files that they share.
+
+    Attributes:
+        broken: Whether a process failed, so that it has to be started again.
+    """
+
+    def __init__(self, side: str, shape: Shape, sizes: Sizes, children: Children, scratch: Path) -> None:
+        self.side = side
+        self.shape = shape
+        self.broken = False
+        self._sizes = sizes
+        self._children = children
+        self._scratch = scratch
+        self._tcp = side in (OURS_TCP, TORCH_TCP)
+        self._owners: list[Child] = []
+        self._trainers: list[Child] = []
+
+    def start(self) -> None:
+        """Starts every process, and waits for none, so that all fleets can start at once."""
+        self.broken = False
+        owners, trainers = range(self.shape.owners), range(self.shape.trainers)
+        if self.side in (OURS, OURS_TCP):
+            self._owners = [self._start_owner(number) for number in owners]
+            self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
+        elif self.side == LOCAL:
+            self._trainers = [self._start("trainer", 0, "benchmarks.sides.local")]
+        else:
+            self._owners = [self._start("owner", number, "benchmarks.sides.torch_rpc", "owner") for number in owners]
+            self._trainers = [
+                self._start("trainer", rank, "benchmarks.sides.torch_rpc", "trainer") for rank in trainers
+            ]
+
+    def wait(self) -> None:
+        """Waits until every process is ready, and pauses them.
+
+        Raises:
+            ChildFailed: One is not.
+        """
+        listening = self.side in (TORCH, TORCH_TCP)
+        if listening:
+            owners = [f"owner{number}" for number in range(len(self._owners))]
+        else:
+            # ps0 is serving on 127.0.0.1:50051
+            owners = [owner.line(_START_SECONDS).split()[-1] for owner in self._owners]
+        told = {
+            "sizes": asdict(self._sizes),
+            "trainers": len(self._trainers),
+            "owners": owners,
+            "tcp": self._tcp,
+            # A fresh file: a world that finds the traces of another waits for its members for ever.
+            "store": str(self._scratch / f"store-{next(_worlds)}"),
+        }
+        told_to = [*(self._owners if listening else ()), *self._trainers]
+        for kind in (self._owners if listening else [], self._trainers):
+            for rank, child in enumerate(kind):
+                child.send(**told, rank=rank)
+        for child in told_to:
+            child.receive(_START_SECONDS)
+        self._pause()
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Lets the processes run while the block runs."""
+        for child in (*self._owners, *self._trainers):
+            child.resume()
+        try:
+            yield
+        finally:
+            self._pause()
+
+    def ask(self, **message: Any) -> list[dict[str, Any]]:
+        """Tells every trainer the same at once, and returns their answers.
+
+        Raises:
+            ChildFailed: One ended, gave no answer in time, or answered with an error.
+        """
+        return self.ask_each([message] * len(self._trainers))
+
+    def ask_each(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Tells every trainer something else, and returns their answers; raises what `ask` raises."""
+        if self.broken:
+            raise ChildFailed(f"a process of {self.side} failed before")
+        try:
+            for trainer, message in zip(self._trainers, messages, strict=True):
+                trainer.send(**message)
+            answers = [trainer.receive(_ANSWER_SECONDS) for trainer in self._trainers]
+        except ChildFailed:
+            self.broken = True
+            raise
+        for answer in answers:
+            if "error" in answer:
+                raise ChildFailed(answer["error"])
+        return answers
+
+    @property
+    def trainers(self) -> int:
+        """How many trainers it really has; plain torch has one, whatever the shape."""
+        return len(self._trainers)
+
+    def finish(self) -> None:
+        """Lets go of the work of a row. A fleet that cannot is broken from then on."""
+        if self.broken:
+            return
+        try:
+            with self.awake():
+                self.ask(do="finish")
+        except ChildFailed:
+            self.broken = True
+
+    def leave(self) -> list[Child]:
+        """Every process, for whoever ends them; the fleet has none from then on."""
+        children = [*self._trainers, *self._owners]
+        self._trainers, self._owners = [], []
+        return children
+
+    def _pause(self) -> None:
+        for child in (*self._owners, *self._trainers):
+            child.pause()
+
+    def _start_owner(self, number: int) -> Child:
+        no_lane = ["--no-lane"] if self._tcp and lane.known_to_owner() else []
+        return self._children.start(
+            f"{self.side}-owner{number}", "ps_service", "serve", "--name", f"ps{number}", "--listen", "127.0.0.1:0",
+            "--import", "benchmarks.models", *no_lane, listens=False,
+        )  # fmt: skip
+
+    def _start(self, kind: str, rank: int, module: str, *arguments: str) -> Child:
+        return self._children.start(f"{self.side}-{kind}{rank}", module, *arguments)

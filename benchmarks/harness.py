@@ -1,0 +1,201 @@
+"""Harness: rounds in which every side has its turn, and what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from benchmarks.fleet import LOCAL, OURS, TORCH, Fleet
+from benchmarks.process import ChildFailed
+from benchmarks.rows import Row, row_named
+
+T = TypeVar("T")
+
+RTOL: Final = 1e-4
+ATOL: Final = 1e-5
+"""How near parameters, losses and outputs have to be to those of local torch: sums may be made in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much to measure.
+
+    Attributes:
+        rounds: Turns of each side per row.
+        pace: Multiplies the seconds of a turn.
+    """
+
+    rounds: int = 9
+    pace: float = 1.0
+
+
+@dataclass(slots=True)
+class Entrant:
+    """Who takes part in a row.
+
+    Attributes:
+        column: Where the figure goes.
+        fleet: Who does the work.
+        row: The work: the row itself, or the one it is compared with.
+        count: Operations of each trainer per turn, or, of work without state, at a stretch within a turn.
+        done: Operations of each turn.
+        turns: Seconds per operation in each round; None where there is no figure.
+        error: Why there is no figure.
+    """
+
+    column: str
+    fleet: Fleet
+    row: Row
+    count: int = 1
+    done: list[int] = field(default_factory=list)
+    turns: list[float | None] = field(default_factory=list)
+    error: str = ""
+
+
+def measure(
+    row: Row, fleets: Sequence[Fleet], settings: Settings, scratch: Path, done: Callable[[int], None]
+) -> list[Entrant]:
+    """Measures one row on all sides, in turn.
+
+    Args:
+        row: The row.
+        fleets: The sides, in the order of their turns.
+        settings: How much to measure.
+        scratch: A folder for results on their way.
+        done: Called after every round with its number.
+    """
+    entrants = [Entrant(fleet.side, fleet, row) for fleet in fleets if fleet.side != LOCAL or row.local]
+    if row.baseline:
+        entrants += [
+            Entrant(f"{fleet.side}_one_owner", fleet, row_named(row.baseline))
+            for fleet in fleets
+            if fleet.side in (OURS, TORCH, LOCAL)
+        ]
+    for entrant in entrants:
+        _awake(entrant, lambda entrant=entrant: entrant.fleet.ask(do="prepare", row=entrant.row.name))
+    _calibrate(row, entrants, settings)
+    for number in range(settings.rounds):
+        for entrant in entrants:
+            entrant.turns.append(_awake(entrant, lambda entrant=entrant: _warm_turn(entrant, settings)))
+        done(number + 1)
+    _compare(entrants, scratch)
+    for fleet in fleets:
+        fleet.finish()
+    return entrants
+
+
+def _awake(entrant: Entrant, work: Callable[[], T]) -> T | None:
+    """Does something while the entrant's processes run; a failure is noted and ends its part in the row."""
+    if entrant.error:
+        return None
+    try:
+        with entrant.fleet.awake():
+            return work()
+    except ChildFailed as failure:
+        entrant.error = str(failure)
+        return None
+
+
+def _calibrate(row: Row, entrants: Sequence[Entrant], settings: Settings) -> None:
+    """Chooses the operations of a turn.
+
+    Where parameters change, all sides take the same number of steps: as many as fit into a turn between the fastest and
+    the slowest. Other work goes on until its time is over, so that a side that is slow at first has full turns later.
+    """
+    estimates: dict[str, float] = {}
+    for entrant in entrants:
+        _awake(entrant, lambda entrant=entrant: _turn(entrant, 1))
+        seconds = _awake(entrant, lambda entrant=entrant: _turn(entrant, 3))
+        if seconds is not None:
+            estimates[entrant.column] = seconds * entrant.row.shape.trainers
+    if not estimates:
+        return
+    between = math.sqrt(min(estimates.values()) * max(estimates.values()))
+    for entrant in entrants:
+        if row.stateful:
+            entrant.count = max(2, round(row.seconds * settings.pace / between))
+        else:
+            stretch = row.seconds * settings.pace / 20
+            entrant.count = max(1, round(stretch / estimates.get(entrant.column, between)))
+
+
+def _warm_turn(entrant: Entrant, settings: Settings) -> float:
+    # Whoever was paused finds caches and timers cold.
+    if entrant.row.stateful:
+        _turn(entrant, max(1, entrant.count // 10))
+        return _turn(entrant, entrant.count)
+    seconds = entrant.row.seconds * settings.pace
+    _turn(entrant, entrant.count, seconds / 10)
+    return _turn(entrant, entrant.count, seconds)
+
+
+def _turn(entrant: Entrant, count: int, seconds: float = 0.0) -> float:
+    """One turn; returns seconds per operation, those of all trainers taken together.
+
+    Args:
+        entrant: Whose turn it is.
+        count: Operations of each trainer, all at a stretch.
+        seconds: How long to repeat them.
+    """
+    trainers = entrant.row.shape.trainers
+    # Plain torch takes the steps of all trainers, in one process.
+    each = count * trainers // entrant.fleet.trainers
+    answers = entrant.fleet.ask(do="turn", row=entrant.row.name, count=each, seconds=seconds)
+    done = sum(answer["count"] for answer in answers)
+    entrant.done.append(done)
+    if len(answers) == 1:
+        return float(answers[0]["seconds"]) / done
+    window = max(answer["ended"] for answer in answers) - min(answer["began"] for answer in answers)
+    return float(window) / done
+
+
+def _compare(entrants: Sequence[Entrant], scratch: Path) -> None:
+    """Compares what every side computed with what local torch computed; a difference is an error."""
+    results: dict[str, dict[str, Tensor]] = {}
+    for entrant in entrants:
+        result = _awake(entrant, lambda entrant=entrant: _result(entrant, scratch))
+        if result is not None:
+            results[entrant.column] = result
+    for entrant in entrants:
+        expected = results.get(entrant.column if entrant.fleet.side == LOCAL else _reference(entrant))
+        if not entrant.row.local or entrant.error:
+            continue
+        if not expected:
+            entrant.error = "there is no result of local torch to compare with"
+        else:
+            entrant.error = difference(results[entrant.column], expected)
+
+
+def _reference(entrant: Entrant) -> str:
+    return LOCAL + entrant.column.removeprefix(entrant.fleet.side)
+
+
+def _result(entrant: Entrant, scratch: Path) -> dict[str, Tensor]:
+    paths = [scratch / f"{entrant.column}-{number}.pt" for number in range(entrant.fleet.trainers)]
+    entrant.fleet.ask_each([{"do": "result", "row": entrant.row.name, "path": str(path)} for path in paths])
+    parts: list[dict[str, Any]] = [torch.load(path) for path in paths]
+    for path in paths:
+        path.unlink()
+    merged = {key: value for part in parts for key, value in part.items()}
+    if "losses" in merged:
+        # Local torch took the trainers' steps by turns.
+        merged["losses"] = torch.stack([part["losses"] for part in parts], dim=1).flatten()
+    return merged
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
+    """What differs from local torch; empty if nothing does."""
+    if found.keys() != expected.keys():
+        return f"wrong result: {sorted(found)} instead of {sorted(expected)}"
+    for key, value in expected.items():
+        if found[key].shape != value.shape:
+            return f"wrong result: {key} has shape {tuple(found[key].shape)}, local torch {tuple(value.shape)}"
+        if not torch.allclose(found[key], value, RTOL, ATOL):
+            return f"wrong result: {key} differs from local torch by up to {(found[key] - value).abs().max():.2g}"
+    return ""

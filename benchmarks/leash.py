@@ -1,0 +1,29 @@
+"""Leash: runs a program that ends when whoever started it does, even by SIGKILL.
+
+python -m benchmarks.leash PARENT PROGRAM [ARGUMENTS]
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main() -> None:
+    """Becomes the program; its process id stays."""
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have gone before it was asked for.
+    if os.getppid() != int(parent):
+        sys.exit(1)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Report: medians, ratios and targets, as they stand in `bench.json`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fleet import LOCAL, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
+from benchmarks.harness import Entrant
+from benchmarks.rows import Row
+
+Report = dict[str, Any]
+Turns = Sequence[float | None]
+
+
+def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
+    """The report of one row.
+
+    `speedup` and the other ratios are medians over rounds of the ratio within a round, and above 1 we are better;
+    `over_local` is our time divided by that of local torch. A side with an error has no figure, and no ratio.
+    """
+    turns: dict[str, Turns] = {each.column: each.turns for each in entrants if not each.error}
+    ratios = {
+        "speedup": _ratios(turns, TORCH, OURS),
+        "speedup_tcp": _ratios(turns, TORCH_TCP, OURS_TCP),
+    }
+    if row.local:
+        ratios["over_local"] = _ratios(turns, OURS, LOCAL)
+    if row.baseline:
+        ratios["over_one_owner"] = _ratios(turns, f"{OURS}_one_owner", OURS)
+    target = _target(row)
+    figures = {name: _median(values) for name, values in ratios.items()}
+    return {
+        "name": row.name,
+        "work": row.work,
+        "unit": row.unit,
+        **{side: _figure(row, turns.get(side, ())) for side in SIDES},
+        **{column: _figure(row, turns[column]) for column in turns if column not in SIDES},
+        **figures,
+        "target": target,
+        "reached": {name: _reached(name, figures.get(name), wanted) for name, wanted in target.items()},
+        "spread": {name: _spread(values) for name, values in ratios.items()},
+        "rounds": max((len(each.turns) for each in entrants), default=0),
+        "per_turn": {each.column: each.done[-1] for each in entrants if each.done},
+        "turns": {
+            column: [None if turn is None else _rounded(row.shown(turn)) for turn in values]
+            for column, values in turns.items()
+        },
+        "errors": {each.column: each.error for each in entrants if each.error},
+    }
+
+
+def write(path: Path, report: Report) -> None:
+    """Writes a report, with a line for each row, so that two of them can be compared by eye."""
+    head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in report.items() if key != "rows")
+    rows = ",\n".join(json.dumps(row) for row in report["rows"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{\n{head},\n"rows": [\n{rows}\n]\n}}\n')
+
+
+def _target(row: Row) -> dict[str, float]:
+    wanted = {"speedup": row.target, "speedup_tcp": row.target_tcp, "over_local": row.over_local}
+    if row.baseline:
+        wanted["over_one_owner"] = 1.0
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _reached(name: str, figure: float | None, wanted: float) -> bool:
+    if figure is None:
+        return False
+    return figure <= wanted if name == "over_local" else figure >= wanted
+
+
+def _ratios(turns: dict[str, Turns], over: str, under: str) -> list[float]:
+    pairs = zip(turns.get(over, ()), turns.get(under, ()), strict=False)
+    return [a / b for a, b in pairs if a is not None and b is not None]
+
+
+def _figure(row: Row, turns: Turns) -> float | None:
+    middle = _median([row.shown(turn) for turn in turns if turn is not None])
+    return None if middle is None else _rounded(middle)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return _rounded(statistics.median(values)) if values else None
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    quarter, _, three_quarters = statistics.quantiles(values, n=4, method="inclusive") if values[1:] else values * 3
+    spread = {"min": min(values), "q1": quarter, "q3": three_quarters, "max": max(values)}
+    return {name: _rounded(value) for name, value in spread.items()}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

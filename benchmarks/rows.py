@@ -1,0 +1,137 @@
+"""Rows: what is measured, in which unit, and what we want to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+IN_FLIGHT: Final = 256
+"""Calls of one burst of `calls_in_flight`."""
+
+PER_SECOND: Final = ("calls/s", "steps/s")
+"""Units in which more is better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many processes of each kind a side has.
+
+    Attributes:
+        owners: Server processes.
+        trainers: Client processes.
+    """
+
+    owners: int = 1
+    trainers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: Its name, also in `bench.json`.
+        work: What is done, for people.
+        kind: What is done, for the sides.
+        unit: Of its figures: `us` or `ms` per operation, or operations per second.
+        target: The least speed-up wanted where both sides pick their transports; None if there is none.
+        target_tcp: The least speed-up wanted where both are held to TCP.
+        over_local: The most that we may take of the time of purely local torch; None if there is no such wish.
+        shape: The processes it needs.
+        bytes: Size of the payload, where there is one.
+        per_operation: Calls in one operation of the work.
+        stateful: Every side has to take the same steps, because parameters change.
+        local: Whether it means something in one process.
+        seconds: How long one turn of one side takes, roughly.
+        baseline: The row it is compared with in the same rounds.
+    """
+
+    name: str
+    work: str
+    kind: str
+    unit: str
+    target: float | None = None
+    target_tcp: float | None = None
+    over_local: float | None = None
+    shape: Shape = Shape()
+    bytes: int = 0
+    per_operation: int = 1
+    stateful: bool = False
+    local: bool = False
+    seconds: float = 0.4
+    baseline: str = ""
+
+    def shown(self, seconds: float) -> float:
+        """Seconds per operation, in this row's unit."""
+        if self.unit in PER_SECOND:
+            return self.per_operation / seconds
+        return seconds * {"us": 1e6, "ms": 1e3}[self.unit] / self.per_operation
+
+
+def _echo(name: str, size: int, unit: str, target: float, target_tcp: float) -> Row:
+    return Row(f"echo_{name}", f"tensor of {name} there and back", "echo", unit, target, target_tcp, bytes=size)
+
+
+ROWS: Final = (
+    Row("empty_call", "sync call, no arguments", "empty_call", "us", 2, 1.7),
+    Row("empty_call_async", "the same, awaited in a loop", "empty_call_async", "us", 5, 2),
+    _echo("4B", 4, "us", 3, 2),
+    _echo("64KiB", 64 * KIB, "us", 3, 1.6),
+    _echo("1MiB", MIB, "us", 2, 1.2),
+    _echo("16MiB", 16 * MIB, "ms", 3, 1),
+    _echo("64MiB", 64 * MIB, "ms", 4, 1.8),
+    Row(
+        "calls_in_flight", f"{IN_FLIGHT} small async calls at once", "calls_in_flight", "calls/s", 6, 2.5,
+        per_operation=IN_FLIGHT,
+    ),
+    Row("emb_forward", "EmbeddingBag 1M x 64, 4096 bags of 20", "emb_forward", "ms", 1.5, 1.3, local=True),
+    Row("emb_step", "the same, forward + backward + SGD", "emb_step", "ms", 4, 4, stateful=True, local=True),
+    Row(
+        "convnet_step", "the tutorial's ConvNet, batch 32, full step", "convnet_step", "ms", 1, 1.05,
+        over_local=1.05, stateful=True, local=True, seconds=0.6,
+    ),
+    Row(
+        "rnn_step", "embedding and decoder remote, LSTM local", "rnn_step", "ms", 1.2, 1.5,
+        stateful=True, local=True,
+    ),
+    Row(
+        "trainers_4", "emb_step, 4 trainers on 1 owner together", "emb_step", "steps/s", 3, 3,
+        shape=Shape(trainers=4), stateful=True, local=True, seconds=1.0,
+    ),
+    Row(
+        "owners_2", "emb_step, the table split over 2 owners", "split_step", "steps/s",
+        shape=Shape(owners=2), stateful=True, local=True, seconds=0.6, baseline="owners_1",
+    ),
+)  # fmt: skip
+
+BASELINES: Final = (
+    Row(
+        "owners_1", "emb_step on 1 owner", "emb_step", "steps/s",
+        shape=Shape(owners=2), stateful=True, local=True, seconds=0.6,
+    ),
+)  # fmt: skip
+"""Rows that are only there for others to be compared with."""
+
+
+def row_named(name: str) -> Row:
+    """The row of that name.
+
+    Raises:
+        KeyError: There is none.
+    """
+    return {row.name: row for row in (*ROWS, *BASELINES)}[name]
+
+
+def choose(words: Sequence[str]) -> list[Row]:
+    """The rows whose names contain one of the words; all of them without words.
+
+    Raises:
+        ValueError: No row does.
+    """
+    chosen = [row for row in ROWS if not words or any(word in row.name for word in words)]
+    if not chosen:
+        raise ValueError(f"no row's name contains {' or '.join(words)}; there are {', '.join(r.name for r in ROWS)}")
+    return chosen

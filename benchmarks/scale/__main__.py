@@ -1,0 +1,146 @@
+"""Everything: answers each question, and writes `bench-scale.json` and `bench-scale.png`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks import machine
+from benchmarks.process import ChildFailed, Children
+from benchmarks.scale import owner, picture
+from benchmarks.scale.measures import SERIES, Points, Series, Told
+from benchmarks.scale.steps import Pace
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs every series and returns the exit code."""
+    options = _parse(arguments)
+    console = Console()
+    signal.signal(signal.SIGTERM, _interrupt)
+    torch.set_num_threads(options.torch_threads)
+    described = machine.describe(options.torch_threads)
+    began = time.monotonic()
+    try:
+        series = _run(options, console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing is left running", highlight=False)
+        return 130
+    except ChildFailed as failure:
+        console.print(str(failure), style="red", highlight=False, markup=False, soft_wrap=True)
+        return 1
+    report = {
+        "machine": described,
+        "quick": options.quick,
+        "seconds": round(time.monotonic() - began, 1),
+        "memory": _memory(series),
+        "series": series,
+    }
+    path = options.out / "bench-scale.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    picture.draw(options.out / "bench-scale.png", report)
+    _show(report, console)
+    console.print(f"{report['seconds']:.0f} s; {path}, {path.with_suffix('.png')}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _run(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    pace = Pace(seconds=0.2, most=20) if options.quick else Pace()
+    chosen = [series for series in SERIES if options.series in series.name]
+    found = []
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        Children(options.out / "bench-scale-logs", options.torch_threads) as children,
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("", total=sum(len(_values(series, options.quick)) for series in chosen))
+        for series in chosen:
+            progress.update(task, description=series.title)
+
+            def told(text: str, series: Series = series) -> None:
+                progress.console.print(f"{series.title} {text}", highlight=False, soft_wrap=True)
+                progress.advance(task)
+
+            points = _answer(series, _values(series, options.quick), pace, children, told)
+            growth = round(points[-1]["ms"] / points[0]["ms"], 3)
+            found.append({"name": series.name, "title": series.title, "growth": growth, "points": points})
+    return found
+
+
+def _answer(series: Series, values: tuple[int, ...], pace: Pace, children: Children, told: Told) -> Points:
+    with owner.running(children) as running, asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(series.measure(running, values, pace, told))
+
+
+def _memory(series: list[dict[str, Any]]) -> dict[str, float]:
+    """KiB of the owner for each, where there were most."""
+    names = {"sessions_idle": "idle_session_kib", "contexts": "open_context_kib", "objects": "object_kib"}
+    return {names[each["name"]]: each["points"][-1]["kib_each"] for each in series if each["name"] in names}
+
+
+def _show(report: dict[str, Any], console: Console) -> None:
+    table = Table(header_style="bold")
+    table.add_column("what grows")
+    table.add_column("from, to", justify="right")
+    table.add_column("step from, to (ms)", justify="right")
+    table.add_column("growth", justify="right")
+    for series in report["series"]:
+        first, last = series["points"][0], series["points"][-1]
+        table.add_row(
+            series["title"],
+            f"{first['x']:,} - {last['x']:,}",
+            f"{first['ms']:.3g} - {last['ms']:.3g}",
+            f"{series['growth']:.2f}",
+        )
+    console.print(table)
+    for name, kib in report["memory"].items():
+        console.print(f"memory of the owner per {name.removesuffix('_kib').replace('_', ' ')}: {kib:,.0f} KiB")
+    console.print(machine.line(report["machine"]), highlight=False, soft_wrap=True)
+
+
+def _values(series: Series, quick: bool) -> tuple[int, ...]:
+    return series.quick if quick else series.values
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    # As the owner's, and as that of the blocking client.
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale",
+        description="Time of a step against what an owner holds and whom it serves.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--series", default="", help="only series whose names contain this")
+    parser.add_argument("--quick", action="store_true", help="small and short, to see whether it works")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="directory for figures, picture and logs")
+    parser.add_argument("--torch-threads", type=int, default=1, help="threads of torch in every process")
+    options = parser.parse_args(arguments)
+    if not any(options.series in series.name for series in SERIES):
+        parser.error(f"no series contains {options.series!r}; there are {', '.join(each.name for each in SERIES)}")
+    if options.torch_threads < 1:
+        parser.error("--torch-threads must be at least 1")
+    options.out.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Our side: the trainer client, in front of owners that `ps-service serve` runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trainer_client as tc
+from benchmarks import data
+from benchmarks.data import RNN
+from benchmarks.models import Calls, Decoder, EmbeddingTable, Net
+from benchmarks.rows import Row
+from benchmarks.sides import lane
+from benchmarks.trainer import Config, Wire, serve
+from benchmarks.work import AwaitedCalls, Bursts, Echoes, Forwards, Steps, Work
+from benchmarks.work import Calls as CallsWork
+
+AWAITED = ("empty_call_async", "calls_in_flight")
+"""Kinds of work for the client with `await`; all others use the one without."""
+
+
+class Ours:
+    """The work of the rows through `trainer_client`.
+
+    Args:
+        config: Where the owners are.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._sizes = config.sizes
+
+    @contextmanager
+    def work(self, row: Row) -> Iterator[Work]:
+        """The work of a row, until the block is left."""
+        # A client for each row, of the kind that the row measures: gRPC wants one event loop per process.
+        if row.kind in AWAITED:
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                ps = runner.run(self._opened())
+                try:
+                    yield runner.run(self._awaited(runner, ps, row))
+                finally:
+                    runner.run(ps.close())
+            return
+        with self._connect() as ps:
+            if row.kind == "empty_call":
+                calls = ps.create(Calls)
+                yield CallsWork(calls.nothing)
+            elif row.kind == "echo":
+                calls = ps.create(Calls)
+                yield Echoes(calls.echo, row.bytes)
+            elif row.kind == "emb_forward":
+                table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED)
+                yield Forwards(table, data.bags(self._sizes))
+            else:
+                make = {
+                    "emb_step": self._bags,
+                    "split_step": self._split,
+                    "convnet_step": self._convnet,
+                    "rnn_step": self._rnn,
+                }[row.kind]
+                yield make(ps)
+
+    async def _opened(self) -> tc.Client:
+        return await self._connect()
+
+    def _connect(self) -> Any:
+        tcp = {"lane": False} if self._config.tcp and lane.known_to_client() else {}
+        return tc.connect(*self._config.owners, **tcp)
+
+    async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
+        calls = await ps.create(Calls)
+        if row.kind == "empty_call_async":
+            return AwaitedCalls(runner, calls.nothing)
+
+        async def burst(numbers: range) -> list[int]:
+            return await asyncio.gather(*(calls.increment(number) for number in numbers))
+
+        return Bursts(lambda numbers: runner.run(burst(numbers)), row.per_operation)
+
+    def _table(self, ps: Any, rows: int, seed: int, **where: str) -> Any:
+        return ps.module(nn.EmbeddingBag, rows, self._sizes.dim, mode="sum", sparse=True, seed=seed, **where)
+
+    def _bags(self, ps: Any) -> Work:
+        config = self._config
+        # Several trainers share one table and one optimizer, whichever of them is first: a name is made once.
+        name = "table" if config.trainers > 1 else ""
+        table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED, name=name)
+        opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.EMB_LR)
+
+        def step(ids: Tensor, wanted: Tensor) -> Tensor:
+            with ps.context() as ctx:
+                loss = data.bag_loss(table(ids), wanted)
+                ctx.backward(loss)
+                opt.step(ctx)
+            return loss
+
+        batches = data.bags(self._sizes, config.rank, config.trainers)
+        return Steps(step, batches, lambda: {f"rows {config.rank}": table(data.probe_ids(batches))})
+
+    def _split(self, ps: Any) -> Work:
+        half = self._sizes.table_rows // 2
+        tables = [self._table(ps, half, data.MODEL_SEED + place, owner=owner) for place, owner in enumerate(ps.owners)]
+        opt = ps.optimizer(torch.optim.SGD, [p for table in tables for p in table.parameters()], lr=data.EMB_LR)
+
+        def sums(ids: Tensor) -> Tensor:
+            # Both are on their way before either is waited for.
+            pending = [table.unwrapped(*part) for table, part in zip(tables, data.split(ids, half), strict=True)]
+            return pending[0].wait() + pending[1].wait()
+
+        def step(ids: Tensor, wanted: Tensor) -> Tensor:
+            with ps.context() as ctx:
+                loss = data.bag_loss(sums(ids), wanted)
+                ctx.backward(loss)
+                opt.step(ctx)
+            return loss
+
+        batches = data.bags(self._sizes)
+        return Steps(step, batches, lambda: {"rows 0": sums(data.probe_ids(batches))})
+
+    def _convnet(self, ps: Any) -> Work:
+        net = ps.module(Net, seed=data.MODEL_SEED)
+        opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.CONVNET_LR)
+        ps.create(Calls).seed(data.OWNER_SEED)
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            with ps.context() as ctx:
+                loss = F.nll_loss(net(x), y)
+                ctx.backward(loss)
+                opt.step(ctx)
+            return loss
+
+        return Steps(step, data.images(self._sizes), net.state_dict)
+
+    def _rnn(self, ps: Any) -> Work:
+        embedding = ps.module(EmbeddingTable, RNN.ntoken, RNN.ninp, RNN.dropout, seed=data.MODEL_SEED)
+        decoder = ps.module(Decoder, RNN.ntoken, RNN.nhid, RNN.dropout, seed=data.MODEL_SEED + 1)
+        torch.manual_seed(data.TRAINER_SEED)
+        lstm, hidden = data.lstm()
+        parameters = [*embedding.parameters(), *decoder.parameters(), *lstm.parameters()]
+        opt = ps.optimizer(torch.optim.SGD, parameters, lr=data.RNN_LR)
+        ps.create(Calls).seed(data.OWNER_SEED)
+
+        def step(words: Tensor, wanted: Tensor) -> Tensor:
+            nonlocal hidden
+            hidden = data.detached(hidden)
+            with ps.context() as ctx:
+                output, hidden = lstm(embedding(words), hidden)
+                loss = F.cross_entropy(decoder(output), wanted)
+                ctx.backward(loss)
+                opt.step(ctx)
+            return loss
+
+        state: dict[str, Callable[[], dict[str, Tensor]]] = {
+            "embedding": embedding.state_dict,
+            "decoder": decoder.state_dict,
+            "lstm": lstm.state_dict,
+        }
+        return Steps(
+            step,
+            data.sentences(self._sizes),
+            lambda: {f"{part}.{key}": value for part in state for key, value in state[part]().items()},
+        )
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    # As the blocking client's own background loop is, and as the owner's.
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+def main() -> None:
+    """Serves the harness."""
+    wire = Wire()
+    serve(wire, Ours(Config.read(next(iter(wire)))))
+
+
+if __name__ == "__main__":
+    main()

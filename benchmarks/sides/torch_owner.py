@@ -1,0 +1,64 @@
+"""What runs on the owners of the side of torch.distributed.rpc: functions that trainers name in their calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.rpc import RRef
+
+_lock = threading.RLock()
+_shared: dict[str, nn.Module] = {}
+
+
+def nothing() -> None:
+    """The empty call."""
+
+
+def echo(payload: Tensor) -> Tensor:
+    """Sends a tensor back."""
+    return payload
+
+
+def increment(number: int) -> int:
+    """A small call whose result can be checked."""
+    return number + 1
+
+
+def seed(number: int) -> None:
+    """Seeds this process, so that its dropout can be repeated elsewhere."""
+    torch.manual_seed(number)
+
+
+def make(seed: int, cls: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
+    """A new module."""
+    # Calls run side by side in several threads, and torch's generator is one for all of them.
+    with _lock, torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return cls(*args, **kwargs)
+
+
+def make_shared(name: str, seed: int, cls: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
+    """The module of that name: made for the first trainer, and the same for all others."""
+    with _lock:
+        if name not in _shared:
+            _shared[name] = make(seed, cls, *args, **kwargs)
+        return _shared[name]
+
+
+def call_method(method: Callable[..., Any], rref: RRef, *args: Any) -> Any:
+    """Calls a method of what a reference refers to."""
+    return method(rref.local_value(), *args)
+
+
+def parameter_rrefs(rref: RRef) -> list[RRef]:
+    """References to a module's parameters, as the distributed optimizer wants them."""
+    return [RRef(parameter) for parameter in rref.local_value().parameters()]
+
+
+def state_dict(rref: RRef) -> dict[str, Tensor]:
+    """A copy of a module's state."""
+    return {name: value.detach().clone() for name, value in rref.local_value().state_dict().items()}

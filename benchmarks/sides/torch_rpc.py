@@ -1,0 +1,194 @@
+"""The side of torch.distributed.rpc, written as its tutorials write it. Owners and trainers are one world."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.optim import DistributedOptimizer
+
+from benchmarks import data
+from benchmarks.data import RNN
+from benchmarks.models import Decoder, EmbeddingTable, Net
+from benchmarks.rows import Row
+from benchmarks.sides import torch_owner as owner
+from benchmarks.trainer import Config, Wire, serve
+from benchmarks.work import Bursts, Calls, Echoes, Forwards, Steps, Work
+
+
+class TorchRpc:
+    """The work of the rows through torch.distributed.rpc.
+
+    Args:
+        config: The names of the owners.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._sizes = config.sizes
+        self._owner = config.owners[0]
+
+    @contextmanager
+    def work(self, row: Row) -> Iterator[Work]:
+        """The work of a row, until the block is left."""
+        to = self._owner
+        match row.kind:
+            case "empty_call":
+                yield Calls(lambda: rpc.rpc_sync(to, owner.nothing))
+            case "empty_call_async":
+                yield Calls(lambda: rpc.rpc_async(to, owner.nothing).wait())
+            case "echo":
+                yield Echoes(lambda payload: rpc.rpc_sync(to, owner.echo, args=(payload,)), row.bytes)
+            case "calls_in_flight":
+                yield Bursts(self._burst, row.per_operation)
+            case "emb_forward":
+                table = self._table(to, self._sizes.table_rows, data.MODEL_SEED)
+                yield Forwards(lambda ids: _sync(nn.EmbeddingBag.forward, table, ids), data.bags(self._sizes))
+            case "emb_step":
+                yield self._bags()
+            case "split_step":
+                yield self._split()
+            case "convnet_step":
+                yield self._convnet()
+            case "rnn_step":
+                yield self._rnn()
+
+    def _burst(self, numbers: range) -> list[int]:
+        futures = [rpc.rpc_async(self._owner, owner.increment, args=(number,)) for number in numbers]
+        return torch.futures.wait_all(futures)
+
+    def _table(self, to: str, rows: int, seed: int) -> rpc.RRef:
+        args = (seed, nn.EmbeddingBag, rows, self._sizes.dim)
+        kwargs = {"mode": "sum", "sparse": True}
+        if self._config.trainers > 1:
+            return rpc.remote(to, owner.make_shared, args=("table", *args), kwargs=kwargs)
+        return rpc.remote(to, owner.make, args=args, kwargs=kwargs)
+
+    def _bags(self) -> Work:
+        config = self._config
+        table = self._table(self._owner, self._sizes.table_rows, data.MODEL_SEED)
+        step = _training(
+            lambda ids, wanted: data.bag_loss(_sync(nn.EmbeddingBag.forward, table, ids), wanted),
+            _parameters(table),
+            data.EMB_LR,
+        )
+        batches = data.bags(self._sizes, config.rank, config.trainers)
+        probe = data.probe_ids(batches)
+        return Steps(step, batches, lambda: {f"rows {config.rank}": _sync(nn.EmbeddingBag.forward, table, probe)})
+
+    def _split(self) -> Work:
+        half = self._sizes.table_rows // 2
+        tables = [self._table(to, half, data.MODEL_SEED + place) for place, to in enumerate(self._config.owners)]
+
+        def sums(ids: Tensor) -> Tensor:
+            # Both are on their way before either is waited for.
+            futures = [
+                rpc.rpc_async(table.owner(), owner.call_method, args=(nn.EmbeddingBag.forward, table, *part))
+                for table, part in zip(tables, data.split(ids, half), strict=True)
+            ]
+            return futures[0].wait() + futures[1].wait()
+
+        step = _training(lambda ids, wanted: data.bag_loss(sums(ids), wanted), _parameters(*tables), data.EMB_LR)
+        batches = data.bags(self._sizes)
+        return Steps(step, batches, lambda: {"rows 0": sums(data.probe_ids(batches))})
+
+    def _convnet(self) -> Work:
+        net = rpc.remote(self._owner, owner.make, args=(data.MODEL_SEED, Net))
+        parameters = _parameters(net)
+        rpc.rpc_sync(self._owner, owner.seed, args=(data.OWNER_SEED,))
+        step = _training(lambda x, y: F.nll_loss(_sync(Net.forward, net, x), y), parameters, data.CONVNET_LR)
+        return Steps(step, data.images(self._sizes), lambda: _state(net))
+
+    def _rnn(self) -> Work:
+        embedding = rpc.remote(
+            self._owner, owner.make, args=(data.MODEL_SEED, EmbeddingTable, RNN.ntoken, RNN.ninp, RNN.dropout)
+        )
+        decoder = rpc.remote(
+            self._owner, owner.make, args=(data.MODEL_SEED + 1, Decoder, RNN.ntoken, RNN.nhid, RNN.dropout)
+        )
+        torch.manual_seed(data.TRAINER_SEED)
+        lstm, hidden = data.lstm()
+        parameters = [*_parameters(embedding, decoder), *map(rpc.RRef, lstm.parameters())]
+        rpc.rpc_sync(self._owner, owner.seed, args=(data.OWNER_SEED,))
+
+        def loss(words: Tensor, wanted: Tensor) -> Tensor:
+            nonlocal hidden
+            hidden = data.detached(hidden)
+            output, hidden = lstm(_sync(EmbeddingTable.forward, embedding, words), hidden)
+            return F.cross_entropy(_sync(Decoder.forward, decoder, output), wanted)
+
+        def state() -> dict[str, Tensor]:
+            parts = {"embedding": _state(embedding), "decoder": _state(decoder), "lstm": lstm.state_dict()}
+            return {f"{part}.{key}": value for part, found in parts.items() for key, value in found.items()}
+
+        return Steps(_training(loss, parameters, data.RNN_LR), data.sentences(self._sizes), state)
+
+
+def _sync(method: Callable[..., Any], rref: rpc.RRef, *args: Any) -> Any:
+    return rpc.rpc_sync(rref.owner(), owner.call_method, args=(method, rref, *args))
+
+
+def _parameters(*modules: rpc.RRef) -> list[rpc.RRef]:
+    return [
+        parameter
+        for module in modules
+        for parameter in rpc.rpc_sync(module.owner(), owner.parameter_rrefs, args=(module,))
+    ]
+
+
+def _state(module: rpc.RRef) -> dict[str, Tensor]:
+    return rpc.rpc_sync(module.owner(), owner.state_dict, args=(module,))
+
+
+def _training(
+    loss_of: Callable[[Tensor, Tensor], Tensor], parameters: list[rpc.RRef], lr: float
+) -> Callable[[Tensor, Tensor], Tensor]:
+    optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=lr)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        with dist_autograd.context() as context:
+            loss = loss_of(x, y)
+            dist_autograd.backward(context, [loss])
+            optimizer.step(context)
+        return loss
+
+    return step
+
+
+def _join(name: str, rank: int, world_size: int, store: str, tcp: bool) -> None:
+    held = {"_transports": ["uv"], "_channels": ["basic"]} if tcp else {}
+    # A file as the meeting place: a port could be taken by somebody else before it is listened on.
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{store}", **held)
+    rpc.init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=options)
+
+
+def main() -> None:
+    """Serves the harness as a trainer, or as an owner until standard input closes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=["owner", "trainer"])
+    role = parser.parse_args().role
+    wire = Wire()
+    config = Config.read(next(iter(wire)))
+    owners = len(config.owners)
+    name = config.owners[config.rank] if role == "owner" else f"trainer{config.rank}"
+    rank = config.rank + (0 if role == "owner" else owners)
+    _join(name, rank, owners + config.trainers, config.store, config.tcp)
+    if role == "owner":
+        wire.put(ready=True)
+        sys.stdin.read()
+    else:
+        serve(wire, TorchRpc(config))
+    # Waits until every other process of this world is here too.
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Sizes: how large the work of the rows is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Dimensions of the work.
+
+    Attributes:
+        table_rows: Rows of the embedding table.
+        dim: Its columns.
+        bags: Bags in a batch.
+        per_bag: Ids in a bag.
+        images: Images in a batch of the ConvNet.
+        batches: Different batches, taken in turn.
+    """
+
+    table_rows: int = 1_000_000
+    dim: int = 64
+    bags: int = 4096
+    per_bag: int = 20
+    images: int = 32
+    batches: int = 4
+
+
+FULL: Final = Sizes()
+QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8)
+"""For smoke tests: figures taken with these mean nothing."""

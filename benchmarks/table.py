@@ -1,0 +1,193 @@
+"""Table: the rows as they come in, with bars on a terminal and plain lines anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.fleet import LOCAL, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.report import Report
+from benchmarks.rows import Row
+
+_COLUMNS = {
+    OURS: "ours",
+    TORCH: "torch rpc",
+    OURS_TCP: "ours, TCP",
+    TORCH_TCP: "torch rpc, TCP",
+    LOCAL: "local",
+}
+
+
+_NARROW = 95
+"""Columns of a terminal below which the table leaves out the figures over TCP; their ratio stays."""
+_ROOMY = 130
+"""Columns of a terminal from which the spread finds room in the table."""
+
+
+class Display(Protocol):
+    """What a run needs in order to show how far it is."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Says what is being done besides measuring."""
+
+    def begin(self, row: Row) -> None:
+        """A row begins."""
+
+    def advance(self, row: Row, number: int) -> None:
+        """A round of it is over."""
+
+    def finish(self, report: Report) -> None:
+        """A row is done."""
+
+
+def display(console: Console, rows: int, rounds: int) -> Display:
+    """Bars and a growing table when the console is a terminal, and lines when it is not."""
+    return Growing(console, rows, rounds) if console.is_terminal else Lines(console, rows)
+
+
+class Growing:
+    """The table, growing, above two bars: rows, and rounds of the present one."""
+
+    def __init__(self, console: Console, rows: int, rounds: int) -> None:
+        self._reports: list[Report] = []
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._rounds = rounds
+        self._all = self._progress.add_task("rows", total=rows)
+        self._row = self._progress.add_task("", total=rounds, visible=False)
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The caller prints the table once more, whole.
+        self._reports.clear()
+        self._progress.update(self._row, visible=False)
+        self._live.__exit__(kind, error, trace)
+
+    def _render(self) -> Group:
+        if not self._reports:
+            return Group(self._progress)
+        return Group(table(self._reports, self._live.console.width), self._progress)
+
+    def say(self, text: str) -> None:
+        self._progress.reset(self._row, description=escape(text), total=None, visible=True)
+
+    def begin(self, row: Row) -> None:
+        self._progress.reset(self._row, description=row.name, total=self._rounds, visible=True)
+
+    def advance(self, row: Row, number: int) -> None:
+        self._progress.update(self._row, completed=number)
+
+    def finish(self, report: Report) -> None:
+        self._reports.append(report)
+        self._progress.advance(self._all)
+
+
+class Lines:
+    """A line per row, for logs and pipes."""
+
+    def __init__(self, console: Console, rows: int) -> None:
+        self._console = console
+        self._rows = rows
+        self._done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self._print(text)
+
+    def begin(self, row: Row) -> None:
+        pass
+
+    def advance(self, row: Row, number: int) -> None:
+        pass
+
+    def finish(self, report: Report) -> None:
+        self._done += 1
+        figures = [f"{name} {_number(report[side])}" for side, name in _COLUMNS.items() if report[side] is not None]
+        ratios = f"speedup {_number(report['speedup'])}, over TCP {_number(report['speedup_tcp'])}"
+        self._print(f"{self._done}/{self._rows} {report['name']}: {', '.join(figures)} {report['unit']}; {ratios}")
+        for column, error in report["errors"].items():
+            self._print(f"  ERROR {column}: {error}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def table(reports: Sequence[Report], width: int) -> Table:
+    """The rows as a table. Ratios are followed by the quarters of their rounds, if there is room, and by the target."""
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    made.add_column("row", no_wrap=True)
+    sides = [side for side in _COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP)]
+    for name in (_COLUMNS[side] for side in sides):
+        made.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    made.add_column("unit", no_wrap=True)
+    for name in ("speedup", "speedup,\nTCP"):
+        made.add_column(name, justify="right", no_wrap=True)
+    for report in reports:
+        made.add_row(
+            report["name"],
+            *(_cell(report, side) for side in sides),
+            report["unit"],
+            _ratio(report, "speedup", width >= _ROOMY),
+            _ratio(report, "speedup_tcp", width >= _ROOMY),
+        )
+    return made
+
+
+def remarks(report: Report) -> list[str]:
+    """What else is to be said of a row, in rich's markup."""
+    said = []
+    if "over_local" in report["target"]:
+        said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of purely local torch")
+    if "over_one_owner" in report["target"]:
+        said.append(f"{report['name']}: {_ratio(report, 'over_one_owner')} of the steps of one owner")
+    said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
+    return said
+
+
+def _cell(report: Report, side: str) -> str:
+    return "[red]error[/]" if side in report["errors"] else _number(report[side])
+
+
+def _ratio(report: Report, name: str, spread_too: bool = True) -> str:
+    figure, wanted, spread = report[name], report["target"].get(name), report["spread"][name]
+    if figure is None:
+        return "[red]none[/]" if wanted else "-"
+    text = f"{figure:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})" if spread_too else f"{figure:.2f}"
+    if wanted is None:
+        return text
+    sign, color = ("✓", "green") if report["reached"][name] else ("✗", "red")
+    return f"[{color}]{text} {sign} {'≤' if name == 'over_local' else '≥'} {wanted:g}[/]"
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

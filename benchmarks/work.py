@@ -1,0 +1,211 @@
+"""Work: what a trainer does in its turns, timed and checked. The same loops on every side.
+
+Results are checked while the work is timed, and the time of checking is taken out again: what remains is what the loop
+would have taken without it, the freeing of results included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.data import Batch
+
+
+class Mismatch(AssertionError):
+    """A result is not what it should be."""
+
+
+class Work(Protocol):
+    """One row's work on one side."""
+
+    def turn(self, count: int) -> float:
+        """Does `count` operations; returns their seconds.
+
+        Raises:
+            Mismatch: A result is wrong.
+        """
+
+    def result(self) -> dict[str, Tensor]:
+        """What shall equal the results of local torch."""
+
+
+class Calls:
+    """Empty calls, one after the other."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+
+    def turn(self, count: int) -> float:
+        call = self._call
+        began = perf_counter()
+        for _ in range(count):
+            if call() is not None:
+                raise Mismatch("an empty call returned something")
+        return perf_counter() - began
+
+    def result(self) -> dict[str, Tensor]:
+        return {}
+
+
+class AwaitedCalls:
+    """Empty calls, awaited one after the other in a running loop."""
+
+    def __init__(self, runner: asyncio.Runner, call: Callable[[], Awaitable[object]]) -> None:
+        self._runner = runner
+        self._call = call
+
+    def turn(self, count: int) -> float:
+        return self._runner.run(self._turn(count))
+
+    async def _turn(self, count: int) -> float:
+        call = self._call
+        began = perf_counter()
+        for _ in range(count):
+            if await call() is not None:
+                raise Mismatch("an empty call returned something")
+        return perf_counter() - began
+
+    def result(self) -> dict[str, Tensor]:
+        return {}
+
+
+class Bursts:
+    """Many small calls at once, and then the next as many.
+
+    Args:
+        burst: Calls `increment` with each number, all of them in flight together, and returns their results.
+        size: Calls at once.
+    """
+
+    def __init__(self, burst: Callable[[range], Sequence[int]], size: int) -> None:
+        self._burst = burst
+        self._size = size
+        self._first = 0
+
+    def turn(self, count: int) -> float:
+        seconds = 0.0
+        for _ in range(count):
+            numbers = range(self._first, self._first + self._size)
+            began = perf_counter()
+            results = self._burst(numbers)
+            seconds += perf_counter() - began
+            if list(results) != [number + 1 for number in numbers]:
+                raise Mismatch("calls in flight got wrong results, or one another's")
+            self._first += self._size
+        return seconds
+
+    def result(self) -> dict[str, Tensor]:
+        return {}
+
+
+class Echoes:
+    """A tensor there and back; every single echo is compared bit by bit.
+
+    Args:
+        echo: Sends a tensor there and back.
+        size: Its bytes.
+    """
+
+    def __init__(self, echo: Callable[[Tensor], Tensor], size: int) -> None:
+        self._echo = echo
+        # Integers of random bits: floats would hide differences between NaNs.
+        generator = torch.Generator().manual_seed(size)
+        self._payload = torch.randint(-(1 << 31), 1 << 31, (size // 4,), dtype=torch.int32, generator=generator)
+        self._sent = 0
+
+    def turn(self, count: int) -> float:
+        unpaid = 0.0
+        began = perf_counter()
+        for _ in range(count):
+            echoed = self._echo(self._payload)
+            checking = perf_counter()
+            self._check(echoed)
+            self._change()
+            unpaid += perf_counter() - checking
+            del echoed
+        return perf_counter() - began - unpaid
+
+    def _check(self, echoed: Tensor) -> None:
+        if echoed.dtype != torch.int32 or not torch.equal(echoed, self._payload):
+            raise Mismatch(f"the echo of {4 * len(self._payload)} bytes came back changed")
+
+    def _change(self) -> None:
+        # No two echoes in a row are equal, so that what was left in a reused buffer is never taken for an answer.
+        self._sent += 1
+        self._payload[self._sent * 997 % len(self._payload)] += 1
+        self._payload[-1] += 1
+
+    def result(self) -> dict[str, Tensor]:
+        return {}
+
+
+class Forwards:
+    """Forwards of batches in turn, without gradients.
+
+    Args:
+        forward: The forward.
+        batches: Its inputs; the second of each pair is not used.
+    """
+
+    def __init__(self, forward: Callable[[Tensor], Tensor], batches: Sequence[Batch]) -> None:
+        self._forward = forward
+        self._batches = batches
+        self._outputs: dict[int, Tensor] = {}
+        self._done = 0
+
+    def turn(self, count: int) -> float:
+        unpaid = 0.0
+        began = perf_counter()
+        for _ in range(count):
+            place = self._done % len(self._batches)
+            output = self._forward(self._batches[place][0])
+            checking = perf_counter()
+            self._done += 1
+            # The first output of each batch is compared with that of local torch, all later ones with the first.
+            first = self._outputs.setdefault(place, output.detach().clone())
+            if not torch.equal(first, output):
+                raise Mismatch("the same forward gave two different outputs")
+            unpaid += perf_counter() - checking
+            del output
+        return perf_counter() - began - unpaid
+
+    def result(self) -> dict[str, Tensor]:
+        self.turn(len(self._batches))
+        return {f"output {place}": self._outputs[place] for place in sorted(self._outputs)}
+
+
+class Steps:
+    """Full steps of training on batches in turn; all losses are kept.
+
+    Args:
+        step: One step; returns its loss.
+        batches: Inputs and targets.
+        parameters: Reads the parameters, or part of them, to be compared at the end.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[Tensor, Tensor], Tensor],
+        batches: Sequence[Batch],
+        parameters: Callable[[], dict[str, Tensor]],
+    ) -> None:
+        self._step = step
+        self._batches = batches
+        self._parameters = parameters
+        self._losses: list[float] = []
+
+    def turn(self, count: int) -> float:
+        began = perf_counter()
+        for _ in range(count):
+            loss = self._step(*self._batches[len(self._losses) % len(self._batches)])
+            self._losses.append(loss.item())
+        return perf_counter() - began
+
+    def result(self) -> dict[str, Tensor]:
+        return {"losses": torch.tensor(self._losses), **self._parameters()}

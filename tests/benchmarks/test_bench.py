@@ -1,0 +1,151 @@
+"""The benchmarks work: real processes, checked results, files of the promised form, and nobody left. No timings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from benchmarks import figures
+from benchmarks.harness import difference
+from benchmarks.rows import ROWS, choose
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "BENCH_TEST_MARK"
+"""In the environment of every process that a test starts, and so of all their children."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def left(mark: str) -> list[psutil.Process]:
+    """Processes that carry the mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for something that nobody announces."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `python -m MODULE ARGUMENTS`; ends what is left of it."""
+    with ExitStack() as stack:
+
+        def begin(module: str, *arguments: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, "--quick", "--out", str(tmp_path / "out"), *arguments],
+                cwd=ROOT,
+                env=os.environ | {MARK: str(tmp_path)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            return stack.enter_context(process)
+
+        yield begin
+        for process in left(str(tmp_path)):
+            process.kill()
+
+
+def test_two_rows(start: Start, tmp_path: Path) -> None:
+    process = start("benchmarks", "--rows", "echo_4B,rnn_step", "--rounds", "2")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    assert "echo_4B" in output
+    report = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert report["machine"]["torch"] == torch.__version__
+    assert [row["name"] for row in report["rows"]] == ["echo_4B", "rnn_step"]
+    for row in report["rows"]:
+        assert not row["errors"]
+        assert row["unit"] in ("us", "ms")
+        assert row["rounds"] == 2
+        for name in ("ours", "ours_tcp", "torch_rpc", "torch_rpc_tcp", "speedup", "speedup_tcp"):
+            assert row[name] > 0
+        assert row["spread"]["speedup"]["min"] <= row["speedup"] <= row["spread"]["speedup"]["max"]
+    assert report["rows"][0]["local"] is None
+    assert report["rows"][1]["local"] > 0
+    assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert "| echo_4B | us |" in figures.block(report)
+    assert not left(str(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_a_signal_leaves_nobody(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process = start("benchmarks", "--rows", "empty_call", "--rounds", "1000")
+    # The owner and the trainer of each of four sides, beside the harness itself.
+    wait_until(lambda: len(left(str(tmp_path))) == 9)
+    process.send_signal(number)
+    process.communicate()
+    if number == signal.SIGKILL:
+        wait_until(lambda: not left(str(tmp_path)))
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+    assert not left(str(tmp_path))
+
+
+def test_scale(start: Start, tmp_path: Path) -> None:
+    process = start("benchmarks.scale", "--series", "sessions")
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    report = json.loads((tmp_path / "out" / "bench-scale.json").read_text())
+    assert [series["name"] for series in report["series"]] == ["sessions_idle", "sessions_active"]
+    assert all(point["ms"] > 0 for series in report["series"] for point in series["points"])
+    assert "idle_session_kib" in report["memory"]
+    assert (tmp_path / "out" / "bench-scale.png").read_bytes().startswith(b"\x89PNG")
+    assert not left(str(tmp_path))
+
+
+def test_rows_are_those_that_were_promised() -> None:
+    assert [row.name for row in ROWS] == [
+        *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
+        *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "rnn_step", "trainers_4", "owners_2"),
+    ]
+    assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
+    with pytest.raises(ValueError, match="no row"):
+        choose(["nothing"])
+
+
+def test_a_difference_is_told() -> None:
+    right = {"weight": torch.ones(3), "losses": torch.zeros(2)}
+    assert not difference(dict(right), right)
+    assert "weight" in difference(right | {"weight": torch.tensor([1.0, 1.0, 1.001])}, right)
+    assert "weight" in difference(right | {"weight": torch.tensor([1.0, 1.0, torch.nan])}, right)
+    assert "shape" in difference(right | {"losses": torch.zeros(3)}, right)
+    assert "instead of" in difference({"weight": torch.ones(3)}, right)
+
+
+def test_figures_go_between_the_markers(tmp_path: Path) -> None:
+    readme, source = tmp_path / "README.md", tmp_path / "bench.json"
+    readme.write_text(f"before\n{figures.BEGIN}\nold\n{figures.END}\nafter\n")
+    machine = {"cpu": "x", "cores": 2, "memory_gib": 4, "kernel": "k", "python": "3.11", "torch": "2", "grpcio": "1"}
+    machine |= {"torch_threads": 1, "load_before": 0.1}
+    source.write_text(json.dumps({"machine": machine, "seconds": 1, "quick": False, "rows": []}))
+    figures.rewrite(source, readme)
+    figures.rewrite(source, readme)
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n")
+    assert "old" not in text
+    assert text.count("Measured on") == 1
+    readme.write_text("no markers")
+    with pytest.raises(ValueError, match="no block"):
+        figures.rewrite(source, readme)
