@@ -179,7 +179,7 @@ def _reference(entrant: Entrant) -> str:
 def _result(entrant: Entrant, scratch: Path) -> dict[str, Tensor]:
     paths = [scratch / f"{entrant.column}-{number}.pt" for number in range(entrant.fleet.trainers)]
     entrant.fleet.ask_each([{"do": "result", "row": entrant.row.name, "path": str(path)} for path in paths])
-    parts: list[dict[str, Any]] = [torch.load(path) for path in paths]
+    parts: list[dict[str, Any]] = [torch.load(path, weights_only=True) for path in paths]
     for path in paths:
         path.unlink()
     merged = {key: value for part in parts for key, value in part.items()}

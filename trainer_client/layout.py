@@ -93,7 +93,7 @@ def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
         if isinstance(whole, Mapping) and isinstance(whole["state"], Mapping):
             return [len(group["params"]) for group in whole["param_groups"]]
     except (TypeError, KeyError):
-        pass
+        pass  # something else than groups stands there: said below, in our own words
     raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups', as torch makes it")
 
 

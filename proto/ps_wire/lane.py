@@ -11,7 +11,6 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -55,7 +54,6 @@ class LaneConnection:
         self._view = SegmentView(max_segment_bytes, self._free_later)
         self._rest = bytearray()
         self._arrived: deque[Packet] = deque()
-        self._listener: Callable[[Packet], None] | None = None
         self._receiver: asyncio.Future[None] | None = None
         self._freed: deque[int] = deque()
         self._freeing = False
