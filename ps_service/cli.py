@@ -25,7 +25,7 @@ from ps_service.rpc import probe
 from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
 from ps_wire.errors import UnavailableError
-from ps_wire.limits import Limits
+from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 
 _log = logging.getLogger("ps_service.cli")
 
@@ -68,6 +68,7 @@ def serve(
     max_in_flight: Annotated[int | None, typer.Option(help=_field("max_in_flight"))] = None,
     lease_seconds: Annotated[float | None, typer.Option(help=_field("lease_seconds"))] = None,
     drain_seconds: Annotated[float | None, typer.Option(help=_field("drain_seconds"))] = None,
+    lane: Annotated[bool | None, typer.Option("--lane/--no-lane", help=_field("lane"))] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help=_field("insecure"))] = None,
     log_level: Annotated[str | None, typer.Option(help=_field("log_level"))] = None,
     log_format: Annotated[str | None, typer.Option(help=_field("log_format"))] = None,
@@ -91,6 +92,7 @@ def serve(
         max_in_flight=max_in_flight,
         lease_seconds=lease_seconds,
         drain_seconds=drain_seconds,
+        lane=lane,
         insecure=insecure,
         log_level=log_level,
         log_format=log_format,
@@ -145,7 +147,12 @@ def _engine(settings: OwnerConfig) -> Engine:
         name=settings.name,
         allowlist=AllowList.importing(settings.imports),
         device=torch.device(settings.device),
-        limits=Limits(settings.max_message_bytes, settings.max_in_flight, settings.lease_seconds),
+        limits=Limits(
+            settings.max_message_bytes,
+            settings.max_in_flight,
+            settings.lease_seconds,
+            MAX_SEGMENT_BYTES if settings.lane else 0,
+        ),
         threads=settings.threads,
     )
 

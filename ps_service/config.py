@@ -47,6 +47,7 @@ class OwnerConfig(BaseSettings):
     max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")
     lease_seconds: FiniteFloat = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
     drain_seconds: FiniteFloat = Field(30.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    lane: bool = Field(True, description="Offer trainers of this host a lane of shared memory beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")

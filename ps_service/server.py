@@ -72,6 +72,8 @@ class Server:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
+        if self.engine.limits.max_segment_bytes:
+            self.servicer.lanes.open()
         self._sweeper = asyncio.create_task(self._sweep())
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -101,6 +103,7 @@ class Server:
                 await self._sweeper
         if self._server is not None:
             await self._server.stop(0)
+        await self.servicer.lanes.close()
         self.servicer.close()
         await asyncio.to_thread(self.engine.close)
 

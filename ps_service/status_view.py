@@ -44,6 +44,7 @@ def _numbers(status: StatusReply) -> Table:
         ("parameters", f"{status.parameters:,}"),
         ("bytes hosted", size(status.bytes)),
         ("sessions", f"{status.sessions} ({status.connected_sessions} connected)"),
+        ("same-host lanes", f"{status.lanes} ({size(status.shared_bytes)} shared)"),
         ("contexts open", f"{status.contexts}"),
         ("requests in flight", f"{status.requests_in_flight}"),
         ("answers kept", f"{status.kept_answers}"),

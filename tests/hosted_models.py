@@ -53,11 +53,11 @@ class Counter:
             self.value += amount
             return self.value
 
-    @remote
+    @remote(quick=True)
     def get(self) -> int:
         return self.value
 
-    @remote
+    @remote(quick=True)
     def echo(self, *args: Any, **kwargs: Any) -> Any:
         return (args, kwargs) if kwargs else (args[0] if len(args) == 1 else args)
 

@@ -61,9 +61,11 @@ def test_everything_public_has_a_docstring(path: Path) -> None:
 
 
 def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """Classes and functions of a module whose names do not begin with an underscore."""
+    """Classes and functions of a module whose names do not begin with an underscore, but not their overloads."""
     for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if not node.name.startswith("_") and "overload" not in map(ast.unparse, node.decorator_list):
             yield node
 
 

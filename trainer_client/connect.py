@@ -62,6 +62,7 @@ def connect(
     timeout: float | None = 60.0,
     connect_timeout: float = 30.0,
     reconnect_timeout: float = 60.0,
+    lane: bool = True,
 ) -> Connecting:
     """Connects a trainer to one or more owners.
 
@@ -73,6 +74,7 @@ def connect(
         timeout: Seconds a call may take when it says nothing else; None waits for ever.
         connect_timeout: Seconds to wait for an owner that is not there yet.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
+        lane: Whether to use shared memory with an owner on the same host, when it offers that.
 
     Raises:
         InvalidArgumentError: No address was given.
@@ -81,4 +83,4 @@ def connect(
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")
     connectors = [GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners]
-    return Connecting(connectors, Settings(timeout, connect_timeout, reconnect_timeout))
+    return Connecting(connectors, Settings(timeout, connect_timeout, reconnect_timeout, lane))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ps_wire.errors import PsError
 from ps_wire.payload import Buffer
-from ps_wire.v1.frames_pb2 import Frame, Reply, Request
+from ps_wire.v1.frames_pb2 import Frame, Reply
 
 Done = Callable[[Reply | None, Buffer | None, PsError | None], None]
 """Called on the loop with a reply and its payload, or with an error."""
@@ -17,7 +17,7 @@ class Exchange:
     """One request.
 
     Args:
-        request: The message.
+        frame: The request in its frame.
         chunks: Its payload, which must not change until the answer is there: it may be sent again.
         nbytes: Length of the payload.
         timeout: Seconds the caller will wait, or None.
@@ -28,12 +28,12 @@ class Exchange:
         finished: Whether nobody waits for it any more.
     """
 
-    __slots__ = ("_done", "_timer", "chunks", "finished", "nbytes", "number", "request", "timeout")
+    __slots__ = ("_done", "_timer", "chunks", "finished", "frame", "nbytes", "number", "timeout")
 
     def __init__(
-        self, request: Request, chunks: Sequence[memoryview], nbytes: int, timeout: float | None, done: Done
+        self, frame: Frame, chunks: Sequence[memoryview], nbytes: int, timeout: float | None, done: Done
     ) -> None:
-        self.request = request
+        self.frame = frame
         self.chunks = chunks
         self.nbytes = nbytes
         self.timeout = timeout
@@ -45,11 +45,7 @@ class Exchange:
     @property
     def operation(self) -> str:
         """Name of what is asked for."""
-        return self.request.WhichOneof("operation") or ""
-
-    def frame(self) -> Frame:
-        """The frame that carries it."""
-        return Frame(number=self.number, request=self.request)
+        return self.frame.request.WhichOneof("operation") or ""
 
     def expire_with(self, loop: asyncio.AbstractEventLoop, expired: Callable[[Exchange], None]) -> None:
         """Has `expired` called when the time is up."""

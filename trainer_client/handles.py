@@ -13,7 +13,7 @@ from ps_wire.errors import ForeignHandleError, InvalidArgumentError, UnknownName
 from ps_wire.payload import PayloadReader, PayloadWriter
 from ps_wire.refs import Ref
 from ps_wire.trees import mapped
-from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import (
     CallRequest,
     FetchRequest,
@@ -190,8 +190,14 @@ class RemoteObject(RRef):
     def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
         payload = PayloadWriter()
         encoder = Encoder(payload, self._handle_of)
-        request = CallRequest(target=self.ref.to_message(), method=method, training=self.training, keep=keep)
-        encoder.encode_into(request.args, args)
+        frame = Frame()
+        request = frame.request.call
+        request.target.owner, request.target.object_id, _ = self.ref
+        request.method = method
+        request.training = self.training
+        request.keep = keep
+        if args:
+            encoder.encode_into(request.args, args)
         if kwargs:
             encoder.encode_into(request.kwargs, dict(kwargs))
         recorded = None if keep else self._record(request, encoder)
@@ -204,7 +210,7 @@ class RemoteObject(RRef):
                 return self._read(reply.call.result, answer)
             return self._receive(recorded, reply.call.result, answer)
 
-        return submit(self.session, Request(call=request), payload, finish, self._timeout)
+        return submit(self.session, frame, payload, finish, self._timeout)
 
     def _handle_of(self, value: Any) -> Ref | None:
         if not isinstance(value, RRef):

@@ -13,6 +13,7 @@ from ps_wire.assembler import Assembler, Message
 from ps_wire.connection import Connection, ConnectionBroken, Connector
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
 from ps_wire.frames import Packet
+from ps_wire.hosts import host_id
 from ps_wire.outbox import Outbox
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
 from trainer_client.settings import Settings
@@ -109,6 +110,10 @@ class Link:
             try:
                 async with asyncio.timeout(patience):
                     welcome = await self._greet(connection)
+                    lane = await self._lane(welcome)
+                if lane is not None:
+                    await connection.close()
+                    connection, welcome = lane
                 await self._converse(connection, welcome)
             finally:
                 await connection.close()
@@ -118,8 +123,33 @@ class Link:
             return "it does not answer"
         return "the owner closed the stream"
 
-    async def _greet(self, connection: Connection) -> Welcome:
-        await connection.send(Packet(Frame(hello=self._listener.hello())))
+    async def _lane(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
+        """A same-host lane on which the session goes on, if there is one."""
+        if not self._settings.lane or not welcome.HasField("lane"):
+            return None
+        try:
+            connection = await self._connector.connect_lane(welcome.lane, welcome.max_message_bytes)
+            if connection is None:
+                return None
+            try:
+                resumed = await self._greet(connection, welcome)
+            except BaseException:
+                await connection.close()
+                raise
+        except (ConnectionBroken, PsError) as error:
+            _log.info("no lane to %s, the stream will do: %s", self._connector.address, error)
+            return None
+        # What the first stream said still counts: it may have told that the session was lost.
+        resumed.resumed = welcome.resumed
+        return connection, resumed
+
+    async def _greet(self, connection: Connection, door: Welcome | None = None) -> Welcome:
+        hello = self._listener.hello()
+        hello.host = host_id() if self._settings.lane else ""
+        if door is not None:
+            hello.incarnation = door.incarnation
+            hello.lane_token = door.lane.token
+        await connection.send(Packet(Frame(hello=hello)))
         first = await connection.receive()
         if first is None:
             raise ConnectionBroken("the owner closed the stream at once")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ps_wire.errors import PsError
 from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
-from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.exchange import Exchange
 from trainer_client.pending import Pending
 from trainer_client.session import Session
@@ -20,7 +20,7 @@ DEFAULT = -1.0
 
 def submit(
     session: Session,
-    request: Request,
+    request: Request | Frame,
     payload: PayloadWriter | None,
     finish: Callable[[Reply, PayloadReader], T],
     timeout: float | None = DEFAULT,
@@ -29,7 +29,7 @@ def submit(
 
     Args:
         session: To whose owner.
-        request: The message.
+        request: The message; or a frame that holds it already, which spares a hot path a copy.
         payload: The tensor bytes beside it.
         finish: Makes the result of the reply, in the thread that waits for it.
         timeout: Seconds the call may take; None for ever.
@@ -46,7 +46,8 @@ def submit(
 
     chunks, nbytes = (payload.chunks, payload.nbytes) if payload is not None else ([], 0)
     seconds = session.settings.timeout if timeout == DEFAULT else timeout
-    exchange = Exchange(request, chunks, nbytes, seconds, done)
+    frame = request if isinstance(request, Frame) else Frame(request=request)
+    exchange = Exchange(frame, chunks, nbytes, seconds, done)
     pending: Pending[T] = Pending(session.loop, lambda: session.cancel(exchange))
     session.submit(exchange)
     return pending

@@ -183,7 +183,7 @@ class Session:
                 f"the request has {exchange.nbytes:,} bytes of tensors; owner {self.owner!r} takes {limit:,}. "
                 "Send them in smaller pieces, or raise max_message_bytes there"
             )
-        size = exchange.request.ByteSize()
+        size = exchange.frame.ByteSize()
         if size > MAX_FRAME_BYTES:
             return TooLargeError(
                 f"the request has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
@@ -193,18 +193,18 @@ class Session:
 
     def _send(self, exchange: Exchange) -> None:
         self._last_number += 1
-        exchange.number = self._last_number
+        exchange.number = exchange.frame.number = self._last_number
         self._unanswered[exchange.number] = exchange
         if exchange.timeout is not None:
-            exchange.request.timeout_seconds = exchange.timeout
+            exchange.frame.request.timeout_seconds = exchange.timeout
         if self._confirmed:
-            exchange.request.confirmed.extend(self._confirmed)
+            exchange.frame.request.confirmed.extend(self._confirmed)
             self._confirmed.clear()
         if self._outbox is not None:
             self._put(exchange, self._outbox)
 
     def _put(self, exchange: Exchange, outbox: Outbox) -> None:
-        outbox.put(exchange.frame(), exchange.chunks, exchange.nbytes)
+        outbox.put(exchange.frame, exchange.chunks, exchange.nbytes)
 
     def _send_waiting(self) -> None:
         while self._waiting and self._welcome and len(self._unanswered) < self._welcome.max_in_flight:
@@ -270,8 +270,8 @@ class Session:
         if not self._released or self._closed is not None:
             return
         object_ids = [self._released.popleft() for _ in range(len(self._released))]
-        request = Request(release=ReleaseRequest(object_ids=object_ids))
-        self._submit(Exchange(request, (), 0, None, _ignore))
+        frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
+        self._submit(Exchange(frame, (), 0, None, _ignore))
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:

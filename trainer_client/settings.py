@@ -13,8 +13,10 @@ class Settings:
         timeout: How long a call may take when it says nothing else; None waits for ever.
         connect_timeout: How long the first connection to an owner may take.
         reconnect_timeout: How long a broken stream is tried to be opened again before the session is given up.
+        lane: Whether to use a same-host lane where an owner offers one.
     """
 
     timeout: float | None = 60.0
     connect_timeout: float = 30.0
     reconnect_timeout: float = 60.0
+    lane: bool = True

@@ -8,7 +8,7 @@ import numpy as np
 
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.frames import Packet
-from ps_wire.payload import Buffer, joined
+from ps_wire.payload import Buffer, whole
 from ps_wire.v1.frames_pb2 import Frame
 
 
@@ -78,7 +78,7 @@ class Assembler:
         if announced > self._limit or held + announced > 2 * self._limit:
             return self._refuse(packet, announced - arrived)
         if arrived == announced:
-            return Message(packet.frame, joined(packet.payload, arrived))
+            return Message(packet.frame, whole(packet.payload, arrived))
         partial = self._partial[number] = _Partial(packet.frame)
         partial.add(packet.payload)
         return None

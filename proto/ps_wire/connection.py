@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ps_wire.frames import Packet
+from ps_wire.v1.frames_pb2 import LaneOffer
 
 
 class ConnectionBroken(Exception):
@@ -19,6 +20,20 @@ class Connection(Protocol):
 
     One task may send and one may receive at a time. A packet that was sent may still be lost with the connection.
     """
+
+    @property
+    def part_bytes(self) -> int:
+        """Largest payload a packet may have: larger messages are sent in parts, between which others may pass."""
+
+    def send_now(self, packet: Packet) -> bool:
+        """Hands a packet over without waiting, if this connection can do that at all, and at this moment.
+
+        Returns:
+            Whether it was handed over; if not, it must be sent with `send`.
+
+        Raises:
+            ConnectionBroken: It cannot arrive any more.
+        """
 
     async def send(self, packet: Packet) -> None:
         """Hands a packet over; waits while the other side is slow.
@@ -50,6 +65,13 @@ class Connector(Protocol):
 
         Raises:
             ConnectionBroken: There is nobody at the address, or the way is closed.
+        """
+
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> Connection | None:
+        """Opens a same-host lane that an owner has offered, or returns None if this connector has none.
+
+        Raises:
+            ConnectionBroken: The lane cannot be had.
         """
 
     async def close(self) -> None:

@@ -47,6 +47,9 @@ class LaneConnection:
         max_segment_bytes: How much shared memory each direction may use.
     """
 
+    part_bytes: Final = 1 << 62
+    """Payloads are not cut: what lies in a segment stands in nobody's way."""
+
     def __init__(self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._max_message_bytes = max_message_bytes
@@ -63,6 +66,16 @@ class LaneConnection:
 
     async def send(self, packet: Packet) -> None:
         await self._socket.drained.wait()
+        self._send(packet)
+
+    def send_now(self, packet: Packet) -> bool:
+        # While the other side is slow, messages wait in the outbox, where they can still be counted.
+        if not self._socket.drained.is_set():
+            return False
+        self._send(packet)
+        return True
+
+    def _send(self, packet: Packet) -> None:
         frame = packet.frame.SerializeToString()
         nbytes = packet.nbytes
         segment = self._pool.take(nbytes) if nbytes > INLINE_BYTES else None

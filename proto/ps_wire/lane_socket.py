@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,6 +17,16 @@ Piece = bytes | bytearray | memoryview
 _READ_BYTES: Final = 256 * 1024
 _MAX_DESCRIPTORS: Final = 16
 _PIECES_PER_CALL: Final = 64
+
+
+class _Buffers(threading.local):
+    """What is read is used up before the next read: one buffer serves all the sockets of an event loop's thread."""
+
+    def __init__(self) -> None:
+        self.own = bytearray(_READ_BYTES)
+
+
+_buffers = _Buffers()
 
 
 class LaneSocket:
@@ -44,7 +55,7 @@ class LaneSocket:
         self._loop = asyncio.get_running_loop()
         self._on_bytes = on_bytes
         self._on_broken = on_broken
-        self._buffer = bytearray(_READ_BYTES)
+        self._buffer = _buffers.own
         self._unsent: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
         self._loop.add_reader(sock.fileno(), self._read)

@@ -16,6 +16,9 @@ MAX_FRAME_BYTES: Final = 64 * MIB
 MAX_DEPTH: Final = 24
 """Deepest nesting of lists, tuples and dicts. Each level costs three of the hundred that protobuf allows."""
 
+MAX_SEGMENT_BYTES: Final = 512 * MIB
+"""Shared memory of one direction of a same-host lane; it is only used as far as messages need it."""
+
 PROTOCOL: Final = 1
 """Version of the conversation, checked in the handshake."""
 
@@ -28,8 +31,10 @@ class Limits:
         max_message_bytes: Largest payload of one request or reply.
         max_in_flight: Requests of one session that may run or wait at once.
         lease_seconds: How long a session outlives its broken stream.
+        max_segment_bytes: How much shared memory each direction of a same-host lane may use; 0 offers no lane.
     """
 
     max_message_bytes: int = 1024 * MIB
     max_in_flight: int = 1024
     lease_seconds: float = 30.0
+    max_segment_bytes: int = MAX_SEGMENT_BYTES

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet, parse, serialize
+from ps_wire.limits import PART_BYTES
 
 
 class _Pipe:
@@ -46,6 +48,11 @@ class MemoryConnection:
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._incoming = incoming
         self._outgoing = outgoing
+
+    part_bytes: Final = PART_BYTES
+
+    def send_now(self, packet: Packet) -> bool:
+        return False
 
     async def send(self, packet: Packet) -> None:
         if self._outgoing.closed or self._incoming.closed:

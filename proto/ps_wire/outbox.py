@@ -6,16 +6,21 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from ps_wire.connection import Connection
+from ps_wire.connection import Connection, ConnectionBroken
 from ps_wire.frames import Packet
 from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Part
 
 
 class Outbox:
-    """Queues messages and writes them, one packet at a time, from the one task that runs `drain`."""
+    """Queues messages and writes them to a connection, one packet at a time, from the one task that runs `drain`.
+
+    Once that runs, a message of one packet goes out at once when nothing waits and the connection can take it.
+    """
 
     def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self._part_bytes = PART_BYTES
         self._waiting: deque[Iterator[Packet]] = deque()
         self._ready = asyncio.Event()
         self._idle = asyncio.Event()
@@ -26,10 +31,21 @@ class Outbox:
         """Queues a message; its payload must not change until it was sent."""
         if nbytes:
             frame.payload_bytes = nbytes
-        self._waiting.append(packets(frame, chunks))
+        if not self._waiting and nbytes <= self._part_bytes and self._sent_now(frame, chunks):
+            return
+        self._waiting.append(packets(frame, chunks, self._part_bytes))
         if not self._ended:
             self._idle.clear()
         self._ready.set()
+
+    def _sent_now(self, frame: Frame, chunks: Sequence[memoryview]) -> bool:
+        if self._connection is None or self._ended:
+            return False
+        try:
+            return self._connection.send_now(Packet(frame, tuple(chunks)))
+        except ConnectionBroken:
+            # Whoever reads from the connection notices too, and ends it.
+            return True
 
     async def drain(self, connection: Connection) -> None:
         """Writes what is queued, and what will be, until cancelled.
@@ -37,6 +53,7 @@ class Outbox:
         Raises:
             ConnectionBroken: The connection broke.
         """
+        self._connection, self._part_bytes = connection, connection.part_bytes
         try:
             while True:
                 while self._waiting:
@@ -59,9 +76,9 @@ class Outbox:
         await self._idle.wait()
 
 
-def packets(frame: Frame, chunks: Sequence[memoryview]) -> Iterator[Packet]:
+def packets(frame: Frame, chunks: Sequence[memoryview], part_bytes: int = PART_BYTES) -> Iterator[Packet]:
     """The packets of one message: its frame with the first part of the payload, then the other parts."""
-    parts = _parts(chunks)
+    parts = _parts(chunks, part_bytes)
     first = Packet(frame, next(parts, ()))
     offset = first.nbytes
     yield first
@@ -71,10 +88,10 @@ def packets(frame: Frame, chunks: Sequence[memoryview]) -> Iterator[Packet]:
         yield packet
 
 
-def _parts(chunks: Sequence[memoryview]) -> Iterator[tuple[memoryview, ...]]:
-    """Cuts and gathers chunks into parts of at most `PART_BYTES`."""
+def _parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[tuple[memoryview, ...]]:
+    """Cuts and gathers chunks into parts of at most so many bytes."""
     part: list[memoryview] = []
-    room = PART_BYTES
+    room = part_bytes
     for chunk in chunks:
         position = 0
         while position < len(chunk):
@@ -84,6 +101,6 @@ def _parts(chunks: Sequence[memoryview]) -> Iterator[tuple[memoryview, ...]]:
             room -= len(piece)
             if not room:
                 yield tuple(part)
-                part, room = [], PART_BYTES
+                part, room = [], part_bytes
     if part:
         yield tuple(part)

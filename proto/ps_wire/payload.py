@@ -65,6 +65,13 @@ class PayloadReader:
         return self._buffer[offset : offset + nbytes]
 
 
+def whole(chunks: Sequence[memoryview], nbytes: int) -> Buffer:
+    """Chunks as one writable buffer of `nbytes`; copied, unless they are one chunk that may be written to."""
+    if len(chunks) == 1 and not chunks[0].readonly:
+        return np.frombuffer(chunks[0], np.uint8)
+    return joined(chunks, nbytes)
+
+
 def joined(chunks: Sequence[memoryview], nbytes: int) -> Buffer:
     """A writable copy of chunks that lie apart, as one buffer of `nbytes`."""
     buffer = np.empty(nbytes, np.uint8)

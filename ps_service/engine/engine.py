@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +31,7 @@ class Engine:
         threads: Size of the compute pool; 0 chooses by the number of cores.
         incarnation: Changes with every start of the owner.
         draining: Whether the owner takes no new work.
+        lanes: Tells how many same-host lanes are open, and how many bytes of shared memory they use.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Engine:
     journal: Journal = field(default_factory=MemoryJournal)
     incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
     draining: bool = False
+    lanes: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     def __post_init__(self) -> None:
         self.registry = Registry(self.name)

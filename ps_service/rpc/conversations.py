@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from ps_service.engine.engine import Engine
-from ps_service.rpc.dispatch import answer, failure
+from ps_service.rpc.dispatch import failure, is_quick, perform
+from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
+from ps_service.rpc.jobs import Job
 from ps_service.state.journal import Answer
 from ps_service.state.sessions import Session
 from ps_wire.assembler import Message
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError
 from ps_wire.outbox import Outbox
-from ps_wire.v1.frames_pb2 import Frame, Reply
 
 _log = logging.getLogger("ps_service.conversations")
 
@@ -34,7 +36,10 @@ class Conversation:
         self.session = session
         self.outbox: Outbox | None = None
         self._engine = engine
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, Job] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._sending: set[asyncio.Task[None]] = set()
         self._stream: asyncio.Task[None] | None = None
 
     def interrupt(self) -> None:
@@ -66,14 +71,14 @@ class Conversation:
             return
         known = self._engine.journal.recall(trainer, number)
         if known is not None:
-            self._send(number, known)
+            self._send(known)
         elif message.error is not None:
-            self._send(number, failure(message.error))
+            self._send(failure(message.error, number))
         elif number in self.session.taken:
-            self._send(number, failure(SessionLostError(f"request {number} was answered and confirmed before")))
+            self._send(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
         elif len(self._running) >= self._engine.limits.max_in_flight:
             limit = self._engine.limits.max_in_flight
-            self._send(number, failure(OverloadedError(f"{limit} requests of this session are in flight already")))
+            self._send(failure(OverloadedError(f"{limit} requests of this session are in flight already"), number))
         else:
             self._start(number, message)
 
@@ -86,52 +91,71 @@ class Conversation:
     def cancel(self, number: int) -> None:
         """The trainer no longer waits for this request, and will not send it again."""
         self.session.taken.add(number)
-        task = self._running.get(number)
-        if task is not None:
-            task.cancel()
+        job = self._running.get(number)
+        if job is not None:
+            job.cancel()
 
     async def settled(self) -> None:
         """Waits until nothing is running."""
-        while self._running:
-            await asyncio.wait(list(self._running.values()))
+        await self._settled.wait()
 
     def end(self) -> None:
         """Cancels what is running; nobody will ask for it."""
-        for task in self._running.values():
-            task.cancel()
+        for job in list(self._running.values()):
+            job.cancel()
 
     def _start(self, number: int, message: Message) -> None:
-        operation = message.frame.request.WhichOneof("operation")
+        envelope = message.frame.request
+        operation = envelope.WhichOneof("operation")
         if operation is None:
-            self._send(number, failure(InvalidArgumentError("a request without an operation")))
+            self._send(failure(InvalidArgumentError("a request without an operation"), number))
             return
         if OPERATIONS[operation].mutates:
             # Others may run again when their answer is lost.
             self.session.taken.add(number)
-        task = asyncio.create_task(self._run(number, operation, message))
-        self._running[number] = task
-        task.add_done_callback(lambda _: self._running.pop(number, None))
+        request = getattr(envelope, operation)
+        exchange = Exchange(self._engine, self.session.trainer, message.payload)
+        if is_quick(self._engine, operation, request, message.payload):
+            self._finish(operation, number, perform(exchange, operation, request, number))
+            return
+        job = Job(number, exchange, operation, request, envelope.timeout_seconds, self._finished)
+        self._running[number] = job
+        self._engine.counters.running += 1
+        self._settled.clear()
+        job.start()
 
-    async def _run(self, number: int, operation: str, message: Message) -> None:
-        request = message.frame.request
-        trainer = self.session.trainer
-        result = await answer(
-            self._engine, trainer, operation, getattr(request, operation), message.payload, request.timeout_seconds
-        )
+    def _finished(self, job: Job, result: Answer) -> None:
+        del self._running[job.number]
+        self._engine.counters.running -= 1
+        if not self._running:
+            self._settled.set()
+        self._finish(job.operation, job.number, result)
+
+    def _finish(self, operation: str, number: int, result: Answer) -> None:
+        journal = self._engine.journal
         if self.session.ended:
-            self._engine.registry.revoke(trainer, result.granted)
+            self._engine.registry.revoke(self.session.trainer, result.granted)
             return
         if OPERATIONS[operation].mutates:
-            await self._engine.journal.record(trainer, number, result)
-        self._send(number, result)
+            journal.record(self.session.trainer, number, result)
+        if journal.instant or not OPERATIONS[operation].mutates:
+            self._send(result)
+        else:
+            self._later(self._send_when_durable(result))
 
-    def _send(self, number: int, result: Answer) -> None:
+    async def _send_when_durable(self, result: Answer) -> None:
+        await self._engine.journal.flushed()
+        self._send(result)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def _send(self, result: Answer) -> None:
         # Without a stream the answer waits in the journal until the trainer is back and asks again.
         if self.outbox is not None:
-            # Not the journal's own message: sending fills in the frame.
-            reply = Reply()
-            reply.CopyFrom(result.reply)
-            self.outbox.put(Frame(number=number, reply=reply), result.chunks, result.nbytes)
+            self.outbox.put(result.frame, result.chunks, result.nbytes)
 
 
 class Conversations:

@@ -1,4 +1,4 @@
-"""Dispatch: runs a handler, with its deadline, and turns whatever happens into an answer."""
+"""Dispatch: runs a handler and turns whatever happens into an answer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
+from ps_service.engine import calling
 from ps_service.engine.engine import Engine
 from ps_service.rpc.exchange import Exchange
-from ps_service.rpc.handlers import OPERATIONS, Operation
+from ps_service.rpc.handlers import OPERATIONS
 from ps_service.state.journal import Answer
 from ps_wire import errors
 from ps_wire.errors import (
@@ -26,9 +27,13 @@ from ps_wire.errors import (
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.marks import name_of
 from ps_wire.payload import Buffer
-from ps_wire.v1.frames_pb2 import Reply
+from ps_wire.refs import Ref
+from ps_wire.v1.frames_pb2 import Frame
 
 _log = logging.getLogger("ps_service.dispatch")
+
+_QUICK_BYTES: Final = 64 * 1024
+"""Calls with larger arguments go to a thread, whatever they do."""
 
 _LONGEST_TEXT: Final = 64 * 1024
 """Characters of an exception's message or traceback that are told to the caller: they share one frame."""
@@ -43,7 +48,7 @@ async def answer(
     timeout_seconds: float = 0.0,
     inline: bool = False,
 ) -> Answer:
-    """Runs one operation and returns its answer, which may be an error. Never raises.
+    """Runs one operation, in a thread if it takes time, and returns its answer, which may be an error. Never raises.
 
     Args:
         engine: The owner.
@@ -55,73 +60,100 @@ async def answer(
         inline: Whether tensor bytes go into the reply's message.
     """
     exchange = Exchange(engine, trainer, payload, inline)
-    started = time.monotonic()
-    deadline = asyncio.timeout(timeout_seconds or None)
+    if is_quick(engine, operation, request, payload):
+        return perform(exchange, operation, request)
+    started = time.perf_counter()
     engine.counters.running += 1
     try:
-        async with deadline:
-            reply = await _run(exchange, operation, request)
-        _check_size(exchange, reply)
-        result = Answer(reply, exchange.written.chunks, exchange.written.nbytes, exchange.granted)
+        async with asyncio.timeout(timeout_seconds or None):
+            return await engine.compute.run(lambda: perform(exchange, operation, request))
+    except TimeoutError:
+        abandon(exchange, operation, started)
+        return too_late(operation, timeout_seconds)
     except asyncio.CancelledError:
-        exchange.give_back()
-        result = failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"))
-    except Exception as error:
-        exchange.give_back()
-        late = f"{operation} was not finished within {timeout_seconds:g} s"
-        result = failure(DeadlineExceededError(late) if deadline.expired() else _explain(error, operation))
+        abandon(exchange, operation, started)
+        return cancelled()
     finally:
         engine.counters.running -= 1
-    engine.counters.count(operation, time.monotonic() - started, failed=result.reply.HasField("error"))
+
+
+def perform(exchange: Exchange, operation: str, request: Any, number: int = 0) -> Answer:
+    """Runs one operation here and now, and returns its answer. Never raises.
+
+    Args:
+        exchange: What it reads from and writes to.
+        operation: Name of the operation.
+        request: Its message.
+        number: Number of the request, for the answer's frame.
+    """
+    counters = exchange.engine.counters
+    started = time.perf_counter()
+    frame = Frame(number=number)
+    try:
+        rules = OPERATIONS[operation]
+        if exchange.engine.draining and rules.mutates:
+            raise UnavailableError(f"owner {exchange.engine.name!r} is shutting down and takes no new work")
+        slot = getattr(frame.reply, operation)
+        slot.SetInParent()
+        rules.handle(exchange, request, slot)
+        _check_size(exchange, frame)
+        result = Answer(frame, exchange.written.chunks, exchange.written.nbytes, exchange.granted)
+        failed = False
+    except BaseException as error:
+        # Even a SystemExit of hosted code is an answer, and ends nothing here.
+        result, failed = failure(_explain(error, operation), number), True
+    # A request that was given up has been counted then.
+    if not exchange.abandoned:
+        counters.count(operation, time.perf_counter() - started, failed)
+    if failed:
+        exchange.give_back()
     return result
 
 
-def failure(error: PsError) -> Answer:
-    """The answer that carries an error."""
-    return Answer(Reply(error=errors.to_message(error)), [], 0, [])
+def abandon(exchange: Exchange, operation: str, started: float) -> None:
+    """Nobody waits for an operation any more: it is counted as failed, and what it grants is taken back."""
+    exchange.engine.counters.count(operation, time.perf_counter() - started, failed=True)
+    exchange.give_back()
 
 
-async def _run(exchange: Exchange, operation: str, request: Any) -> Reply:
-    rules = OPERATIONS[operation]
-    if exchange.engine.draining and rules.mutates:
-        raise UnavailableError(f"owner {exchange.engine.name!r} is shutting down and takes no new work")
-    reply = Reply()
-    slot = getattr(reply, operation)
-    slot.SetInParent()
-    if rules.quick:
-        rules.handle(exchange, request, slot)
-        return reply
-    error = await exchange.engine.compute.run(lambda: _attempt(rules, exchange, request, slot))
-    if error is not None:
-        raise _Raised(error)
-    return reply
-
-
-def _attempt(rules: Operation, exchange: Exchange, request: Any, slot: Any) -> BaseException | None:
-    """Runs a handler, and returns what it raises: a SystemExit would end the event loop, a StopIteration be lost."""
+def is_quick(engine: Engine, operation: str, request: Any, payload: Buffer | None) -> bool:
+    """Whether an operation may run on the event loop: a hop to a thread would take longer than the work."""
+    if operation != "call":
+        return OPERATIONS[operation].quick
+    if payload is not None and len(payload) > _QUICK_BYTES:
+        return False
     try:
-        rules.handle(exchange, request, slot)
-    except BaseException as error:
-        return error
-    return None
+        return calling.is_quick(engine, engine.registry.find(Ref.from_message(request.target)), request.method)
+    except PsError:
+        # It will be refused, which does not take long.
+        return True
 
 
-class _Raised(Exception):
-    """Carries what a handler raised."""
+def failure(error: PsError, number: int = 0) -> Answer:
+    """The answer that carries an error."""
+    frame = Frame(number=number)
+    frame.reply.error.CopyFrom(errors.to_message(error))
+    return Answer(frame, [], 0, [])
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self.error = error
+
+def cancelled(number: int = 0) -> Answer:
+    """The answer to a request that its trainer has given up."""
+    return failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"), number)
 
 
-def _check_size(exchange: Exchange, reply: Reply) -> None:
+def too_late(operation: str, seconds: float, number: int = 0) -> Answer:
+    """The answer to a request whose time has run out."""
+    return failure(DeadlineExceededError(f"{operation} was not finished within {seconds:g} s"), number)
+
+
+def _check_size(exchange: Exchange, frame: Frame) -> None:
     limit = exchange.engine.limits.max_message_bytes
     if exchange.written.nbytes > limit:
         raise TooLargeError(
             f"the reply has {exchange.written.nbytes:,} bytes of tensors; the limit is {limit:,}. "
             "Ask for less at a time, or raise max_message_bytes on the owner"
         )
-    size = reply.ByteSize()
+    size = frame.ByteSize()
     if size > MAX_FRAME_BYTES:
         # It would break the stream, and again whenever it is sent again.
         raise TooLargeError(
@@ -131,8 +163,6 @@ def _check_size(exchange: Exchange, reply: Reply) -> None:
 
 
 def _explain(error: BaseException, operation: str) -> PsError:
-    if isinstance(error, _Raised):
-        error = error.error
     if isinstance(error, PsError):
         return error
     if OPERATIONS[operation].hosted:
@@ -146,9 +176,9 @@ def _explain(error: BaseException, operation: str) -> PsError:
 
 
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that starts where the owner's own code ends; none if a call did not get that far."""
+    """The part of a traceback that starts where the owner's own code ends."""
     rest = trace
-    while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith(("ps_service.", "concurrent.")):
+    while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith("ps_service."):
         rest = rest.tb_next
     return rest
 

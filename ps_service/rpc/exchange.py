@@ -91,6 +91,11 @@ class Exchange:
         """The trainer gives references back."""
         self.engine.registry.revoke(self.trainer, object_ids)
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody waits for the reply any more."""
+        return self._given_back
+
     def give_back(self) -> None:
         """Takes the granted references back: the reply will not be sent.
 

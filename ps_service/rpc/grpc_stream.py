@@ -8,7 +8,7 @@ import grpc
 
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
 
 OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
@@ -34,6 +34,11 @@ class GrpcStream:
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
         self._closed = False
+
+    part_bytes: Final = PART_BYTES
+
+    def send_now(self, packet: Packet) -> bool:
+        return False
 
     async def send(self, packet: Packet) -> None:
         if self._closed:

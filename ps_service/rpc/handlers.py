@@ -178,6 +178,7 @@ def status(exchange: Exchange, request: pb.StatusRequest, reply: pb.StatusReply)
     for name in ("parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers"):
         setattr(reply, name, getattr(now, name))
     reply.calls_per_second = now.calls_per_second
+    reply.lanes, reply.shared_bytes = exchange.engine.lanes()
     reply.requests_in_flight = exchange.engine.counters.running
     for each in now.objects:
         reply.objects.add(

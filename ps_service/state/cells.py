@@ -82,6 +82,10 @@ class Ledger:
                 cell = self._cells[parameter] = Cell()
             return cell
 
+    def is_calm(self, cells: Sequence[Cell]) -> bool:
+        """Whether reading these would not have to wait at this moment."""
+        return not any(cell.claimed for cell in cells)
+
     @contextmanager
     def reading(
         self, parameters: Sequence[Parameter], cells: Sequence[Cell], nested: bool = False

@@ -38,24 +38,32 @@ class Counters:
         self.running = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._counts: dict[str, OperationCount] = {}
-        # One (second, calls) pair per second of the window.
-        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
+        # Calls, errors and seconds by operation; lists, because they change with every call.
+        self._totals: dict[str, list[float]] = {}
+        # Second and calls, for each second of the window.
+        self._recent: deque[list[int]] = deque(maxlen=WINDOW_SECONDS + 1)
 
     def count(self, operation: str, seconds: float, failed: bool) -> None:
+        now = int(self._clock())
         with self._lock:
-            old = self._counts.get(operation, OperationCount())
-            self._counts[operation] = OperationCount(old.calls + 1, old.errors + failed, old.seconds + seconds)
-            now = int(self._clock())
+            totals = self._totals.get(operation)
+            if totals is None:
+                totals = self._totals[operation] = [0, 0, 0.0]
+            totals[0] += 1
+            totals[1] += failed
+            totals[2] += seconds
             if self._recent and self._recent[-1][0] == now:
-                self._recent[-1] = (now, self._recent[-1][1] + 1)
+                self._recent[-1][1] += 1
             else:
-                self._recent.append((now, 1))
+                self._recent.append([now, 1])
 
     def operations(self) -> dict[str, OperationCount]:
         """A snapshot by name of the operation."""
         with self._lock:
-            return dict(self._counts)
+            return {
+                name: OperationCount(int(calls), int(errors), seconds)
+                for name, (calls, errors, seconds) in self._totals.items()
+            }
 
     def calls_per_second(self) -> float:
         """Over the last ten whole seconds."""

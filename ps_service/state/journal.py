@@ -1,7 +1,7 @@
 """Journal: the answers of mutating requests, kept until their trainer has confirmed them.
 
-A trainer whose stream broke sends again what was not answered. What was answered is found here and not run twice. The
-interface is asynchronous so that a journal on disk can wait for its flush before an answer leaves.
+A trainer whose stream broke sends again what was not answered. What was answered is found here and not run twice. A
+journal on disk can have answers wait for its flush before they leave.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ps_wire.v1.frames_pb2 import Reply
+from ps_wire.v1.frames_pb2 import Frame, Reply
 
 
 @dataclass(slots=True)
@@ -18,23 +18,37 @@ class Answer:
     """A finished request.
 
     Attributes:
-        reply: The message.
+        frame: The reply in its frame.
         chunks: Its payload; the bytes do not change any more.
         nbytes: Length of the payload.
         granted: Ids of the objects to which the answer hands out a reference, one entry each.
     """
 
-    reply: Reply
+    frame: Frame
     chunks: list[memoryview]
     nbytes: int
     granted: list[str]
 
+    @property
+    def reply(self) -> Reply:
+        """The reply itself."""
+        return self.frame.reply
+
 
 class Journal(Protocol):
-    """Keeps answers by trainer and request number."""
+    """Keeps answers by trainer and request number.
 
-    async def record(self, trainer: bytes, number: int, answer: Answer) -> None:
-        """Keeps an answer. It may be sent once this returns."""
+    Attributes:
+        instant: Whether an answer may be sent as soon as it is recorded; if not, `flushed` must be awaited before.
+    """
+
+    instant: bool
+
+    def record(self, trainer: bytes, number: int, answer: Answer) -> None:
+        """Keeps an answer."""
+
+    async def flushed(self) -> None:
+        """Waits until everything recorded so far would survive what this journal is made to survive."""
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         """The answer, if it is kept."""
@@ -55,11 +69,16 @@ class Journal(Protocol):
 class MemoryJournal:
     """A journal that lives as long as the process."""
 
+    instant = True
+
     def __init__(self) -> None:
         self._answers: dict[bytes, dict[int, Answer]] = {}
 
-    async def record(self, trainer: bytes, number: int, answer: Answer) -> None:
+    def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         self._answers.setdefault(trainer, {})[number] = answer
+
+    async def flushed(self) -> None:
+        """There is nothing to wait for."""
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         return self._answers.get(trainer, {}).get(number)

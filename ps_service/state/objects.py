@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -30,6 +31,8 @@ class HostedObject:
         parameters: Its parameters by dotted name, if it is a module.
         cells: As many cells.
         skins: Private copies to run on, if it is a module.
+        is_layer: Whether it is made of nothing but modules of torch itself.
+        pace: How long its calls take, in seconds, on the average of late; infinite while that is not known.
         references: How many handles of all sessions refer to it.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
             Not kept alive by it.
@@ -42,6 +45,8 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = name_of(type(value))
         self.references = 0
+        self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
+        self.pace = math.inf
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
         self.skins: SkinPool | None = None
@@ -85,6 +90,10 @@ class HostedObject:
         found: Callable[..., Any] = function
         return found
 
+    def note_pace(self, seconds: float) -> None:
+        """A call took so long."""
+        self.pace = seconds if math.isinf(self.pace) else 0.8 * self.pace + 0.2 * seconds
+
     def methods(self) -> list[str]:
         """Names of the methods that trainers may call."""
         cls = type(self.value)
@@ -93,6 +102,11 @@ class HostedObject:
 
     def __str__(self) -> str:
         return f"{self.class_name} {self.name!r}" if self.name else f"an anonymous {self.class_name}"
+
+
+def _is_torch(module: nn.Module) -> bool:
+    # With hooks it runs code of others.
+    return type(module).__module__.startswith("torch.nn.") and not module._forward_hooks
 
 
 def _few(names: Any) -> str:

@@ -20,7 +20,7 @@ from ps_wire.connection import Connection, ConnectionBroken, Connector
 from ps_wire.frames import Packet
 from ps_wire.limits import PROTOCOL, Limits
 from ps_wire.refs import new_trainer_id
-from ps_wire.v1.frames_pb2 import Frame, Hello
+from ps_wire.v1.frames_pb2 import Frame, Hello, LaneOffer
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests import hosted_models
 from tests.integration import wire_models
@@ -161,6 +161,12 @@ class Cuttable:
         connection = await self._inner.connect()
         self._open.append(connection)
         return connection
+
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> Connection | None:
+        lane = await self._inner.connect_lane(offer, max_message_bytes)
+        if lane is not None:
+            self._open.append(lane)
+        return lane
 
     async def close(self) -> None:
         await self._inner.close()

@@ -13,6 +13,7 @@ from torch import nn
 import trainer_client as tc
 from ps_wire.connection import Connection, Connector
 from ps_wire.frames import Packet
+from ps_wire.v1.frames_pb2 import LaneOffer
 from tests import autograd_models
 from tests.training import MODELS, apart, hosted_value, owners, pins, same, same_gradients, same_state, training, twin
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
@@ -178,6 +179,9 @@ class Gated:
     async def connect(self) -> Connection:
         await self.gate.wait()
         return await self._inner.connect()
+
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> Connection | None:
+        return await self._inner.connect_lane(offer, max_message_bytes)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -31,7 +31,7 @@ ENVIRONMENT = {
 }
 OPTIONS = [
     *("name", "listen", "import", "device", "threads", "torch-threads", "max-message-bytes", "max-in-flight"),
-    *("lease-seconds", "drain-seconds", "insecure", "log-level", "log-format", "config"),
+    *("lease-seconds", "drain-seconds", "lane", "insecure", "log-level", "log-format", "config"),
 ]
 
 

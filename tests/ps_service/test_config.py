@@ -37,6 +37,7 @@ FIELDS: dict[str, Field] = {
     "max_in_flight": Field(1024, ("3", 3), ("4", 4), 1),
     "lease_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 5.5),
     "drain_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 0.0),
+    "lane": Field(True, ("false", False), ("true", True), False),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
     "log_format": Field("auto", ('"text"', "text"), ("json", "json"), "auto"),

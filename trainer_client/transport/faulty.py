@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ps_wire.connection import Connection, ConnectionBroken, Connector
 from ps_wire.frames import Packet
+from ps_wire.v1.frames_pb2 import LaneOffer
 
 
 class Fault(enum.Enum):
@@ -54,6 +55,10 @@ class FaultyConnector:
         self.connections += 1
         return FaultyConnection(await self._inner.connect(), self._decide)
 
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> FaultyConnection | None:
+        lane = await self._inner.connect_lane(offer, max_message_bytes)
+        return None if lane is None else FaultyConnection(lane, self._decide)
+
     async def close(self) -> None:
         await self._inner.close()
 
@@ -71,6 +76,14 @@ class FaultyConnection:
         self._decide = decide
         self._again: Packet | None = None
         self._broken = False
+
+    @property
+    def part_bytes(self) -> int:
+        return self._inner.part_bytes
+
+    def send_now(self, packet: Packet) -> bool:
+        # The plan is asked where it may break the connection, which takes time.
+        return False
 
     async def send(self, packet: Packet) -> None:
         self._check()

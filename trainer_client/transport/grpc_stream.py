@@ -11,7 +11,10 @@ import grpc
 from ps_wire import frames
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.lane import LaneConnection
+from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
+from ps_wire.v1.frames_pb2 import LaneOffer
+from trainer_client.transport.lane import open_lane
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
 
@@ -45,6 +48,9 @@ class GrpcConnector:
     async def connect(self) -> GrpcConnection:
         return GrpcConnection(grpc.aio.insecure_channel(self._address, options=_OPTIONS))
 
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> LaneConnection | None:
+        return open_lane(offer, max_message_bytes)
+
     async def close(self) -> None:
         """There is nothing to give back."""
 
@@ -60,6 +66,11 @@ class GrpcConnection:
         self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
         self._reading = asyncio.Lock()
         self._closed = False
+
+    part_bytes: Final = PART_BYTES
+
+    def send_now(self, packet: Packet) -> bool:
+        return False
 
     async def send(self, packet: Packet) -> None:
         try:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from ps_wire.connection import Connection
 from ps_wire.memory import MemoryConnection, memory_pair
+from ps_wire.v1.frames_pb2 import LaneOffer
 
 
 class MemoryConnector:
@@ -36,6 +37,9 @@ class MemoryConnector:
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         return ours
+
+    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> None:
+        return None
 
     async def close(self) -> None:
         for task in list(self._serving):

@@ -9,19 +9,33 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "trainer", "incarnation", "unanswered")
+    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "lane_token")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    LANE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     trainer: bytes
     incarnation: str
     unanswered: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ...) -> None: ...
+    host: str
+    lane_token: bytes
+    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., lane_token: _Optional[bytes] = ...) -> None: ...
+
+class LaneOffer(_message.Message):
+    __slots__ = ("socket", "token", "max_segment_bytes")
+    SOCKET_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    socket: bytes
+    token: bytes
+    max_segment_bytes: int
+    def __init__(self, socket: _Optional[bytes] = ..., token: _Optional[bytes] = ..., max_segment_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version")
+    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "lane")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +43,7 @@ class Welcome(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     resumed: bool
@@ -36,7 +51,8 @@ class Welcome(_message.Message):
     max_message_bytes: int
     max_in_flight: int
     version: str
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    lane: LaneOffer
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., lane: _Optional[_Union[LaneOffer, _Mapping]] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("confirmed", "timeout_seconds", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status")

@@ -250,12 +250,12 @@ def test_one_optimizer_at_a_time_has_the_gradients_of_a_parameter() -> None:
     watch = Watch(2, 2, 2)
     order: list[str] = []
 
-    def second() -> None:
-        with watch.ledger.stepping(watch.cells[1:]):
-            order.append("second")
+    def step(*which: int) -> None:
+        with watch.ledger.stepping([watch.cells[i] for i in which]):
+            order.append("second" if 0 not in which else "last")
 
     with watch.ledger.stepping(watch.cells[:2]):
-        other = Worker(second)
+        other = Worker(lambda: step(1, 2))
         watch.changed.seen()
         with watch.ledger.stepping(watch.cells[2:]), watch.reading():
             order.append("first")
@@ -263,8 +263,8 @@ def test_one_optimizer_at_a_time_has_the_gradients_of_a_parameter() -> None:
     assert order == ["first", "second"]
     with pytest.raises(ZeroDivisionError), watch.ledger.stepping(watch.cells):
         raise ZeroDivisionError
-    with watch.ledger.stepping(watch.cells):
-        assert watch.changed.unused
+    Worker(lambda: step(0, 1, 2)).result()
+    assert order[2:] == ["last"]
 
 
 def test_an_exception_in_a_step_lets_everybody_go_on() -> None:

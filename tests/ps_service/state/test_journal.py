@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from ps_service.state.journal import Answer, Journal, MemoryJournal
 from ps_wire.errors import StaleHandleError, to_message
-from ps_wire.v1.frames_pb2 import Reply
+from ps_wire.v1.frames_pb2 import Frame, Reply
 from ps_wire.v1.operations_pb2 import StepReply
 
 ANNA, BERT = b"a" * 16, b"b" * 16
@@ -16,7 +14,7 @@ ANNA, BERT = b"a" * 16, b"b" * 16
 
 def answer(version: int, *chunks: bytes, granted: tuple[str, ...] = ()) -> Answer:
     return Answer(
-        Reply(step=StepReply(version=version)),
+        Frame(reply=Reply(step=StepReply(version=version))),
         [memoryview(chunk) for chunk in chunks],
         sum(map(len, chunks)),
         [*granted],
@@ -44,7 +42,7 @@ class JournalSuite:
         assert journal.recall(ANNA, 1) is None
 
     async def test_an_answer_comes_back_whole(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(7, b"bytes", b" of ", b"a tensor", granted=("id", "id", "other")))
+        journal.record(ANNA, 1, answer(7, b"bytes", b" of ", b"a tensor", granted=("id", "id", "other")))
         found = journal.recall(ANNA, 1)
         assert found is not None
         assert found.reply == Reply(step=StepReply(version=7))
@@ -53,19 +51,19 @@ class JournalSuite:
         assert found.granted == ["id", "id", "other"]
 
     async def test_errors_are_answers_too(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, Answer(Reply(error=to_message(StaleHandleError("gone"))), [], 0, []))
+        journal.record(ANNA, 1, Answer(Frame(reply=Reply(error=to_message(StaleHandleError("gone")))), [], 0, []))
         found = journal.recall(ANNA, 1)
         assert found is not None
         assert found.reply.error.message == "gone"
 
     async def test_an_answer_may_be_asked_for_again_and_again(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(7, b"x"))
+        journal.record(ANNA, 1, answer(7, b"x"))
         assert [journal.recall(ANNA, 1).reply.step.version for _ in range(3)] == [7, 7, 7]
         assert len(journal) == 1
 
     async def test_numbers_belong_to_their_trainer(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(1))
-        await journal.record(BERT, 1, answer(2))
+        journal.record(ANNA, 1, answer(1))
+        journal.record(BERT, 1, answer(2))
         assert journal.recall(ANNA, 1).reply.step.version == 1
         assert journal.recall(BERT, 1).reply.step.version == 2
         assert journal.recall(ANNA, 2) is None
@@ -73,15 +71,15 @@ class JournalSuite:
 
     async def test_what_was_confirmed_is_forgotten(self, journal: Journal) -> None:
         for number in (1, 2, 3):
-            await journal.record(ANNA, number, answer(number))
-            await journal.record(BERT, number, answer(number))
+            journal.record(ANNA, number, answer(number))
+            journal.record(BERT, number, answer(number))
         journal.forget(ANNA, [1, 3])
         assert self.kept(journal, ANNA) == [2]
         assert self.kept(journal, BERT) == [1, 2, 3]
         assert len(journal) == 4
 
     async def test_forgetting_what_is_not_there_does_nothing(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(1))
+        journal.record(ANNA, 1, answer(1))
         journal.forget(ANNA, [2, 2, 10**18])
         journal.forget(BERT, [1])
         journal.forget(ANNA, [])
@@ -89,33 +87,33 @@ class JournalSuite:
 
     async def test_a_range_can_be_forgotten(self, journal: Journal) -> None:
         for number in range(1, 6):
-            await journal.record(ANNA, number, answer(number))
+            journal.record(ANNA, number, answer(number))
         journal.forget(ANNA, range(1, 4))
         assert self.kept(journal, ANNA) == [4, 5]
 
     async def test_only_what_a_trainer_lacks_is_kept(self, journal: Journal) -> None:
         for number in (1, 2, 3, 4):
-            await journal.record(ANNA, number, answer(number))
-            await journal.record(BERT, number, answer(number))
+            journal.record(ANNA, number, answer(number))
+            journal.record(BERT, number, answer(number))
         journal.keep_only(ANNA, iter([2, 4, 9]))
         assert self.kept(journal, ANNA) == [2, 4]
         assert self.kept(journal, BERT) == [1, 2, 3, 4]
 
     async def test_keeping_nothing_leaves_nothing(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(1))
+        journal.record(ANNA, 1, answer(1))
         journal.keep_only(ANNA, [])
         journal.keep_only(BERT, [1])
         assert len(journal) == 0
 
     async def test_answers_go_on_after_keeping_some(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(1))
+        journal.record(ANNA, 1, answer(1))
         journal.keep_only(ANNA, [])
-        await journal.record(ANNA, 2, answer(2))
+        journal.record(ANNA, 2, answer(2))
         assert self.kept(journal, ANNA) == [2]
 
     async def test_a_trainer_that_is_gone_leaves_nothing(self, journal: Journal) -> None:
-        await journal.record(ANNA, 1, answer(1))
-        await journal.record(BERT, 1, answer(2))
+        journal.record(ANNA, 1, answer(1))
+        journal.record(BERT, 1, answer(2))
         journal.drop(ANNA)
         journal.drop(ANNA)
         assert self.kept(journal, ANNA) == []
@@ -123,7 +121,9 @@ class JournalSuite:
         assert len(journal) == 1
 
     async def test_answers_that_are_recorded_together_are_all_kept(self, journal: Journal) -> None:
-        await asyncio.gather(*(journal.record(ANNA, number, answer(number)) for number in range(1, 20)))
+        for number in range(1, 20):
+            journal.record(ANNA, number, answer(number))
+        await journal.flushed()
         assert self.kept(journal, ANNA) == list(range(1, 20))
         assert [journal.recall(ANNA, number).reply.step.version for number in range(1, 20)] == list(range(1, 20))
 
@@ -141,7 +141,7 @@ class TestMemoryJournal(JournalSuite):
         for number in range(100):
             trainer = number.to_bytes(16)
             journal.keep_only(trainer, [])
-            await journal.record(trainer, 1, answer(1))
+            journal.record(trainer, 1, answer(1))
             journal.forget(trainer, [1])
             journal.drop(trainer)
         assert not journal._answers

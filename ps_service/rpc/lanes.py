@@ -1,0 +1,113 @@
+"""Lanes: the owner's side door for trainers of the same host.
+
+A session always begins at the gRPC door. If the trainer says it runs on this host, the answer offers a lane: the name
+of a Unix socket and a token that is good once. The socket has an abstract name, so nothing is left in any file system
+however the owner ends; who may come in is decided by the peer's user, which the kernel vouches for, and the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ps_wire.hosts import host_id
+from ps_wire.lane import LaneConnection
+from ps_wire.limits import Limits
+from ps_wire.v1.frames_pb2 import Hello, LaneOffer
+
+_log = logging.getLogger("ps_service.lanes")
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_TOKEN_SECONDS: Final = 30.0
+
+
+class LaneDoor:
+    """Listens for lanes and offers them.
+
+    Args:
+        limits: Of messages and of shared memory.
+        serve: Holds the owner's end of a lane until it ends.
+    """
+
+    def __init__(self, limits: Limits, serve: Callable[[LaneConnection], Awaitable[None]]) -> None:
+        self._limits = limits
+        self._serve = serve
+        self._socket: socket.socket | None = None
+        self._name = b""
+        self._tokens: dict[bytes, tuple[bytes, float]] = {}
+        self._lanes: dict[asyncio.Task[None], LaneConnection] = {}
+
+    def open(self) -> None:
+        """Begins to listen, if this system can have lanes."""
+        if not host_id():
+            return
+        self._name = b"ps-lane-" + secrets.token_hex(16).encode()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(b"\0" + self._name)
+        self._socket.listen(128)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    async def close(self) -> None:
+        """Ends every lane."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        for task in list(self._lanes):
+            task.cancel()
+        if self._lanes:
+            await asyncio.wait(list(self._lanes))
+
+    def offer(self, hello: Hello) -> LaneOffer | None:
+        """What to tell a trainer at the gRPC door; None if it cannot have a lane."""
+        if self._socket is None or hello.host != host_id():
+            return None
+        now = asyncio.get_running_loop().time()
+        self._tokens = {token: known for token, known in self._tokens.items() if known[1] > now}
+        token = secrets.token_bytes(32)
+        self._tokens[token] = (hello.trainer, now + _TOKEN_SECONDS)
+        return LaneOffer(socket=self._name, token=token, max_segment_bytes=self._limits.max_segment_bytes)
+
+    def admits(self, hello: Hello) -> bool:
+        """Whether a trainer that came through this door may stay; its token is used up."""
+        trainer, until = self._tokens.pop(hello.lane_token, (b"", 0.0))
+        return trainer == hello.trainer and asyncio.get_running_loop().time() < until
+
+    @property
+    def count(self) -> int:
+        """How many lanes are open."""
+        return len(self._lanes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory this owner writes to, on all lanes."""
+        return sum(lane.shared_bytes for lane in self._lanes.values())
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        try:
+            peer, _ = self._socket.accept()
+        except OSError as error:
+            _log.warning("a lane could not be accepted: %s", error)
+            return
+        _, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.geteuid():
+            _log.warning("user %d was refused at the lane door", user)
+            peer.close()
+            return
+        lane = LaneConnection(peer, self._limits.max_message_bytes, self._limits.max_segment_bytes)
+        task = asyncio.create_task(self._hold(lane))
+        self._lanes[task] = lane
+        task.add_done_callback(lambda done: self._lanes.pop(done, None))
+
+    async def _hold(self, lane: LaneConnection) -> None:
+        try:
+            await self._serve(lane)
+        finally:
+            await lane.close()
