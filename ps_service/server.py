@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from ps_service.engine.engine import Engine
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.servicer import Servicer
+from ps_wire.buffers import teach_malloc
 
 _log = logging.getLogger("ps_service.server")
 
@@ -66,6 +67,7 @@ class Server:
             OSError: The address cannot be had.
         """
         _check_free(self._listen)
+        teach_malloc()
         self._server = self._assemble()
         try:
             self._port = self._server.add_insecure_port(self._listen)

@@ -92,7 +92,7 @@ class Ours:
         # Several trainers share one table and one optimizer, whichever of them is first: a name is made once.
         name = "table" if config.trainers > 1 else ""
         table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED, name=name)
-        opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.EMB_LR)
+        opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.EMB_LR, fused=True)
 
         def step(ids: Tensor, wanted: Tensor) -> Tensor:
             with ps.context() as ctx:
@@ -107,7 +107,9 @@ class Ours:
     def _split(self, ps: Any) -> Work:
         half = self._sizes.table_rows // 2
         tables = [self._table(ps, half, data.MODEL_SEED + place, owner=owner) for place, owner in enumerate(ps.owners)]
-        opt = ps.optimizer(torch.optim.SGD, [p for table in tables for p in table.parameters()], lr=data.EMB_LR)
+        opt = ps.optimizer(
+            torch.optim.SGD, [p for table in tables for p in table.parameters()], lr=data.EMB_LR, fused=True
+        )
 
         def sums(ids: Tensor) -> Tensor:
             # Both are on their way before either is waited for.

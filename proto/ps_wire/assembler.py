@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
+from ps_wire.buffers import RECEIVED
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.frames import Packet
 from ps_wire.payload import Buffer, whole
@@ -31,7 +30,7 @@ class _Partial:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.buffer: Buffer = np.empty(frame.payload_bytes, np.uint8)
+        self.buffer = RECEIVED.take(frame.payload_bytes)
         self.filled = 0
 
     def add(self, payload: tuple[memoryview, ...]) -> bool:

@@ -13,12 +13,12 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 
+from ps_wire.buffers import lent
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 from ps_wire.payload import Buffer
@@ -173,20 +173,8 @@ class SegmentView:
         mapped = self._mapped.get(number)
         if mapped is None or nbytes > len(mapped):
             raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
-        # An array of its own for every message, so that its end can be noticed.
-        view = np.frombuffer(mapped.data, np.uint8, nbytes)
-        holder = _Holder(view)
-        weakref.finalize(holder, self._give_back, number).atexit = False
-        return np.asarray(holder)
+        return lent(mapped, nbytes, lambda: self._give_back(number))
 
     def forget(self, number: int) -> None:
         """The other side has dropped this one."""
         self._mapped.pop(number, None)
-
-
-class _Holder:
-    """Owns a view of a segment for as long as any array, tensor or memoryview was made over it."""
-
-    def __init__(self, view: Buffer) -> None:
-        self._view = view
-        self.__array_interface__ = view.__array_interface__

@@ -12,6 +12,7 @@ from torch import nn
 
 from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
+from ps_service.engine.holders import Holders
 from ps_service.state.contexts import Record
 from ps_service.state.entry import Entry
 from ps_service.state.objects import HostedObject
@@ -107,8 +108,7 @@ def call(
     context = engine.contexts.open(recording.context) if recording is not None and is_module else None
     with Frame(engine.ledger, training, recorded=context is not None) as frame:
         if not is_module:
-            # An object may change its tensors before the answer has been sent.
-            return mapped(function(target.value, *args, **kwargs), lambda tensor: tensor.detach().clone())
+            return Holders((args, kwargs)).private(function(target.value, *args, **kwargs))
         # The module itself is called for forward, so that its hooks run.
         run: Callable[..., Any] = nn.Module.__call__ if method == "forward" else function
         module = frame.borrow(target)

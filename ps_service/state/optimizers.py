@@ -12,6 +12,7 @@ from torch import optim
 from torch.nn import Parameter
 from torch.optim import lr_scheduler
 
+from ps_service.state import sparse_sgd
 from ps_service.state.cells import Cell, Ledger
 from ps_service.state.contexts import Context
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -158,9 +159,15 @@ class HostedOptimizer:
         with self._ledger.stepping(cells), self._ledger.writing(parameters, cells, consistent):
             undo = None if self._cannot_fail(present) else _Snapshot(self.optimizer, parameters)
             try:
+                scattered = self._scattered(present)
                 for covered, gradient in present:
-                    covered.parameter.grad = gradient
+                    if id(covered.parameter) not in scattered:
+                        covered.parameter.grad = gradient
+                # Also when nothing is left for it: hooks and schedulers count its steps.
                 self.optimizer.step()
+                for covered, gradient in present:
+                    if id(covered.parameter) in scattered:
+                        sparse_sgd.apply(covered.parameter, gradient, scattered[id(covered.parameter)])
             except BaseException:
                 if undo is not None:
                     undo.restore()
@@ -168,6 +175,18 @@ class HostedOptimizer:
             finally:
                 for parameter in parameters:
                     parameter.grad = None
+
+    def _scattered(self, present: list[tuple[Covered, torch.Tensor]]) -> dict[int, Mapping[str, Any]]:
+        """The groups of the parameters, by identity, that take their gradient row by row."""
+        rows = {id(covered.parameter): gradient for covered, gradient in present if gradient.is_sparse}
+        if not rows:
+            return {}
+        return {
+            id(parameter): group
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) in rows and sparse_sgd.can_apply(self.optimizer, group, rows[id(parameter)])
+        }
 
     def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
         """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""

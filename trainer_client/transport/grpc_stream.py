@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 
 from ps_wire import frames
+from ps_wire.buffers import teach_malloc
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
 from ps_wire.lane import LaneConnection
@@ -39,6 +40,7 @@ class GrpcConnector:
     """Opens streams to the owner at `address` (host:port), each on a channel of its own."""
 
     def __init__(self, address: str) -> None:
+        teach_malloc()
         self._address = address
 
     @property

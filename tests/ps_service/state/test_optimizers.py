@@ -81,6 +81,32 @@ def test_sparse_gradients_are_applied_as_torch_does(cls: Any, options: dict[str,
         assert same(owner.numbers, local)
 
 
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])
+def test_a_fused_sgd_takes_rows_too(maximize: bool, lr: Any) -> None:
+    shapes = [(4, 2), (3,)]
+    owner, local = Owner(shapes), Owner(shapes).parameters
+    reference = optim.SGD(local, lr=0.1, maximize=maximize)
+    hosted = owner.optimizer(optim.SGD, lr=lr, maximize=maximize, fused=True)
+    for step in range(3):
+        local[0].grad, local[1].grad = sparse(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), torch.tensor([1.0, 2.0, 3.0])
+        with torch.sparse.check_sparse_tensor_invariants():
+            reference.step()
+            gradients = {0: sparse(1.0, 2.0, 3.0, 4.0, 5.0, 6.0), 1: torch.tensor([1.0, 2.0, 3.0])}
+            assert hosted.step(owner.context(gradients, step + 1)) == step + 1
+        for mine, theirs in zip(owner.numbers, local, strict=True):
+            torch.testing.assert_close(mine, theirs.detach(), rtol=1e-6, atol=1e-6)
+        assert all(parameter.grad is None for parameter in owner.parameters)
+
+
+def test_a_fused_sgd_refuses_rows_where_torch_does(owner: Owner) -> None:
+    hosted = owner.optimizer(optim.SGD, lr=0.1, momentum=0.9, fused=True)
+    before = owner.numbers
+    with pytest.raises(RuntimeError, match="does not support sparse"):
+        hosted.step(owner.context({0: torch.ones(2, 3), 2: sparse(1.0, 2.0)}))
+    assert same(owner.numbers, before)
+
+
 def test_groups_have_their_own_options(owner: Owner) -> None:
     hosted = owner.optimizer(optim.SGD, [([0], {"lr": 1.0}), ([1, 2], {})], lr=0.5)
     before = owner.numbers
