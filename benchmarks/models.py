@@ -51,6 +51,7 @@ class EmbeddingTable(nn.Module):
         self.encoder = nn.Embedding(ntoken, ninp)
         self.encoder.weight.data.uniform_(-0.1, 0.1)
 
+    @remote(quick=True)
     def forward(self, words: Tensor) -> Tensor:
         return self.drop(self.encoder(words))
 
@@ -72,5 +73,6 @@ class Decoder(nn.Module):
         self.decoder.bias.data.zero_()
         self.decoder.weight.data.uniform_(-0.1, 0.1)
 
+    @remote(quick=True)
     def forward(self, output: Tensor) -> Tensor:
         return self.decoder(self.drop(output))

@@ -19,6 +19,9 @@ from trainer_client.scheduler import DistributedScheduler
 
 _WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)
 
+_IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
+"""Work for which a thread that waits need not wait: it can do its part itself."""
+
 
 class Blocking:
     """Stands for an object of the client; calls block until their result is there.
@@ -30,7 +33,7 @@ class Blocking:
         self.unwrapped = unwrapped
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.unwrapped, name)
+        value = getattr(self.unwrapped, _IN_THIS_THREAD.get((type(self.unwrapped), name), name))
         if not callable(value) or isinstance(value, _WRAPPED):
             return wrapped(value)
 
@@ -38,6 +41,8 @@ class Blocking:
         def method(*args: Any, **kwargs: Any) -> Any:
             return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
 
+        # From now on it is found without coming here.
+        self.__dict__[name] = method
         return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

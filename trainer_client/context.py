@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from ps_wire.errors import ContextEndedError, InvalidArgumentError
+from ps_wire.errors import ClosedError, ContextEndedError, InvalidArgumentError
 from ps_wire.payload import PayloadReader
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -129,16 +129,27 @@ class Context:
             RuntimeError: Torch's own, as in a local backward.
         """
         self.check()
-        wanted = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
+        return Pending.run(self._loop, asyncio.to_thread(self.propagate, roots, gradients, retain_graph))
+
+    def propagate(
+        self,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """Like `backward`, in this thread, which must not be that of the client's event loop.
+
+        Raises:
+            ClosedError: The client is closed.
+            And what `backward` raises.
+        """
+        self.check()
+        if self._loop.is_closed():
+            raise ClosedError("this client is closed, and so is its event loop")
+        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
         if isinstance(gradients, torch.Tensor):
             gradients = [gradients]
-        given = None if gradients is None else list(gradients)
-        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
-        return Pending.run(self._loop, asyncio.to_thread(self._backward, wanted, given, retain_graph))
-
-    def _backward(
-        self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None] | None, retain_graph: bool
-    ) -> None:
         leaves = leaves_of(roots)
         with self._pass_lock, reservations.of(leaves), borrowed_grads(leaves):
             current = self.current_pass = Pass(retain_graph)

@@ -158,12 +158,24 @@ class DistributedOptimizer:
             NonFiniteGradientError: An owner refused NaN or infinity; it changed nothing. When a local gradient is
                 refused, nothing is changed anywhere.
         """
+        return Pending.run(self._loop, self._step(context, self._begin(context)))
+
+    def apply(self, context: Context) -> dict[str, int]:
+        """Like `step`, in this thread, which must not be that of the client's event loop.
+
+        Raises:
+            As `step`.
+        """
+        versions = _all_here(self._begin(context))
+        if self.local is not None:
+            self.local.step(context)
+        return versions
+
+    def _begin(self, context: Context) -> dict[str, Pending[int]]:
         context.check(*(part.handle.session for part in self.remotes.values()))
         if self.local is not None:
             self.local.check(context)
-        return Pending.run(
-            self._loop, self._step(context, {name: part.step(context) for name, part in self.remotes.items()})
-        )
+        return {name: part.step(context) for name, part in self.remotes.items()}
 
     async def _step(self, context: Context, steps: dict[str, Pending[int]]) -> dict[str, int]:
         versions = await _all(steps)
@@ -294,7 +306,22 @@ def _create_remote(
 async def _all(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
     """Waits for all of them, then gives the results or raises the first error."""
     results = await asyncio.gather(*pending.values(), return_exceptions=True)
-    for result in results:
+    return _unless_one_raised(dict(zip(pending, results, strict=True)))
+
+
+def _all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+    """The same, in a thread that waits."""
+    results: dict[str, Any] = {}
+    for name, each in pending.items():
+        try:
+            results[name] = each.wait()
+        except Exception as error:
+            results[name] = error
+    return _unless_one_raised(results)
+
+
+def _unless_one_raised(results: dict[str, Any]) -> dict[str, Any]:
+    for result in results.values():
         if isinstance(result, BaseException):
             raise result
-    return dict(zip(pending, results, strict=True))
+    return results

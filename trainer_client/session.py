@@ -40,6 +40,9 @@ _log = logging.getLogger("trainer_client.session")
 _CONFIRM_DELAY: Final = 0.1
 """Seconds after which answers are confirmed, if no request has carried the news before."""
 
+_NOT_AWAITED: Final = frozenset({"end_context", "release"})
+"""Requests whose answers nobody waits for."""
+
 
 class Session:
     """One trainer on one owner.
@@ -204,7 +207,7 @@ class Session:
             self._put(exchange, self._outbox)
 
     def _put(self, exchange: Exchange, outbox: Outbox) -> None:
-        outbox.put(exchange.frame, exchange.chunks, exchange.nbytes)
+        outbox.put(exchange.frame, exchange.chunks, exchange.nbytes, later=exchange.operation in _NOT_AWAITED)
 
     def _send_waiting(self) -> None:
         while self._waiting and self._welcome and len(self._unanswered) < self._welcome.max_in_flight:

@@ -25,8 +25,12 @@ class Connection(Protocol):
     def part_bytes(self) -> int:
         """Largest payload a packet may have: larger messages are sent in parts, between which others may pass."""
 
-    def send_now(self, packet: Packet) -> bool:
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
         """Hands a packet over without waiting, if this connection can do that at all, and at this moment.
+
+        Args:
+            packet: To be sent.
+            later: Nobody waits for it: it may stay for some milliseconds, to travel with another.
 
         Returns:
             Whether it was handed over; if not, it must be sent with `send`.

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -26,6 +27,12 @@ from ps_wire.v1.frames_pb2 import Frame
 
 INLINE_BYTES: Final = 32 * 1024
 """Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
+
+_MANY_FREED: Final = 4
+"""Segments that may come free before the other side is told without a message of its own to go with."""
+
+_SOON: Final = 0.002
+"""Seconds after which records go out that nobody waits for, when there was no other to go with."""
 
 _HEADER: Final = struct.Struct("<BIIQ")
 """Kind of the record, length of the frame, number of a segment, length of the payload."""
@@ -60,6 +67,8 @@ class LaneConnection:
         self._receiver: asyncio.Future[None] | None = None
         self._freed: deque[int] = deque()
         self._freeing = False
+        self._postponed = b""
+        self._flushing = False
         self._ended = False
         self._broken = ""
         self._socket = LaneSocket(sock, self._take_in, self._break)
@@ -68,11 +77,15 @@ class LaneConnection:
         await self._socket.drained.wait()
         self._send(packet)
 
-    def send_now(self, packet: Packet) -> bool:
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
         # While the other side is slow, messages wait in the outbox, where they can still be counted.
         if not self._socket.drained.is_set():
             return False
-        self._send(packet)
+        if later and not packet.payload:
+            frame = packet.frame.SerializeToString()
+            self._postpone(_HEADER.pack(_INLINE, len(frame), 0, 0) + frame)
+        else:
+            self._send(packet)
         return True
 
     def _send(self, packet: Packet) -> None:
@@ -80,15 +93,35 @@ class LaneConnection:
         nbytes = packet.nbytes
         segment = self._pool.take(nbytes) if nbytes > INLINE_BYTES else None
         if segment is None:
-            self._socket.write((_HEADER.pack(_INLINE, len(frame), 0, nbytes) + frame, *packet.payload))
+            self._write(_HEADER.pack(_INLINE, len(frame), 0, nbytes) + frame, packet.payload)
             return
         for number in self._pool.take_dropped():
-            self._socket.write((_HEADER.pack(_DROPPED, 0, number, 0),))
+            self._postponed += _HEADER.pack(_DROPPED, 0, number, 0)
         segment.write(packet.payload)
         kind = _SEGMENT if segment.known else _NEW_SEGMENT
         record = _HEADER.pack(kind, len(frame), segment.number, nbytes) + frame
-        self._socket.write((record,), None if segment.known else segment.descriptor)
+        self._write(record, (), None if segment.known else segment.descriptor)
         segment.known = True
+
+    def _write(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
+        """Writes a record, behind all that waited for it."""
+        self._socket.write((self._notes() + record, *payload), descriptor)
+
+    def _postpone(self, record: bytes) -> None:
+        """Sends a record with the next one, or soon.
+
+        Nobody waits for such a record, and every write wakes the other process, which can cost more than a small call.
+        """
+        self._postponed += record
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_later(_SOON, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._ended and not self._broken:
+            with suppress(ConnectionBroken):
+                self._write(b"")
 
     async def receive(self) -> Packet | None:
         while not self._arrived:
@@ -103,7 +136,7 @@ class LaneConnection:
     async def close(self) -> None:
         if not self._broken and not self._ended:
             with suppress(ConnectionBroken):
-                self._socket.write((_HEADER.pack(_END, 0, 0, 0),))
+                self._write(_HEADER.pack(_END, 0, 0, 0))
         self._ended = True
         self._socket.close()
         self._pool.close()
@@ -182,18 +215,22 @@ class LaneConnection:
     def _free_later(self, number: int) -> None:
         # Called when a tensor dies: in any thread, also by the garbage collector in the midst of anything.
         self._freed.append(number)
-        if not self._freeing:
+        # Few of them wait for the next message: to wake the event loop, and the other process, costs more.
+        if len(self._freed) >= _MANY_FREED and not self._freeing:
             self._freeing = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._give_back)
 
     def _give_back(self) -> None:
         self._freeing = False
+        self._flush()
+
+    def _notes(self) -> bytes:
+        """What is to be told with the next record."""
+        notes, self._postponed = self._postponed, b""
         while self._freed:
-            number = self._freed.popleft()
-            if not self._ended and not self._broken:
-                with suppress(ConnectionBroken):
-                    self._socket.write((_HEADER.pack(_GIVE_BACK, 0, number, 0),))
+            notes += _HEADER.pack(_GIVE_BACK, 0, self._freed.popleft(), 0)
+        return notes
 
     # State
 

@@ -27,22 +27,29 @@ class Outbox:
         self._idle.set()
         self._ended = False
 
-    def put(self, frame: Frame, chunks: Sequence[memoryview] = (), nbytes: int = 0) -> None:
-        """Queues a message; its payload must not change until it was sent."""
+    def put(self, frame: Frame, chunks: Sequence[memoryview] = (), nbytes: int = 0, later: bool = False) -> None:
+        """Queues a message.
+
+        Args:
+            frame: The message.
+            chunks: Its payload, which must not change until it was sent.
+            nbytes: Length of the payload.
+            later: Nobody waits for it: it may stay for some milliseconds, to travel with another.
+        """
         if nbytes:
             frame.payload_bytes = nbytes
-        if not self._waiting and nbytes <= self._part_bytes and self._sent_now(frame, chunks):
+        if not self._waiting and nbytes <= self._part_bytes and self._sent_now(frame, chunks, later):
             return
         self._waiting.append(packets(frame, chunks, self._part_bytes))
         if not self._ended:
             self._idle.clear()
         self._ready.set()
 
-    def _sent_now(self, frame: Frame, chunks: Sequence[memoryview]) -> bool:
+    def _sent_now(self, frame: Frame, chunks: Sequence[memoryview], later: bool) -> bool:
         if self._connection is None or self._ended:
             return False
         try:
-            return self._connection.send_now(Packet(frame, tuple(chunks)))
+            return self._connection.send_now(Packet(frame, tuple(chunks)), later)
         except ConnectionBroken:
             # Whoever reads from the connection notices too, and ends it.
             return True

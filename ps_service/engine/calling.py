@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,9 +20,6 @@ from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.trees import mapped, tensors_in
-
-QUICK_SECONDS: Final = 200e-6
-"""A layer whose calls take less, on the average of late, runs on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,6 @@ def call(
         ContextEndedError: The context has ended.
         Exception: Whatever the method raises.
     """
-    started = time.perf_counter()
     method = method or "forward"
     function = target.method(method)
     is_module = target.skins is not None
@@ -113,23 +108,15 @@ def call(
         run: Callable[..., Any] = nn.Module.__call__ if method == "forward" else function
         module = frame.borrow(target)
         if context is None or recording is None:
-            result = frame.own(run(module, *args, **kwargs))
-            target.note_pace(time.perf_counter() - started)
-            return result
+            with target.pace.measured():
+                return frame.own(run(module, *args, **kwargs))
         entry, (args, kwargs) = _entered(arguments.wanting, (args, kwargs))
-        result = frame.own(run(module, *args, **kwargs))
+        with target.pace.measured():
+            result = frame.own(run(module, *args, **kwargs))
         outputs = list(tensors_in(result))
-        context.add(recording.call, Record(outputs, entry, len(arguments.wanting), frame.leaves))
-        target.note_pace(time.perf_counter() - started)
+        pace = target.backward_pace if target.is_layer or marks.is_quick(function) else None
+        context.add(recording.call, Record(outputs, entry, len(arguments.wanting), frame.leaves, pace))
         return result
-
-
-def is_quick(engine: Engine, target: HostedObject, method: str) -> bool:
-    """Whether a call would take less time than a hop to a thread, and cannot wait for anything."""
-    if target.skins is None:
-        return marks.is_quick(getattr(type(target.value), method, None))
-    # Layers of torch wait for nothing; how long they take has been seen.
-    return target.is_layer and target.pace < QUICK_SECONDS and engine.ledger.is_calm(target.cells)
 
 
 def fetch(engine: Engine, ref: Ref) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ps_service.engine.engine import Engine
-from ps_service.rpc.dispatch import failure, is_quick, perform
+from ps_service.rpc.dispatch import failure, perform_quickly
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
 from ps_service.rpc.jobs import Job
@@ -114,15 +114,19 @@ class Conversation:
             # Others may run again when their answer is lost.
             self.session.taken.add(number)
         request = getattr(envelope, operation)
-        exchange = Exchange(self._engine, self.session.trainer, message.payload)
-        if is_quick(self._engine, operation, request, message.payload):
-            self._finish(operation, number, perform(exchange, operation, request, number))
+        quickly = perform_quickly(self._exchange(message), operation, request, number)
+        if quickly is not None:
+            self._finish(operation, number, quickly)
             return
+        exchange = self._exchange(message)
         job = Job(number, exchange, operation, request, envelope.timeout_seconds, self._finished)
         self._running[number] = job
         self._engine.counters.running += 1
         self._settled.clear()
         job.start()
+
+    def _exchange(self, message: Message) -> Exchange:
+        return Exchange(self._engine, self.session.trainer, message.payload)
 
     def _finished(self, job: Job, result: Answer) -> None:
         del self._running[job.number]
@@ -139,7 +143,7 @@ class Conversation:
         if OPERATIONS[operation].mutates:
             journal.record(self.session.trainer, number, result)
         if journal.instant or not OPERATIONS[operation].mutates:
-            self._send(result)
+            self._send(result, later=not OPERATIONS[operation].awaited)
         else:
             self._later(self._send_when_durable(result))
 
@@ -152,10 +156,10 @@ class Conversation:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    def _send(self, result: Answer) -> None:
+    def _send(self, result: Answer, later: bool = False) -> None:
         # Without a stream the answer waits in the journal until the trainer is back and asks again.
         if self.outbox is not None:
-            self.outbox.put(result.frame, result.chunks, result.nbytes)
+            self.outbox.put(result.frame, result.chunks, result.nbytes, later)
 
 
 class Conversations:

@@ -9,10 +9,11 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
-from ps_service.engine import calling
+from ps_service.engine import quick
 from ps_service.engine.engine import Engine
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
+from ps_service.state.cells import WouldWait
 from ps_service.state.journal import Answer
 from ps_wire import errors
 from ps_wire.errors import (
@@ -27,7 +28,7 @@ from ps_wire.errors import (
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.marks import name_of
 from ps_wire.payload import Buffer
-from ps_wire.refs import Ref
+from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Frame
 
 _log = logging.getLogger("ps_service.dispatch")
@@ -60,8 +61,10 @@ async def answer(
         inline: Whether tensor bytes go into the reply's message.
     """
     exchange = Exchange(engine, trainer, payload, inline)
-    if is_quick(engine, operation, request, payload):
-        return perform(exchange, operation, request)
+    quickly = perform_quickly(exchange, operation, request)
+    if quickly is not None:
+        return quickly
+    exchange = Exchange(engine, trainer, payload, inline)
     started = time.perf_counter()
     engine.counters.running += 1
     try:
@@ -78,7 +81,7 @@ async def answer(
 
 
 def perform(exchange: Exchange, operation: str, request: Any, number: int = 0) -> Answer:
-    """Runs one operation here and now, and returns its answer. Never raises.
+    """Runs one operation here and now, and returns its answer. Never raises anything but `WouldWait`.
 
     Args:
         exchange: What it reads from and writes to.
@@ -99,6 +102,8 @@ def perform(exchange: Exchange, operation: str, request: Any, number: int = 0) -
         _check_size(exchange, frame)
         result = Answer(frame, exchange.written.chunks, exchange.written.nbytes, exchange.granted)
         failed = False
+    except WouldWait:
+        raise
     except BaseException as error:
         # Even a SystemExit of hosted code is an answer, and ends nothing here.
         result, failed = failure(_explain(error, operation), number), True
@@ -116,17 +121,37 @@ def abandon(exchange: Exchange, operation: str, started: float) -> None:
     exchange.give_back()
 
 
-def is_quick(engine: Engine, operation: str, request: Any, payload: Buffer | None) -> bool:
-    """Whether an operation may run on the event loop: a hop to a thread would take longer than the work."""
-    if operation != "call":
-        return OPERATIONS[operation].quick
+def perform_quickly(exchange: Exchange, operation: str, request: Any, number: int = 0) -> Answer | None:
+    """Runs one operation here and now if that takes no time and waits for nobody; None if it has to go to a thread.
+
+    The exchange is of no more use when it has.
+    """
+    engine = exchange.engine
+    payload = exchange.payload
     if payload is not None and len(payload) > _QUICK_BYTES:
-        return False
+        return None
     try:
-        return calling.is_quick(engine, engine.registry.find(Ref.from_message(request.target)), request.method)
+        if not _is_quick(engine, operation, request):
+            return None
     except PsError:
-        # It will be refused, which does not take long.
-        return True
+        pass  # It will be refused, which does not take long.
+    try:
+        with engine.ledger.hurry():
+            return perform(exchange, operation, request, number)
+    except WouldWait:
+        return None
+
+
+def _is_quick(engine: Engine, operation: str, request: Any) -> bool:
+    match operation:
+        case "call":
+            return quick.call(engine, Ref.from_message(request.target), request.method)
+        case "backward":
+            return quick.backward(engine, ContextId.from_message(request.context), request.call)
+        case "step":
+            return quick.step(engine, Ref.from_message(request.optimizer))
+        case _:
+            return OPERATIONS[operation].quick
 
 
 def failure(error: PsError, number: int = 0) -> Answer:

@@ -37,7 +37,7 @@ class GrpcStream:
 
     part_bytes: Final = PART_BYTES
 
-    def send_now(self, packet: Packet) -> bool:
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
         return False
 
     async def send(self, packet: Packet) -> None:

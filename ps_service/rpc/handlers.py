@@ -203,18 +203,20 @@ class Operation:
         mutates: Whether running it twice would matter; then its answer is kept until confirmed.
         quick: Whether it may run on the event loop.
         hosted: Whether it runs code that the owner hosts; what that raises is told to the caller in full.
+        awaited: Whether trainers wait for its answer.
     """
 
     handle: Callable[[Exchange, Any, Any], None]
     mutates: bool = True
     quick: bool = False
     hosted: bool = False
+    awaited: bool = True
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
     "create": Operation(create, hosted=True),
     "attach": Operation(attach, quick=True),
-    "release": Operation(release, quick=True),
+    "release": Operation(release, quick=True, awaited=False),
     "delete": Operation(delete, quick=True),
     "call": Operation(call, hosted=True),
     "fetch": Operation(fetch, mutates=False),
@@ -222,7 +224,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "gradients": Operation(gradients, mutates=False),
     "norm": Operation(norm, mutates=False),
     "scale": Operation(scale),
-    "end_context": Operation(end_context, quick=True),
+    "end_context": Operation(end_context, quick=True, awaited=False),
     "optimizer": Operation(optimizer, hosted=True),
     "scheduler": Operation(scheduler, hosted=True),
     "step": Operation(step, hosted=True),

@@ -67,12 +67,17 @@ class Reading:
         self.pins = pins
 
 
+class WouldWait(Exception):
+    """A thread that must not wait would have to."""
+
+
 class Ledger:
     """Knows the cells of all parameters of an owner, and holds the one lock that guards their counts."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._cells = WeakIdKeyDictionary()
+        self._here = threading.local()
 
     def cell(self, parameter: Parameter) -> Cell:
         """The cell of a parameter, however many objects share it."""
@@ -82,9 +87,41 @@ class Ledger:
                 cell = self._cells[parameter] = Cell()
             return cell
 
-    def is_calm(self, cells: Sequence[Cell]) -> bool:
-        """Whether reading these would not have to wait at this moment."""
-        return not any(cell.claimed for cell in cells)
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """While the block runs, this thread does not wait.
+
+        Raises:
+            WouldWait: It would have to; nothing has been changed.
+        """
+        self._here.hurried = True
+        try:
+            yield
+        finally:
+            self._here.hurried = False
+
+    @contextmanager
+    def alone(self, lock: threading.RLock) -> Iterator[None]:
+        """Holds a lock.
+
+        Raises:
+            WouldWait: Another thread has it, and this one is in a hurry.
+        """
+        if not lock.acquire(blocking=not self._is_hurried):
+            raise WouldWait
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def _is_hurried(self) -> bool:
+        return getattr(self._here, "hurried", False)
+
+    def _wait(self) -> None:
+        if self._is_hurried:
+            raise WouldWait
+        self._changed.wait()
 
     @contextmanager
     def reading(
@@ -100,7 +137,7 @@ class Ledger:
         """
         with self._changed:
             while any(cell.writing or (cell.claimed and not nested) for cell in cells):
-                self._changed.wait()
+                self._wait()
             pins = [cell.pin for cell in cells]
             for pin in pins:
                 pin.reading += 1
@@ -128,7 +165,7 @@ class Ledger:
         """Lets one optimizer at a time use the `.grad` of these parameters, of which each has only one."""
         with self._changed:
             while any(cell.stepped for cell in cells):
-                self._changed.wait()
+                self._wait()
             for cell in cells:
                 cell.stepped = True
         try:
@@ -153,13 +190,13 @@ class Ledger:
             return
         with self._changed:
             while any(cell.claimed for cell in cells):
-                self._changed.wait()
+                self._wait()
             for cell in cells:
                 cell.claimed = True
         try:
             with self._changed:
                 while any(map(_is_waited_for, parameters, cells)):
-                    self._changed.wait()
+                    self._wait()
                 for cell in cells:
                     cell.writing = True
                 pinned = [i for i, cell in enumerate(cells) if cell.pin.reading or cell.pin.saved]

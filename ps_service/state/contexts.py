@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Final, NamedTuple
 
 import torch
 from torch.nn import Parameter
 
 from ps_service.state.entry import Entry
+from ps_service.state.pace import Pace
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.numbers import SeenNumbers
 from ps_wire.refs import ContextId, Ref
@@ -42,11 +44,18 @@ class Record:
         entry: Where its inputs entered, when any of them wants a gradient.
         wanted: How many inputs want one.
         leaves: The parameters it may have used.
+        pace: How long the backward of such calls takes, if it may run on the event loop.
     """
 
     def __init__(
-        self, outputs: Sequence[torch.Tensor], entry: Entry | None, wanted: int, leaves: Sequence[Leaf]
+        self,
+        outputs: Sequence[torch.Tensor],
+        entry: Entry | None,
+        wanted: int,
+        leaves: Sequence[Leaf],
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._lock = threading.Lock()
         self._outputs = outputs
         self._entry = entry
@@ -75,7 +84,7 @@ class Record:
         if self._entry is not None:
             targets.append(self._entry.token)
         # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
-        with self._lock:
+        with self._lock, self._pace.measured() if self._pace is not None else nullcontext():
             found = torch.autograd.grad(roots, targets, list(gradients), retain_graph=retain_graph, allow_unused=True)
             of_inputs = list(self._entry.take_gradients()) if self._entry is not None else []
         of_parameters = [
@@ -84,6 +93,11 @@ class Record:
             if gradient is not None
         ]
         return of_inputs or [None] * self._wanted, of_parameters
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether its backward may run on the event loop."""
+        return self._pace is not None and self._pace.is_quick and not self._lock.locked()
 
     def _root(self, position: int, gradient: torch.Tensor) -> torch.Tensor:
         if position >= len(self._outputs) or not self._outputs[position].requires_grad:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -10,6 +9,7 @@ from weakref import WeakSet
 from torch import nn
 
 from ps_service.state.cells import Cell, Ledger
+from ps_service.state.pace import Pace
 from ps_service.state.skins import SkinPool
 from ps_wire.errors import NotAllowedError, UnknownNameError
 from ps_wire.marks import is_remote, name_of
@@ -32,7 +32,8 @@ class HostedObject:
         cells: As many cells.
         skins: Private copies to run on, if it is a module.
         is_layer: Whether it is made of nothing but modules of torch itself.
-        pace: How long its calls take, in seconds, on the average of late; infinite while that is not known.
+        pace: How long its calls take.
+        backward_pace: How long their backward takes.
         references: How many handles of all sessions refer to it.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
             Not kept alive by it.
@@ -46,7 +47,8 @@ class HostedObject:
         self.class_name = name_of(type(value))
         self.references = 0
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
-        self.pace = math.inf
+        self.pace = Pace()
+        self.backward_pace = Pace()
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
         self.skins: SkinPool | None = None
@@ -89,10 +91,6 @@ class HostedObject:
             )
         found: Callable[..., Any] = function
         return found
-
-    def note_pace(self, seconds: float) -> None:
-        """A call took so long."""
-        self.pace = seconds if math.isinf(self.pace) else 0.8 * self.pace + 0.2 * seconds
 
     def methods(self) -> list[str]:
         """Names of the methods that trainers may call."""

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 from ps_service.state import sparse_sgd
 from ps_service.state.cells import Cell, Ledger
 from ps_service.state.contexts import Context
+from ps_service.state.pace import Pace
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.marks import remote
 from ps_wire.refs import Ref
@@ -59,6 +60,8 @@ class HostedOptimizer:
 
     Attributes:
         version: How many steps have been applied.
+        pace: How long a step takes.
+        is_torchs: Whether it is one of torch's own.
         covered: Every covered parameter, in the order of the groups.
     """
 
@@ -77,8 +80,10 @@ class HostedOptimizer:
         self._non_finite = non_finite
         self._ledger = ledger
         self.lock = threading.RLock()
+        self.pace = Pace()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
         self.optimizer = cls(described, **options)
+        self.is_torchs = is_torchs(self.optimizer)
         self._tryout = Tryout(self.optimizer, options)
 
     def step(self, context: Context) -> int:
@@ -94,7 +99,7 @@ class HostedOptimizer:
             NonFiniteGradientError: A gradient holds NaN or infinity and was to be refused.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
-        with self.lock:
+        with self._ledger.alone(self.lock), self.pace.measured():
             found = context.gradients_of([each.parameter for each in self.covered])
             present = [(each, grad) for each, grad in zip(self.covered, found, strict=True) if grad is not None]
             if not present:
@@ -139,9 +144,8 @@ class HostedOptimizer:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
     def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
-        builtin = is_torchs(self.optimizer)
         for covered, gradient in present:
-            if gradient.is_sparse and builtin and not isinstance(self.optimizer, _TAKES_SPARSE):
+            if gradient.is_sparse and self.is_torchs and not isinstance(self.optimizer, _TAKES_SPARSE):
                 raise InvalidArgumentError(
                     f"{type(self.optimizer).__name__} cannot take the sparse gradient of {covered.ref.parameter!r}; "
                     "use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
@@ -191,7 +195,7 @@ class HostedOptimizer:
     def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
         """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""
         optimizer = self.optimizer
-        if not is_torchs(optimizer):
+        if not self.is_torchs:
             return False
         dense = not any(gradient.is_sparse for _, gradient in present)
         if isinstance(optimizer, (optim.SGD, optim.Adagrad)):

@@ -81,7 +81,7 @@ class FaultyConnection:
     def part_bytes(self) -> int:
         return self._inner.part_bytes
 
-    def send_now(self, packet: Packet) -> bool:
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
         # The plan is asked where it may break the connection, which takes time.
         return False
 

@@ -71,7 +71,7 @@ class GrpcConnection:
 
     part_bytes: Final = PART_BYTES
 
-    def send_now(self, packet: Packet) -> bool:
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
         return False
 
     async def send(self, packet: Packet) -> None:
