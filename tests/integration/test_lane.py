@@ -15,6 +15,7 @@ from ps_service.server import Server
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
 from ps_wire.hosts import host_id
+from ps_wire.lane_socket import LaneSocket
 from ps_wire.limits import MIB, PROTOCOL, Limits
 from ps_wire.v1.frames_pb2 import Frame, Hello, LaneOffer
 from tests.conftest import OwnerProcess, StartOwner, StartProcess
@@ -72,6 +73,48 @@ async def test_segments_are_used_again(ps: tc.Client) -> None:
         shared.append((await ps.status()).shared_bytes)
     assert 4 * MIB <= shared[-1] <= 12 * MIB
     assert shared[-1] == shared[9]
+
+
+async def test_news_that_nobody_waits_for_travels_with_the_next_message(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 4)
+    await net(torch.ones(4))
+    writes: list[int] = []
+    original = LaneSocket.write
+
+    def counted(self: LaneSocket, pieces: list[bytes], descriptor: int | None = None) -> None:
+        writes.append(len(pieces))
+        original(self, pieces, descriptor)
+
+    monkeypatch.setattr(LaneSocket, "write", counted)
+    for _ in range(4):
+        async with ps.context():
+            await net(torch.ones(4))
+    # Four calls and four answers; the ends of three contexts went with them. Timers may have come in between.
+    assert 8 <= len(writes) < 14
+    assert (await ps.status()).contexts == 0
+
+
+async def test_segments_come_back_without_a_message_when_many_are_free(
+    owner: Server, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = await ps.create(COUNTER)
+    kept = [await counter.echo(torch.full((MIB // 4,), float(number))) for number in range(8)]
+    (lane,) = owner.servicer.lanes._lanes.values()
+    came_back: asyncio.Queue[int] = asyncio.Queue()
+    original = lane._pool.give_back
+
+    def noticed(number: int) -> None:
+        original(number)
+        came_back.put_nowait(number)
+
+    monkeypatch.setattr(lane._pool, "give_back", noticed)
+    kept.clear()
+    gc.collect()
+    # Nothing else is sent meanwhile.
+    async with asyncio.timeout(20):
+        assert len({await came_back.get() for _ in range(4)}) == 4
 
 
 async def test_results_that_are_kept_keep_their_numbers(ps: tc.Client) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from ps_service.state.cells import COPY_AT_MOST, Ledger, Reading
+from ps_service.state.cells import COPY_AT_MOST, Ledger, Reading, WouldWait
 from tests.ps_service.state.watch import LARGE, Watch, sum_of_leaves
 from tests.ps_service.threads import Worker, wait_for
 
@@ -369,3 +369,67 @@ def test_readers_see_whole_steps_however_many_there_are(sizes: tuple[int, ...]) 
         worker.result()
     assert [parameter.detach()[0].item() for parameter in watch.parameters] == [50.0, 50.0]
     assert [cell.pin.reading for cell in watch.cells] == [0, 0]
+
+
+# Hurry
+
+
+def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
+    watch = Watch(2)
+    with watch.writing(0):
+        other = Worker(lambda: hurried(watch))
+        assert other.result() == ["reading", "writing"]
+    with watch.ledger.stepping(watch.cells):
+        assert Worker(lambda: hurried_step(watch)).result()
+    # Where nobody is in the way, hurry changes nothing.
+    with watch.ledger.hurry():
+        assert sum_of_leaves(watch, 0) == 0.0
+        watch.step()
+    assert sum_of_leaves(watch, 0) == 2.0
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_readers_either() -> None:
+    watch = Watch(LARGE)
+    with watch.reading(0):
+        assert Worker(lambda: hurried(watch)).result() == ["writing"]
+    assert not watch.cells[0].claimed
+    watch.step()
+
+
+def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
+    watch = Watch(2)
+    lock = threading.RLock()
+    with watch.ledger.alone(lock), watch.ledger.alone(lock):
+
+        def other() -> None:
+            with watch.ledger.hurry(), pytest.raises(WouldWait), watch.ledger.alone(lock):
+                pass
+
+        Worker(other).result()
+    with watch.ledger.hurry(), watch.ledger.alone(lock):
+        pass
+
+
+def hurried(watch: Watch) -> list[str]:
+    """What would have waited."""
+    would = []
+    with watch.ledger.hurry():
+        try:
+            with watch.reading(0):
+                pass
+        except WouldWait:
+            would.append("reading")
+        try:
+            with watch.writing(0):
+                pass
+        except WouldWait:
+            would.append("writing")
+    return would
+
+
+def hurried_step(watch: Watch) -> bool:
+    try:
+        with watch.ledger.hurry(), watch.ledger.stepping(watch.cells):
+            return False
+    except WouldWait:
+        return True
