@@ -31,6 +31,9 @@ INLINE_BYTES: Final = 32 * 1024
 _MANY_FREED: Final = 4
 """Segments that may come free before the other side is told without a message of its own to go with."""
 
+_BUNCH: Final = 16
+"""Records of one turn of the event loop that are written together."""
+
 _SOON: Final = 0.002
 """Seconds after which records go out that nobody waits for, when there was no other to go with."""
 
@@ -69,6 +72,8 @@ class LaneConnection:
         self._freeing = False
         self._postponed = b""
         self._flushing = False
+        self._is_busy = False
+        self._bunch = 0
         self._ended = False
         self._broken = ""
         self._socket = LaneSocket(sock, self._take_in, self._break)
@@ -104,8 +109,29 @@ class LaneConnection:
         segment.known = True
 
     def _write(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
-        """Writes a record, behind all that waited for it."""
+        """Writes a record.
+
+        The first of a turn of the event loop goes out at once, so that the other side can begin. What follows in the
+        same turn goes out in bunches: many calls at once, or their answers, do not cost a system call each.
+        """
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._end_turn)
+        elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
+            self._postponed += record
+            self._bunch += 1
+            return
+        self._write_out(record, payload, descriptor)
+
+    def _write_out(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
+        """Writes a record now, behind all that waited for it."""
+        self._bunch = 0
         self._socket.write((self._notes() + record, *payload), descriptor)
+
+    def _end_turn(self) -> None:
+        self._is_busy = False
+        if self._bunch:
+            self._flush()
 
     def _postpone(self, record: bytes) -> None:
         """Sends a record with the next one, or soon.
@@ -121,7 +147,7 @@ class LaneConnection:
         self._flushing = False
         if not self._ended and not self._broken:
             with suppress(ConnectionBroken):
-                self._write(b"")
+                self._write_out(b"")
 
     async def receive(self) -> Packet | None:
         while not self._arrived:
@@ -136,7 +162,7 @@ class LaneConnection:
     async def close(self) -> None:
         if not self._broken and not self._ended:
             with suppress(ConnectionBroken):
-                self._write(_HEADER.pack(_END, 0, 0, 0))
+                self._write_out(_HEADER.pack(_END, 0, 0, 0))
         self._ended = True
         self._socket.close()
         self._pool.close()

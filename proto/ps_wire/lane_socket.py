@@ -87,6 +87,11 @@ class LaneSocket:
             if descriptor is not None:
                 self._flush()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._closed
+
     def close(self) -> None:
         """Closes the socket; what was not written is lost. Calling it again does nothing."""
         if self._closed:

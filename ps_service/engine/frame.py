@@ -40,18 +40,21 @@ class Frame:
         self._buffers: set[int] = set()
 
     def __enter__(self) -> Self:
-        stack = self._stack
-        token = borrow.set(self.borrow)
-        stack.callback(borrow.reset, token)
-        stack.enter_context(torch.set_grad_enabled(self._recorded))
+        self._token = borrow.set(self.borrow)
+        self._grad = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._recorded)
         if self._recorded:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
+            self._stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            torch.set_grad_enabled(self._grad)
+            borrow.reset(self._token)
 
     def borrow(self, hosted: HostedObject) -> nn.Module:
         """The skin of a module for this call."""
