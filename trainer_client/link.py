@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from ps_wire import errors
 from ps_wire.assembler import Assembler, Message
-from ps_wire.connection import Connection, ConnectionBroken, Connector
+from ps_wire.connection import Connection, ConnectionBroken, Connector, deliver
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
 from ps_wire.frames import Packet
 from ps_wire.hosts import host_id
@@ -169,11 +169,15 @@ class Link:
         assembler = Assembler(welcome.max_message_bytes)
         self._listener.connected(welcome, outbox)
         writer = asyncio.create_task(outbox.drain(connection))
+
+        def handle(packet: Packet) -> bool:
+            message = assembler.feed(packet)
+            if message is not None:
+                self._listener.received(message)
+            return False
+
         try:
-            while (packet := await connection.receive()) is not None:
-                message = assembler.feed(packet)
-                if message is not None:
-                    self._listener.received(message)
+            await deliver(connection, handle)
         except InvalidArgumentError as error:
             # What came on this stream is of no use; the session may go on with another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error

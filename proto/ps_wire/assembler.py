@@ -73,7 +73,7 @@ class Assembler:
             raise InvalidArgumentError(f"message {number} is longer than it announced")
         if number in self._partial or number in self._refused:
             raise InvalidArgumentError(f"message {number} began again before it was whole")
-        held = sum(len(partial.buffer) for partial in self._partial.values())
+        held = sum(len(partial.buffer) for partial in self._partial.values()) if self._partial else 0
         if announced > self._limit or held + announced > 2 * self._limit:
             return self._refuse(packet, announced - arrived)
         if arrived == announced:

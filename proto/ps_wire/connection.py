@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from ps_wire.frames import Packet
 from ps_wire.v1.frames_pb2 import LaneOffer
@@ -55,6 +56,29 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """Ends the connection. Calling it again does nothing."""
+
+
+@runtime_checkable
+class Delivering(Protocol):
+    """A connection that hands packets over as they arrive, without waking a task for each of them."""
+
+    async def deliver(self, handle: Callable[[Packet], bool]) -> None:
+        """Calls `handle` with every packet until it says that this was the last one, or nothing more will come.
+
+        Raises:
+            ConnectionBroken: The connection broke.
+            Exception: Whatever `handle` raises.
+        """
+
+
+async def deliver(connection: Connection, handle: Callable[[Packet], bool]) -> None:
+    """The same for any connection."""
+    if isinstance(connection, Delivering):
+        await connection.deliver(handle)
+        return
+    while (packet := await connection.receive()) is not None:
+        if handle(packet):
+            return
 
 
 class Connector(Protocol):

@@ -34,7 +34,7 @@ class Packet(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Number of payload bytes."""
-        return sum(map(len, self.payload))
+        return sum(map(len, self.payload)) if self.payload else 0
 
 
 def serialize(packet: Packet) -> bytes:

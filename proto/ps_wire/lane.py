@@ -11,7 +11,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,7 +22,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.frames import Packet
 from ps_wire.lane_socket import LaneSocket
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
-from ps_wire.segments import SegmentPool, SegmentView
+from ps_wire.segments import Segment, SegmentPool, SegmentView
 from ps_wire.v1.frames_pb2 import Frame
 
 INLINE_BYTES: Final = 32 * 1024
@@ -30,6 +30,9 @@ INLINE_BYTES: Final = 32 * 1024
 
 _MANY_FREED: Final = 4
 """Segments that may come free before the other side is told without a message of its own to go with."""
+
+_LONG_COPY: Final = 4 * MIB
+"""Payloads from this size on are copied in a thread: the event loop has others to serve."""
 
 _BUNCH: Final = 16
 """Records of one turn of the event loop that are written together."""
@@ -68,6 +71,7 @@ class LaneConnection:
         self._rest = bytearray()
         self._arrived: deque[Packet] = deque()
         self._receiver: asyncio.Future[None] | None = None
+        self._handle: Callable[[Packet], bool] | None = None
         self._freed: deque[int] = deque()
         self._freeing = False
         self._postponed = b""
@@ -80,31 +84,44 @@ class LaneConnection:
 
     async def send(self, packet: Packet) -> None:
         await self._socket.drained.wait()
-        self._send(packet)
+        segment = self._segment_for(packet.nbytes)
+        if segment is not None and packet.nbytes >= _LONG_COPY:
+            # The event loop, and smaller messages, go on meanwhile.
+            await asyncio.to_thread(segment.write, packet.payload)
+            self._send_record(packet, segment)
+        else:
+            self._send(packet, segment)
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
         # While the other side is slow, messages wait in the outbox, where they can still be counted.
-        if not self._socket.drained.is_set():
+        nbytes = packet.nbytes
+        if nbytes >= _LONG_COPY or not self._socket.drained.is_set():
             return False
         if later and not packet.payload:
             frame = packet.frame.SerializeToString()
             self._postpone(_HEADER.pack(_INLINE, len(frame), 0, 0) + frame)
         else:
-            self._send(packet)
+            self._send(packet, self._segment_for(nbytes))
         return True
 
-    def _send(self, packet: Packet) -> None:
-        frame = packet.frame.SerializeToString()
-        nbytes = packet.nbytes
-        segment = self._pool.take(nbytes) if nbytes > INLINE_BYTES else None
+    def _segment_for(self, nbytes: int) -> Segment | None:
+        return self._pool.take(nbytes) if nbytes > INLINE_BYTES else None
+
+    def _send(self, packet: Packet, segment: Segment | None) -> None:
         if segment is None:
-            self._write(_HEADER.pack(_INLINE, len(frame), 0, nbytes) + frame, packet.payload)
-            return
+            frame = packet.frame.SerializeToString()
+            self._write(_HEADER.pack(_INLINE, len(frame), 0, packet.nbytes) + frame, packet.payload)
+        else:
+            segment.write(packet.payload)
+            self._send_record(packet, segment)
+
+    def _send_record(self, packet: Packet, segment: Segment) -> None:
+        """Says that a payload lies in a segment."""
         for number in self._pool.take_dropped():
             self._postponed += _HEADER.pack(_DROPPED, 0, number, 0)
-        segment.write(packet.payload)
+        frame = packet.frame.SerializeToString()
         kind = _SEGMENT if segment.known else _NEW_SEGMENT
-        record = _HEADER.pack(kind, len(frame), segment.number, nbytes) + frame
+        record = _HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
         self._write(record, (), None if segment.known else segment.descriptor)
         segment.known = True
 
@@ -159,6 +176,22 @@ class LaneConnection:
             await self._receiver
         return self._arrived.popleft()
 
+    async def deliver(self, handle: Callable[[Packet], bool]) -> None:
+        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        while self._arrived:
+            if handle(self._arrived.popleft()):
+                return
+        if self._ended:
+            return
+        if self._broken:
+            raise ConnectionBroken(self._broken)
+        self._receiver = self._loop.create_future()
+        self._handle = handle
+        try:
+            await self._receiver
+        finally:
+            self._handle = None
+
     async def close(self) -> None:
         if not self._broken and not self._ended:
             with suppress(ConnectionBroken):
@@ -193,9 +226,23 @@ class LaneConnection:
             self._break(f"the other side does not speak the lane's protocol: {error}")
             self._socket.close()
             return
-        self._rest = bytearray(whole[position:])
-        if self._arrived:
+        if self._rest or position < len(whole):
+            self._rest = bytearray(whole[position:])
+        if self._handle is not None:
+            self._hand_over(self._handle)
+        elif self._arrived:
             self._wake()
+
+    def _hand_over(self, handle: Callable[[Packet], bool]) -> None:
+        try:
+            while self._arrived and self._handle is not None:
+                if handle(self._arrived.popleft()):
+                    self._handle = None
+                    self._wake()
+        except Exception as error:
+            self._handle = None
+            if self._receiver is not None and not self._receiver.done():
+                self._receiver.set_exception(error)
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of some bytes; returns where they end."""
@@ -262,7 +309,10 @@ class LaneConnection:
 
     def _wake(self) -> None:
         if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_result(None)
+            if self._broken and self._handle is not None:
+                self._receiver.set_exception(ConnectionBroken(self._broken))
+            else:
+                self._receiver.set_result(None)
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason

@@ -80,6 +80,8 @@ class LaneSocket:
                 sent = 0
             except OSError as error:
                 raise self._break(error) from error
+            if sent == sum(map(len, pieces)):
+                return
         self._keep(pieces, sent, descriptor)
         if self._unsent and self.drained.is_set():
             self.drained.clear()

@@ -11,6 +11,9 @@ from ps_wire.frames import Packet
 from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Part
 
+_SMALL = 64 * 1024
+"""Bytes up to which a message may overtake others."""
+
 
 class Outbox:
     """Queues messages and writes them to a connection, one packet at a time, from the one task that runs `drain`.
@@ -38,7 +41,9 @@ class Outbox:
         """
         if nbytes:
             frame.payload_bytes = nbytes
-        if not self._waiting and nbytes <= self._part_bytes and self._sent_now(frame, chunks, later):
+        # A small message does not wait for large ones.
+        fits = nbytes <= self._part_bytes if not self._waiting else nbytes <= _SMALL
+        if fits and self._sent_now(frame, chunks, later):
             return
         self._waiting.append(packets(frame, chunks, self._part_bytes))
         if not self._ended:

@@ -50,11 +50,13 @@ class Segment:
 
     def write(self, chunks: Sequence[memoryview]) -> None:
         """Copies chunks in, one behind the other."""
+        # The lane may be closed meanwhile.
+        target = self._bytes
         position = 0
         for chunk in chunks:
             end = position + len(chunk)
             # numpy's copy lets other threads run; a slice of a memoryview does not.
-            self._bytes[position:end] = np.frombuffer(chunk, np.uint8)
+            target[position:end] = np.frombuffer(chunk, np.uint8)
             position = end
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from ps_service.rpc.lanes import LaneDoor
 from ps_service.rpc.unary import UnaryMethods
 from ps_wire import errors, frames
 from ps_wire.assembler import Assembler, Message
-from ps_wire.connection import Connection, ConnectionBroken
+from ps_wire.connection import Connection, ConnectionBroken, deliver
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
 from ps_wire.frames import Packet
 from ps_wire.lane import LaneConnection
@@ -125,14 +125,15 @@ class Servicer:
 
     async def _listen(self, connection: Connection, conversation: Conversation, outbox: Outbox) -> None:
         assembler = Assembler(self._engine.limits.max_message_bytes)
-        while True:
-            packet = await connection.receive()
+
+        def handle(packet: Packet) -> bool:
             # A newer stream of the same trainer has taken over: whatever still comes here was sent again there.
-            if packet is None or conversation.outbox is not outbox:
-                return
+            if conversation.outbox is not outbox:
+                return True
             message = assembler.feed(packet)
-            if message is not None and self._handle(message, conversation):
-                return
+            return message is not None and self._handle(message, conversation)
+
+        await deliver(connection, handle)
 
     def _handle(self, message: Message, conversation: Conversation) -> bool:
         """Handles one message; says whether it was the last."""

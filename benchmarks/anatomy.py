@@ -1,0 +1,115 @@
+"""Anatomy: what the Python of both sides costs per operation, and where.
+
+`python -m benchmarks.anatomy` runs an owner and a trainer in one process, on one event loop, joined by a lane: no
+process waits for another to wake up, so that what remains is work. Each operation is timed first without a profiler;
+then cProfile says how the time is shared. Together with `benchmarks.floors` that explains a figure of `make bench`.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+import torch
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+import trainer_client as tc
+from benchmarks import models
+from ps_service.engine.engine import Engine
+from ps_service.server import Server
+from ps_service.state.allowlist import AllowList
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_PARTS: Final = {
+    "proto/ps_wire/values": "codec",
+    "proto/ps_wire/tensors": "codec",
+    "proto/ps_wire/payload": "codec",
+    "proto/ps_wire/dtypes": "codec",
+    "proto/ps_wire": "lane and frames",
+    "trainer_client": "trainer",
+    "ps_service/rpc": "owner: requests",
+    "ps_service": "owner: engine and state",
+    "benchmarks": "the model itself",
+}
+
+
+def main() -> None:
+    """Measures and prints it."""
+    torch.set_num_threads(1)
+    uvloop.run(_measure())
+
+
+async def _measure() -> None:
+    async with (
+        Server(Engine("ps0", AllowList([models])), "127.0.0.1:0") as owner,
+        tc.connect(owner.address) as ps,
+    ):
+        calls = await ps.create(models.Calls)
+        table = await ps.module(models.EmbeddingTable, 200, 16, 0.0)
+        opt = await ps.optimizer(torch.optim.SGD, table.parameters(), lr=0.01)
+        small, words = torch.zeros(1), torch.zeros(7, 10, dtype=torch.long)
+
+        async def one_pass() -> None:
+            async with ps.context() as ctx:
+                await ctx.backward((await table(words)).sum())
+                await opt.step(ctx)
+
+        await _show("an empty call", calls.nothing, 3000)
+        await _show("4 bytes there and back", lambda: calls.echo(small), 3000)
+        await _show("forward, backward and step of a small table", one_pass, 500)
+
+
+async def _show(name: str, operation: Callable[[], Awaitable[object]], count: int) -> None:
+    for _ in range(count // 5):
+        await operation()
+    began = perf_counter()
+    for _ in range(count):
+        await operation()
+    each = (perf_counter() - began) / count
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(count):
+        await operation()
+    profile.disable()
+    shares = _shares(profile)
+    whole = sum(shares.values())
+    table = Table(
+        "where", "share", "us", title=f"{name}: {each * 1e6:.0f} us of work on both sides", title_justify="left"
+    )
+    for part, seconds in sorted(shares.items(), key=lambda item: -item[1]):
+        table.add_row(part, f"{seconds / whole:.0%}", f"{each * 1e6 * seconds / whole:.0f}")
+    Console().print(table)
+
+
+def _shares(profile: cProfile.Profile) -> dict[str, float]:
+    """Seconds by part. What is not ours (torch, protobuf, the standard library) counts for whoever called it."""
+    shares: dict[str, float] = defaultdict(float)
+    for (file, _, _), (_, _, own, _, callers) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        part = _part(file)
+        if part is not None:
+            shares[part] += own
+            continue
+        for (caller, _, _), (_, _, of_this, _) in callers.items():
+            shares[_part(caller) or "event loop and libraries"] += of_this
+        if not callers:
+            shares["event loop and libraries"] += own
+    return shares
+
+
+def _part(file: str) -> str | None:
+    try:
+        inside = Path(file).relative_to(_ROOT).as_posix()
+    except ValueError:
+        return None
+    return next((part for prefix, part in _PARTS.items() if inside.startswith(prefix)), None)
+
+
+if __name__ == "__main__":
+    main()
