@@ -216,18 +216,19 @@ class LaneConnection:
 
     def _take_in(self, data: memoryview) -> None:
         # Most reads bring whole records: those are parsed where they lie.
-        whole = data
-        if self._rest:
-            self._rest += data
-            whole = memoryview(self._rest)
         try:
-            position = self._records(whole)
+            if not self._rest:
+                self._rest += data[self._records(data) :]
+            else:
+                self._rest += data
+                with memoryview(self._rest) as whole:
+                    position = self._records(whole)
+                # A long record is gathered from many reads: what is here already stays where it is.
+                del self._rest[:position]
         except (InvalidArgumentError, DecodeError) as error:
             self._break(f"the other side does not speak the lane's protocol: {error}")
             self._socket.close()
             return
-        if self._rest or position < len(whole):
-            self._rest = bytearray(whole[position:])
         if self._handle is not None:
             self._hand_over(self._handle)
         elif self._arrived:
