@@ -112,8 +112,9 @@ class Link:
                     welcome = await self._greet(connection)
                     lane = await self._lane(welcome)
                 if lane is not None:
-                    await connection.close()
-                    connection, welcome = lane
+                    # Whatever happens while the stream is closed, the lane is closed in the end.
+                    stream, (connection, welcome) = connection, lane
+                    await stream.close()
                 await self._converse(connection, welcome)
             finally:
                 await connection.close()
@@ -168,7 +169,7 @@ class Link:
         # What an owner sends is bounded by its own limit.
         assembler = Assembler(welcome.max_message_bytes)
         self._listener.connected(welcome, outbox)
-        writer = asyncio.create_task(outbox.drain(connection))
+        writer = asyncio.create_task(_drain(outbox, connection))
 
         def handle(packet: Packet) -> bool:
             message = assembler.feed(packet)
@@ -188,3 +189,14 @@ class Link:
             await asyncio.wait([writer])
             if not writer.cancelled():
                 writer.exception()
+
+
+async def _drain(outbox: Outbox, connection: Connection) -> None:
+    try:
+        await outbox.drain(connection)
+    except ConnectionBroken:
+        raise
+    except Exception:
+        # Without a writer every later request would wait for ever: the link has to begin again.
+        _log.exception("a connection could not be written to")
+        await connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
@@ -161,7 +162,9 @@ def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None
     if _running_loop() is loop:
         _set(future)
     else:
-        loop.call_soon_threadsafe(_set, future)
+        # The loop of who waited may be closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_set, future)
 
 
 def _set(future: asyncio.Future[None]) -> None:

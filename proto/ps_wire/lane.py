@@ -105,7 +105,13 @@ class LaneConnection:
         return True
 
     def _segment_for(self, nbytes: int) -> Segment | None:
-        return self._pool.take(nbytes) if nbytes > INLINE_BYTES else None
+        if nbytes <= INLINE_BYTES:
+            return None
+        try:
+            return self._pool.take(nbytes)
+        except OSError:
+            # Out of descriptors or of memory: the socket still works.
+            return None
 
     def _send(self, packet: Packet, segment: Segment | None) -> None:
         if segment is None:

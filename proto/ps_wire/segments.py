@@ -26,6 +26,9 @@ from ps_wire.payload import Buffer
 SMALLEST: Final = MIB // 4
 """Segments are powers of two from here on, so that few of them serve all messages."""
 
+MOST: Final = 128
+"""Segments of one direction of a lane: each costs its two processes three descriptors."""
+
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -44,9 +47,13 @@ class Segment:
         self.nbytes = nbytes
         self.known = False
         self.descriptor = os.memfd_create("ps-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.descriptor, nbytes)
-        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
-        self._bytes: Buffer = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
+        try:
+            os.ftruncate(self.descriptor, nbytes)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self._bytes: Buffer = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
+        except OSError:
+            os.close(self.descriptor)
+            raise
 
     def write(self, chunks: Sequence[memoryview]) -> None:
         """Copies chunks in, one behind the other."""
@@ -81,7 +88,11 @@ class SegmentPool:
         self.nbytes = 0
 
     def take(self, nbytes: int) -> Segment | None:
-        """A segment for so many bytes, or None when the pool is full; the message must then take another way."""
+        """A segment for so many bytes, or None when the pool is full; the message must then take another way.
+
+        Raises:
+            OSError: The system has no memory or descriptors left.
+        """
         fitting = [segment for segment in self._free if segment.nbytes >= nbytes]
         if fitting:
             # Not a huge one for a small message, if there is another.
@@ -91,7 +102,7 @@ class SegmentPool:
         size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
         if self.nbytes + size > self._max_bytes:
             self._shrink(self.nbytes + size - self._max_bytes)
-        if self.nbytes + size > self._max_bytes:
+        if self.nbytes + size > self._max_bytes or len(self._all) >= MOST:
             return None
         self._last += 1
         made = self._all[self._last] = Segment(self._last, size)
@@ -161,7 +172,7 @@ class SegmentView:
             if sum(map(len, self._mapped.values())) + nbytes > 2 * self._max_bytes:
                 raise InvalidArgumentError("the other side hands over more shared memory than was agreed")
             self._mapped[number] = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InvalidArgumentError(f"not a segment: {error}") from None
         finally:
             os.close(descriptor)

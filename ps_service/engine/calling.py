@@ -11,7 +11,7 @@ from torch import nn
 
 from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
-from ps_service.engine.holders import LARGE, Holders
+from ps_service.engine.holders import Holders
 from ps_service.state.contexts import Record
 from ps_service.state.entry import Entry
 from ps_service.state.objects import HostedObject
@@ -44,21 +44,17 @@ class Arguments:
 
     Attributes:
         wanting: The tensors that want one.
-        large: Those that are costly to copy.
     """
 
     def __init__(self, engine: Engine, recorded: bool) -> None:
         self._engine = engine
         self._recorded = recorded
         self.wanting: list[torch.Tensor] = []
-        self.large: list[torch.Tensor] = []
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """What hosted code shall see of a tensor that arrived."""
         if self._engine.device.type != "cpu":
             tensor = tensor.to(self._engine.device)
-        elif tensor.layout is torch.strided and tensor.nbytes >= LARGE:
-            self.large.append(tensor)
         if self._recorded and wants_grad:
             self.wanting.append(tensor)
         return tensor
@@ -107,10 +103,15 @@ def call(
     context = engine.contexts.open(recording.context) if recording is not None and is_module else None
     with Frame(engine.ledger, training, recorded=context is not None) as frame:
         if not is_module:
-            return Holders(arguments.large).private(function(target.value, *args, **kwargs))
+            # Not those inside containers: who keeps a container is not among the holders of what is in it.
+            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            holders = Holders(tensors)
+            engine.ledger.take_time()
+            return holders.private(function(target.value, *args, **kwargs))
         # The module itself is called for forward, so that its hooks run.
         run: Callable[..., Any] = nn.Module.__call__ if method == "forward" else function
         module = frame.borrow(target)
+        engine.ledger.take_time()
         if context is None or recording is None:
             with target.pace.measured():
                 return frame.own(run(module, *args, **kwargs))

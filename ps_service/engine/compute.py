@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import queue
 import threading
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+_log = logging.getLogger("ps_service.compute")
 
 T = TypeVar("T")
 
@@ -101,7 +104,11 @@ class Compute:
         # First of all, so that whoever finishes from now on wakes the loop again.
         self._telling = False
         while self._done:
-            self._done.popleft()()
+            try:
+                self._done.popleft()()
+            except Exception:
+                # The others must hear of theirs.
+                _log.exception("a result could not be handed over")
 
 
 def _give(future: asyncio.Future[T], result: T) -> None:

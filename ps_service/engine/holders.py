@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from ps_wire.trees import mapped, tensors_in
+from ps_wire.trees import mapped
 
 LARGE: Final = 64 * 1024
 """Bytes from which on asking costs less than copying."""
@@ -36,11 +36,12 @@ class Holders:
     """Who holds the large tensors among a call's arguments before it begins.
 
     Args:
-        arguments: The tree of the arguments.
+        arguments: Those that are tensors themselves; of what is in containers nobody could tell. The caller keeps this
+            sequence until the result is there, because it counts as a holder.
     """
 
-    def __init__(self, arguments: Any) -> None:
-        self._before = {id(tensor): _count(tensor) for tensor in tensors_in(arguments) if _is_plain(tensor)}
+    def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
+        self._before = {id(tensor): _count(tensor) for tensor in arguments if _is_plain(tensor)}
 
     def private(self, result: Any) -> Any:
         """The result, detached; with copies in place of tensors that somebody else might hold.

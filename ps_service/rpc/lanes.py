@@ -95,6 +95,7 @@ class LaneDoor:
             peer, _ = self._socket.accept()
         except OSError as error:
             _log.warning("a lane could not be accepted: %s", error)
+            self._pause()
             return
         _, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if user != os.geteuid():
@@ -105,6 +106,17 @@ class LaneDoor:
         task = asyncio.create_task(self._hold(lane))
         self._lanes[task] = lane
         task.add_done_callback(lambda done: self._lanes.pop(done, None))
+
+    def _pause(self) -> None:
+        """Stops accepting for a second: without descriptors the door would ring without end."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.call_later(1.0, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
     async def _hold(self, lane: LaneConnection) -> None:
         try:

@@ -175,7 +175,14 @@ class Servicer:
 async def _drain(outbox: Outbox, connection: Connection) -> None:
     # The reader notices a broken stream too, and ends it.
     with suppress(ConnectionBroken):
-        await outbox.drain(connection)
+        try:
+            await outbox.drain(connection)
+        except ConnectionBroken:
+            raise
+        except Exception:
+            # Without a writer every later answer would wait for ever: the trainer has to come again.
+            _log.exception("a stream could not be written to")
+            await connection.close()
 
 
 def _uncancel() -> None:

@@ -100,6 +100,10 @@ class Ledger:
         finally:
             self._here.hurried = False
 
+    def take_time(self) -> None:
+        """Ends this thread's hurry: code of others is about to run, which must not be stopped halfway."""
+        self._here.hurried = False
+
     @contextmanager
     def alone(self, lock: threading.RLock) -> Iterator[None]:
         """Holds a lock.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 from pathlib import Path
 
@@ -133,6 +134,17 @@ async def test_a_full_lane_sends_through_the_socket(start_owner: StartOwner) -> 
         results = await asyncio.gather(*(counter.echo(value) for value in values))
         assert all(torch.equal(result, value) for result, value in zip(results, values, strict=True))
         assert (await ps.status()).shared_bytes <= MIB
+
+
+async def test_without_descriptors_the_socket_is_taken(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = await ps.create(COUNTER)
+
+    def refused(*_: object) -> int:
+        raise OSError(24, "too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    for value in (torch.ones(MIB // 2), torch.ones(5 * MIB)):
+        assert torch.equal(await counter.echo(value), value)
 
 
 async def test_a_pass_over_the_lane_is_the_pass_without(owner: Server) -> None:

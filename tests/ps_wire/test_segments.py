@@ -12,7 +12,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.hosts import host_id
 from ps_wire.limits import MIB
-from ps_wire.segments import SMALLEST, SegmentPool, SegmentView
+from ps_wire.segments import MOST, SMALLEST, SegmentPool, SegmentView
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="segments need Linux")
 
@@ -129,3 +129,10 @@ def test_bytes_that_are_not_there_are_refused(number: int, nbytes: int) -> None:
     view.add(segment.number, os.dup(segment.descriptor))
     with pytest.raises(InvalidArgumentError):
         view.bytes_of(number, nbytes)
+
+
+def test_there_are_only_so_many() -> None:
+    pool = SegmentPool(1 << 40)
+    taken = [pool.take(1) for _ in range(MOST + 3)]
+    assert [each is None for each in taken] == [False] * MOST + [True] * 3
+    pool.close()

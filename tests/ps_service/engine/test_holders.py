@@ -114,3 +114,10 @@ def test_an_argument_that_somebody_held_before_is_still_an_argument() -> None:
     result, places = ask(lambda argument: argument, tensor)
     # The caller of the method, that is the message it came with, holds it all the time.
     assert result.data_ptr() == places[0] == tensor.data_ptr()
+
+
+def test_a_member_of_a_container_that_was_kept_is_copied() -> None:
+    weights = {"w": large()}
+    # The object keeps the dict, not the tensor: nobody new holds the tensor itself.
+    result = Holders([]).private(weights["w"])
+    assert result.data_ptr() != weights["w"].data_ptr()
