@@ -58,6 +58,7 @@ class LaneSocket:
         self._buffer = _buffers.own
         self._unsent: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
+        self._unwritable = False
         self._loop.add_reader(sock.fileno(), self._read)
 
     def write(self, pieces: Sequence[Piece], descriptor: int | None = None) -> None:
@@ -70,7 +71,7 @@ class LaneSocket:
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
-        if self._closed:
+        if self._closed or self._unwritable:
             raise ConnectionBroken("the lane is closed")
         sent = 0
         if not self._unsent and descriptor is None:
@@ -79,7 +80,7 @@ class LaneSocket:
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                raise self._break(error) from error
+                raise self._fail(error) from error
             if sent == sum(map(len, pieces)):
                 return
         self._keep(pieces, sent, descriptor)
@@ -92,7 +93,7 @@ class LaneSocket:
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be written any more."""
-        return self._closed
+        return self._closed or self._unwritable
 
     def close(self) -> None:
         """Closes the socket; what was not written is lost. Calling it again does nothing."""
@@ -123,7 +124,7 @@ class LaneSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            self._break(error)
+            self._fail(error)
             return
         self._loop.remove_writer(self._sock.fileno())
         self.drained.set()
@@ -166,6 +167,17 @@ class LaneSocket:
             self._on_bytes(memoryview(self._buffer)[:nbytes])
         else:
             self._break("the other side is gone")
+
+    def _fail(self, error: OSError) -> ConnectionBroken:
+        """Nothing can be written any more."""
+        if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            return self._break(error)
+        # The other side is gone. What it said before has not been read yet: the reader comes to its end by itself.
+        self._unwritable = True
+        self._loop.remove_writer(self._sock.fileno())
+        self._unsent.clear()
+        self.drained.set()
+        return ConnectionBroken(f"the lane broke: {error}")
 
     def _break(self, reason: object) -> ConnectionBroken:
         if not self._closed:

@@ -1,7 +1,7 @@
 """SGD with `fused=True` on a few rows of a large table, which torch itself does not offer.
 
-`torch.optim.SGD` adds a sparse gradient with one BLAS call per row, and for the rows of an embedding half of the time
-goes into calling; its fused step refuses sparse gradients. Here the scaled rows are scattered in one operation of
+`torch.optim.SGD` adds a sparse gradient with one BLAS call per row, and for the rows of an embedding much of the
+time goes into calling; its fused step refuses sparse gradients. Here the scaled rows are scattered in one operation of
 torch. Rows that come twice are added in the same order; a product is rounded before it is added, so that a number may
 differ in its last bit from what the step without `fused` gives.
 """

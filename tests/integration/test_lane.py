@@ -16,6 +16,7 @@ from ps_service.server import Server
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
 from ps_wire.hosts import host_id
+from ps_wire.lane import LaneConnection
 from ps_wire.lane_socket import LaneSocket
 from ps_wire.limits import MIB, PROTOCOL, Limits
 from ps_wire.v1.frames_pb2 import Frame, Hello, LaneOffer
@@ -134,6 +135,19 @@ async def test_a_full_lane_sends_through_the_socket(start_owner: StartOwner) -> 
         results = await asyncio.gather(*(counter.echo(value) for value in values))
         assert all(torch.equal(result, value) for result, value in zip(results, values, strict=True))
         assert (await ps.status()).shared_bytes <= MIB
+
+
+async def test_what_came_before_the_other_side_left_is_still_read() -> None:
+    near, far = (LaneConnection(each, MIB, MIB) for each in socket.socketpair())
+    await far.send(Packet(Frame(number=7)))
+    far.cut()
+    with pytest.raises(ConnectionBroken):
+        await near.send(Packet(Frame(number=1)))
+    packet = await near.receive()
+    assert packet is not None and packet.frame.number == 7
+    with pytest.raises(ConnectionBroken):
+        await near.receive()
+    await near.close()
 
 
 async def test_without_descriptors_the_socket_is_taken(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
