@@ -13,6 +13,7 @@ The floors, from the bottom (an import may only point down):
 """
 
 from ps_service.state.rrefs import RRef
-from ps_wire.marks import hosted, remote
+from ps_wire.marks import async_execution, hosted, remote
+from ps_wire.records import by_value
 
-__all__ = ["RRef", "hosted", "remote"]
+__all__ = ["RRef", "async_execution", "by_value", "hosted", "remote"]

@@ -16,6 +16,7 @@ The floors, from the bottom (an import may only point down):
     transport, settings, pending     ways to an owner; results on their way
     exchange, link, session, requests   numbered requests over a stream that may break
     recorder, graph, context         remote calls in torch's autograd graph
+    references, calls, others        handles, and what is called through them
     handles, layout                  what a trainer holds of an owner's objects
     optimizer, scheduler, client     the operations
     portal, blocking, connect        the front door, with and without await
@@ -42,12 +43,14 @@ from ps_wire.errors import (
     UnavailableError,
     UnknownNameError,
 )
+from ps_wire.records import by_value
 from trainer_client.client import Client
 from trainer_client.connect import connect
 from trainer_client.context import Context, current_context
-from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter, RRef
+from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter
 from trainer_client.optimizer import DistributedOptimizer
 from trainer_client.pending import Pending
+from trainer_client.references import RRef
 from trainer_client.scheduler import DistributedScheduler
 
 __all__ = [
@@ -79,6 +82,7 @@ __all__ = [
     "TooLargeError",
     "UnavailableError",
     "UnknownNameError",
+    "by_value",
     "connect",
     "current_context",
 ]

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from trainer_client.client import Client
 from trainer_client.context import Context
-from trainer_client.handles import RRef
 from trainer_client.optimizer import DistributedOptimizer
 from trainer_client.pending import Pending
+from trainer_client.references import RRef
 from trainer_client.scheduler import DistributedScheduler
 
 _WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)

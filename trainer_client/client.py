@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,17 +12,20 @@ from torch.optim import lr_scheduler
 
 from ps_wire.connection import Connector
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
-from ps_wire.marks import name_of
+from ps_wire.names import name_of
 from ps_wire.payload import PayloadWriter
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest, DeleteRequest, StatusReply, StatusRequest
 from ps_wire.values import Encoder
-from trainer_client import optimizer, scheduler
+from trainer_client import calls, optimizer, scheduler
+from trainer_client.calls import HandlesMet
 from trainer_client.context import Context
-from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter, RRef, handle_from
+from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter, handle_from
 from trainer_client.optimizer import DistributedOptimizer, NonFinite, Reads
+from trainer_client.others import OtherOwners
 from trainer_client.pending import Pending
+from trainer_client.references import RRef
 from trainer_client.requests import DEFAULT, nothing, submit
 from trainer_client.scheduler import DistributedScheduler
 from trainer_client.session import Session
@@ -37,13 +40,17 @@ class Client:
     Args:
         connectors: One per owner.
         settings: How patient to be.
+        dial: Gives a connector for an address, to reach owners that others speak of; without it there are no others.
     """
 
-    def __init__(self, connectors: Sequence[Connector], settings: Settings) -> None:
+    def __init__(
+        self, connectors: Sequence[Connector], settings: Settings, dial: Callable[[str], Connector] | None = None
+    ) -> None:
         self._trainer = new_trainer_id()
         self._loop = asyncio.get_running_loop()
-        self._opening = [Session(connector, self._trainer, settings) for connector in connectors]
         self._sessions: dict[str, Session] = {}
+        self._others = OtherOwners(self._trainer, settings, self._sessions, dial)
+        self._opening = [Session(each, self._trainer, settings, self._others) for each in connectors]
         self._contexts = 0
 
     async def open(self) -> None:
@@ -67,6 +74,7 @@ class Client:
 
     async def close(self) -> None:
         """Leaves every owner; they free what this trainer held. Calling it again does nothing."""
+        await self._others.close()
         await asyncio.gather(*(session.close() for session in self._opening))
 
     @property
@@ -127,14 +135,60 @@ class Client:
             UnknownNameError: There is nothing of that name, or no such owner here.
             StaleHandleError: The handle's object is gone.
         """
-        if target.startswith("ps://"):
-            ref = Ref.parse(target)
-            session, request = self._session(ref.owner), AttachRequest(handle=ref.to_message())
-        else:
-            session, request = self._session(owner), AttachRequest(name=target)
-        return submit(
-            session, Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object)
-        )
+        if not target.startswith("ps://"):
+            return _attach(self._session(owner), AttachRequest(name=target))
+        ref = Ref.parse(target)
+        request = AttachRequest(handle=ref.to_message())
+        if ref.owner in self._sessions:
+            return _attach(self._sessions[ref.owner], request)
+
+        async def attach_there() -> RemoteObject:
+            return await _attach(await self.reach(ref.owner), request)
+
+        return Pending.run(self._loop, attach_there())
+
+    def call(
+        self,
+        function: Callable[..., Any] | str,
+        *args: Any,
+        owner: str = "",
+        timeout: float | None = DEFAULT,
+        **kwargs: Any,
+    ) -> Pending[Any]:
+        """Calls a function on an owner; inside a context, and with grad enabled, the call is recorded.
+
+        Args:
+            function: One of torch's, or one marked `@remote` in a module that the owner imports; or its name.
+            args: Its arguments.
+            owner: Which owner; the first if empty.
+            timeout: Seconds this may take; None waits for ever.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            NotAllowedError: The function is not on the allow-list.
+            RemoteError: It raised.
+        """
+        return calls.call(self._session(owner), name_of(function), "", args, kwargs, timeout=timeout)
+
+    def remote(
+        self,
+        function: Callable[..., Any] | str,
+        *args: Any,
+        owner: str = "",
+        timeout: float | None = DEFAULT,
+        **kwargs: Any,
+    ) -> Pending[RRef]:
+        """Like `call`, but leaves the result on the owner and gives a handle to it."""
+        return calls.call(self._session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
+
+    async def reach(self, owner: str) -> Session:
+        """The session with an owner of that name, which may be opened now: the owners known here tell where it is.
+
+        Raises:
+            UnknownNameError: Nobody knows it.
+            UnavailableError: It cannot be reached in time.
+        """
+        return await self._others.reach(owner)
 
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
@@ -196,7 +250,7 @@ class Client:
     def context(self) -> Context:
         """A new pass: `async with ps.context() as ctx`."""
         self._contexts += 1
-        return Context(ContextId(self._trainer, self._contexts), self._loop)
+        return Context(ContextId(self._trainer, self._contexts), self._loop, self.reach)
 
     def status(self, owner: str = "") -> Pending[StatusReply]:
         """What an owner hosts and does."""
@@ -214,11 +268,12 @@ class Client:
     ) -> Pending[Any]:
         session = self._session(owner)
         payload = PayloadWriter()
-        encoder = Encoder(payload, lambda value: value.ref if isinstance(value, RRef) else None)
+        met = HandlesMet()
+        encoder = Encoder(payload, met)
         request = CreateRequest(class_name=name_of(cls), name=name, seed=seed)
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-        held = (args, kwargs)
+        held = (args, kwargs, met.found)
 
         def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
             return handle_from(session, reply.create.object)
@@ -236,3 +291,7 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._opening)}>"
+
+
+def _attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
+    return submit(session, Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))

@@ -25,7 +25,7 @@ class Connecting:
         self._portal: Portal | None = None
 
     async def __aenter__(self) -> Client:
-        client = Client(self._connectors, self._settings)
+        client = Client(self._connectors, self._settings, GrpcConnector)
         await client.open()
         self._client = client
         return client

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +20,7 @@ from ps_wire.values import Decoder
 from trainer_client.clipping import clip
 from trainer_client.graph import borrowed_grads, leaves_of, reservations
 from trainer_client.pending import Pending
-from trainer_client.recorder import RecordedCall
+from trainer_client.recorder import ROOT, RecordedCall
 from trainer_client.requests import nothing, submit
 from trainer_client.session import Session
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from trainer_client.handles import RemoteParameter
 
 _current: ContextVar[Context | None] = ContextVar("trainer_client_context", default=None)
+
+
+Reach = Callable[[str], Awaitable[Session]]
 
 
 class Pass:
@@ -59,14 +62,19 @@ class Context:
     Args:
         id: Its name on every owner.
         loop: The client's event loop.
+        reach: Gives the session with an owner that took part without being called from here.
 
     Attributes:
         id: Its name on every owner.
         ended: Whether its block was left.
         current_pass: The backward that is running.
+        root: What stands for the inputs of calls that have none to differentiate.
     """
 
-    def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop) -> None:
+    root: torch.Tensor = ROOT
+
+    def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach | None = None) -> None:
+        self._reach = reach
         self.id = id
         self.ended = False
         self.current_pass: Pass | None = None
@@ -80,8 +88,15 @@ class Context:
 
     # Recording
 
-    def record(self, session: Session, inputs: Sequence[torch.Tensor]) -> RecordedCall:
+    def record(
+        self, session: Session, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor] = ()
+    ) -> RecordedCall:
         """Writes a call into the graph.
+
+        Args:
+            session: Leads to the owner that is called.
+            inputs: The call's tensor arguments that require grad.
+            tokens: Stand for arguments that are kept on an owner and have a history there.
 
         Raises:
             ContextEndedError: The block was left.
@@ -91,7 +106,7 @@ class Context:
         with self._lock:
             self._calls += 1
             self._sessions[session.owner] = session
-            return RecordedCall(self, session, self._calls, inputs)
+            return RecordedCall(self, session, self._calls, inputs, tokens)
 
     def check(self, *sessions: Session) -> None:
         """Whether the pass still goes on, and whether these sessions may take part in it.
@@ -181,16 +196,24 @@ class Context:
     async def _get_gradients(self) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
         from trainer_client.handles import RemoteParameter
 
-        sessions = self.sessions
-        requests = [Request(gradients=GradientsRequest(context=self.id.to_message())) for _ in sessions]
         found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.values())
-        replies = [
-            submit(session, request, None, _read_gradients) for session, request in zip(sessions, requests, strict=True)
-        ]
-        for session, reply in zip(sessions, replies, strict=True):
-            for ref, gradient in await reply:
-                found[RemoteParameter.bare(session, ref, gradient)] = gradient
+        asked: set[str] = set()
+        asking = self.sessions
+        while asking:
+            asked.update(session.owner for session in asking)
+            others: set[str] = set()
+            replies = [submit(session, self._gradients_request(), None, _read_gradients) for session in asking]
+            for session, reply in zip(asking, replies, strict=True):
+                gradients, called = await reply
+                others.update(called)
+                for ref, gradient in gradients:
+                    found[RemoteParameter.bare(session, ref, gradient)] = gradient
+            # Owners that those have called in turn.
+            asking = [await self._reach(name) for name in sorted(others - asked)] if self._reach is not None else []
         return found
+
+    def _gradients_request(self) -> Request:
+        return Request(gradients=GradientsRequest(context=self.id.to_message()))
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
@@ -282,9 +305,10 @@ def current_context() -> Context | None:
     return _current.get()
 
 
-def _read_gradients(reply: Reply, payload: PayloadReader) -> list[tuple[Ref, torch.Tensor]]:
+def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:
     tensors = Decoder(payload).decode(reply.gradients.gradients)
-    return list(zip(map(Ref.from_message, reply.gradients.parameters), tensors, strict=True))
+    refs = map(Ref.from_message, reply.gradients.parameters)
+    return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)
 
 
 def _first_failure(posts: list[Pending[Any]]) -> Exception | None:

@@ -9,8 +9,8 @@ from ps_wire.errors import PsError
 from ps_wire.payload import Buffer
 from ps_wire.v1.frames_pb2 import Frame, Reply
 
-Done = Callable[[Reply | None, Buffer | None, PsError | None], None]
-"""Called on the loop with a reply and its payload, or with an error."""
+Done = Callable[[Reply | None, Buffer | None, PsError | None, Sequence[object]], None]
+"""Called on the loop with a reply and its payload, or with an error; and with what the reply needs to be kept."""
 
 
 class Exchange:
@@ -52,11 +52,17 @@ class Exchange:
         if self.timeout is not None:
             self._timer = loop.call_later(self.timeout, expired, self)
 
-    def finish(self, reply: Reply | None = None, payload: Buffer | None = None, error: PsError | None = None) -> None:
+    def finish(
+        self,
+        reply: Reply | None = None,
+        payload: Buffer | None = None,
+        error: PsError | None = None,
+        held: Sequence[object] = (),
+    ) -> None:
         """Gives the outcome to whoever waits; later outcomes are ignored."""
         done = self._done
         if not self.abandon():
-            done(reply, payload, error)
+            done(reply, payload, error, held)
 
     def abandon(self) -> bool:
         """Nobody waits any more; says whether that was so before."""
@@ -68,5 +74,5 @@ class Exchange:
         return was
 
 
-def _nobody(reply: Reply | None, payload: Buffer | None, error: PsError | None) -> None:
+def _nobody(reply: Reply | None, payload: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
     pass

@@ -2,90 +2,23 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import torch
 
 from ps_wire import dtypes
-from ps_wire.errors import ForeignHandleError, InvalidArgumentError, UnknownNameError
-from ps_wire.payload import PayloadReader, PayloadWriter
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.payload import PayloadWriter
 from ps_wire.refs import Ref
-from ps_wire.trees import mapped
-from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from ps_wire.v1.operations_pb2 import (
-    CallRequest,
-    FetchRequest,
-    LoadStateRequest,
-    ObjectInfo,
-    ParameterInfo,
-    StateRequest,
-)
-from ps_wire.v1.values_pb2 import Value
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import LoadStateRequest, ObjectInfo, ParameterInfo, StateRequest
 from ps_wire.values import Decoder, Encoder
-from trainer_client.context import current_context
+from trainer_client import calls
 from trainer_client.pending import Pending
-from trainer_client.recorder import RecordedCall
+from trainer_client.references import Reference, RRef
 from trainer_client.requests import DEFAULT, submit
 from trainer_client.session import Session
-
-
-class Reference:
-    """One count on the owner, given back when the last handle that shares it is gone.
-
-    Args:
-        session: Where the object is.
-        object_id: Which object.
-    """
-
-    def __init__(self, session: Session, object_id: str) -> None:
-        # At exit the session's goodbye gives everything back at once.
-        weakref.finalize(self, session.release, object_id).atexit = False
-
-
-class RRef:
-    """A handle: refers to an object on an owner, or to a parameter of one.
-
-    An anonymous object lives while any trainer holds a handle to it; a named one until it is deleted. Handles can be
-    passed to remote methods of the same owner, are returned by them, and are shared between trainers as
-    `str(handle)`, which the other trainer passes to `attach` while this one is still held.
-    """
-
-    def __init__(self, session: Session, ref: Ref, reference: Reference | None) -> None:
-        self.session = session
-        self.ref = ref
-        self._reference = reference
-
-    @property
-    def owner(self) -> str:
-        """Name of the owner."""
-        return self.ref.owner
-
-    def to_here(self) -> Pending[Any]:
-        """A copy of the value. For a module, ask for its `state_dict` instead."""
-        request = Request(fetch=FetchRequest(target=self.ref.to_message()))
-        return submit(self.session, request, None, lambda reply, payload: self._read(reply.fetch.value, payload))
-
-    def _read(self, value: Value, payload: PayloadReader) -> Any:
-        return Decoder(payload, lambda ref: RRef(self.session, ref, Reference(self.session, ref.object_id))).decode(
-            value
-        )
-
-    def __str__(self) -> str:
-        return str(self.ref)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.ref}>"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RRef) and self.ref == other.ref
-
-    def __hash__(self) -> int:
-        return hash(self.ref)
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a handle is not pickled: send str(handle), and attach to it on the other side")
 
 
 class RemoteParameter(RRef):
@@ -168,7 +101,10 @@ class RemoteObject(RRef):
         return self._call(method, args, kwargs, keep=False)
 
     def remote(self, method: str, *args: Any, **kwargs: Any) -> Pending[RRef]:
-        """Like `call`, but leaves the result on the owner and gives a handle to it. Not recorded."""
+        """Like `call`, but leaves the result on the owner and gives a handle to it.
+
+        Inside a context the call is recorded, and gradients come back through whatever uses the handle in that context.
+        """
         return self._call(method, args, kwargs, keep=True)
 
     def options(self, *, timeout: float | None) -> Self:
@@ -188,67 +124,16 @@ class RemoteObject(RRef):
         return [*super().__dir__(), *self.methods]
 
     def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
-        payload = PayloadWriter()
-        encoder = Encoder(payload, self._handle_of)
-        frame = Frame()
-        request = frame.request.call
-        request.target.owner, request.target.object_id, _ = self.ref
-        request.method = method
-        request.training = self.training
-        request.keep = keep
-        if args:
-            encoder.encode_into(request.args, args)
-        if kwargs:
-            encoder.encode_into(request.kwargs, dict(kwargs))
-        recorded = None if keep else self._record(request, encoder)
-
-        # Handles among the arguments must not be given back before the call has run.
-        held = (args, kwargs)
-
-        def finish(reply: Reply, answer: PayloadReader, _: Any = held) -> Any:
-            if recorded is None:
-                return self._read(reply.call.result, answer)
-            return self._receive(recorded, reply.call.result, answer)
-
-        return submit(self.session, frame, payload, finish, self._timeout)
-
-    def _handle_of(self, value: Any) -> Ref | None:
-        if not isinstance(value, RRef):
-            return None
-        if value.owner != self.owner:
-            raise ForeignHandleError(
-                f"{value} lives on owner {value.owner!r} and cannot be passed to an object of {self.owner!r}"
-            )
-        return value.ref
-
-    def _record(self, request: CallRequest, encoder: Encoder) -> RecordedCall | None:
-        context = current_context()
-        if context is None or not torch.is_grad_enabled():
-            return None
-        recorded = context.record(self.session, [tensor for tensor in encoder.tensors if tensor.requires_grad])
-        request.context.CopyFrom(context.id.to_message())
-        request.call = recorded.number
-        return recorded
-
-    def _receive(self, recorded: RecordedCall, result: Value, payload: PayloadReader) -> Any:
-        found: list[torch.Tensor] = []
-        places: list[int] = []
-
-        def note(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-            if requires_grad:
-                places.append(len(found))
-            found.append(tensor)
-            return tensor
-
-        def handle(ref: Ref) -> RRef:
-            return RRef(self.session, ref, Reference(self.session, ref.object_id))
-
-        value = Decoder(payload, handle, note).decode(result)
-        if not places:
-            return value
-        received = recorded.receive([found[place] for place in places], places)
-        by_id = {id(found[place]): tensor for place, tensor in zip(places, received, strict=True)}
-        return mapped(value, lambda tensor: by_id.get(id(tensor), tensor))
+        return calls.call(
+            self.session,
+            self.ref,
+            method,
+            args,
+            kwargs,
+            training=self.training,
+            keep=keep,
+            timeout=self._timeout,
+        )
 
 
 class RemoteModule(RemoteObject):

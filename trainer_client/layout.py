@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.handles import RemoteParameter
+from trainer_client.handles import RemoteObject
+from trainer_client.references import RRef
 from trainer_client.session import Session
 
-RemoteGroups = dict[Session, list[tuple[list[RemoteParameter], dict[str, Any]]]]
+RemoteGroups = dict[Session, list[tuple[list[RRef], dict[str, Any]]]]
 
 
 class Layout:
@@ -118,7 +119,7 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
             raise InvalidArgumentError("a parameter group is a dict with 'params', and all of them are such groups")
         options = {key: value for key, value in group.items() if key != "params"}
         members = group["params"]
-        members = [members] if isinstance(members, (torch.Tensor, RemoteParameter)) else list(members)
+        members = [members] if isinstance(members, torch.Tensor) or _is_parameter(members) else list(members)
         if not members:
             raise InvalidArgumentError("a parameter group needs parameters, and got an empty list")
         _add_group(layout, remote, local, members, options)
@@ -131,9 +132,9 @@ def _add_group(
     parts: list[str] = []
     numbers: dict[str, int] = {}
     here: list[torch.Tensor] = []
-    there: dict[Session, list[RemoteParameter]] = {}
+    there: dict[Session, list[RRef]] = {}
     for member in members:
-        if isinstance(member, RemoteParameter):
+        if _is_parameter(member):
             there.setdefault(member.session, []).append(member)
             parts.append(member.owner)
         elif isinstance(member, torch.Tensor):
@@ -152,3 +153,8 @@ def _add_group(
         numbers[Layout.LOCAL] = len(local)
         local.append({"params": here, **options})
     layout.add_group(parts, numbers)
+
+
+def _is_parameter(member: Any) -> bool:
+    """Whether it may be a handle of a parameter. One that came with an answer does not say so; its owner will."""
+    return isinstance(member, RRef) and not isinstance(member, RemoteObject)

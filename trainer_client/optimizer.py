@@ -11,7 +11,7 @@ import torch
 from torch import optim
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
-from ps_wire.marks import name_of
+from ps_wire.names import name_of
 from ps_wire.payload import PayloadWriter
 from ps_wire.tryout import Tryout
 from ps_wire.v1 import operations_pb2 as pb
@@ -20,9 +20,10 @@ from ps_wire.values import Encoder
 from trainer_client import handles
 from trainer_client.context import Context
 from trainer_client.graph import borrowed_grads, reservations
-from trainer_client.handles import RemoteObject, RemoteParameter, handle_from
+from trainer_client.handles import RemoteObject, handle_from
 from trainer_client.layout import Layout, split_groups
 from trainer_client.pending import Pending
+from trainer_client.references import RRef
 from trainer_client.requests import nothing, submit
 from trainer_client.session import Session
 
@@ -280,7 +281,7 @@ async def create(
 def _create_remote(
     session: Session,
     cls: type[optim.Optimizer] | str,
-    groups: Sequence[tuple[Sequence[RemoteParameter], Mapping[str, Any]]],
+    groups: Sequence[tuple[Sequence[RRef], Mapping[str, Any]]],
     options: Mapping[str, Any],
     name: str,
     reads: Reads,

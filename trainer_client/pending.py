@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
+from ps_wire.scopes import waiting
 
 T = TypeVar("T")
 Outcome = Callable[[], T]
@@ -97,9 +98,11 @@ class Pending(Generic[T]):
                 raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
             woken = threading.Lock()
             woken.acquire()
-            self._on_done(woken.release)
+            self.on_done(woken.release)
             try:
-                if not woken.acquire(timeout=-1 if timeout is None else timeout):
+                with waiting:
+                    came = woken.acquire(timeout=-1 if timeout is None else timeout)
+                if not came:
                     raise DeadlineExceededError(f"no answer within {timeout:g} s; the call goes on")
             except KeyboardInterrupt:
                 self.cancel()
@@ -111,7 +114,7 @@ class Pending(Generic[T]):
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
-            self._on_done(lambda: _wake(loop, future))
+            self.on_done(lambda: _wake(loop, future))
             try:
                 yield from future.__await__()
             except asyncio.CancelledError:
@@ -119,7 +122,8 @@ class Pending(Generic[T]):
                 raise
         return self._result()
 
-    def _on_done(self, wake: Callable[[], Any]) -> None:
+    def on_done(self, wake: Callable[[], Any]) -> None:
+        """Has a function called once the answer is there, in whichever thread brings it; now, if it is there."""
         with self._mutex:
             if self._outcome is None:
                 self._wakers.append(wake)

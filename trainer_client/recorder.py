@@ -40,27 +40,53 @@ class RecordedCall:
         session: Where the call runs.
         number: Its number in the pass.
         inputs: Its tensor arguments that require grad.
+        tokens: Stand for arguments that are kept on an owner and have a history there.
+
+    Attributes:
+        context: Name of the pass.
+        number: Its number in the pass.
     """
 
-    def __init__(self, context: Context, session: Session, number: int, inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        session: Session,
+        number: int,
+        inputs: Sequence[torch.Tensor],
+        tokens: Sequence[torch.Tensor] = (),
+    ) -> None:
+        self.context = context.id
         self.number = number
         self._way_back = _WayBack(context, session, number, [tensor.device for tensor in inputs])
-        self._token: torch.Tensor = ROOT
-        if inputs:
-            self._token = _Send.apply(self._way_back, *inputs)  # type: ignore[no-untyped-call]
+        self._token = context.root
+        if inputs or tokens:
+            if context.root is not ROOT:
+                # Where only some leaves are asked for, every call has to lead to one of them.
+                tokens = (*tokens, context.root)
+            self._way_back.leads_on = True
+            self._token = _Send.apply(self._way_back, len(inputs), *inputs, *tokens)  # type: ignore[no-untyped-call]
             node: Any = self._token.grad_fn
             node._set_sequence_nr(0)
 
-    def receive(self, outputs: Sequence[torch.Tensor], positions: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    def receive(
+        self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
+    ) -> tuple[torch.Tensor, ...]:
         """The call's outputs with their history.
 
         Args:
             outputs: Those that the owner can differentiate.
             positions: Their places among all tensors of the result.
+            kept: For how many results that stay on an owner a token is wanted.
+
+        Returns:
+            The outputs, and then the tokens.
         """
         # Whether to record was decided when the call was made, not now that its answer is taken.
         with torch.enable_grad():
-            received: tuple[torch.Tensor, ...] = _Receive.apply(self._token, self._way_back, outputs, positions)  # type: ignore[no-untyped-call]
+            tokens = [torch.empty(0) for _ in range(kept)]
+            received: tuple[torch.Tensor, ...] = _Receive.apply(  # type: ignore[no-untyped-call]
+                self._token, self._way_back, [*outputs, *tokens], positions
+            )
         return received
 
 
@@ -73,14 +99,15 @@ class _WayBack:
     def __init__(self, context: Context, session: Session, number: int, devices: Sequence[torch.device]) -> None:
         self.context = context
         self.devices = devices
+        self.leads_on = False
         self._session = session
         self._number = number
         self._post: Pending[list[torch.Tensor | None]] | None = None
 
-    def post(self, positions: Sequence[int], gradients: Sequence[torch.Tensor]) -> None:
-        """Sends gradients of outputs to the owner, if there are any."""
+    def post(self, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
+        """Sends gradients of outputs to the owner, if there are any, or if it may have some of what it keeps."""
         self._post = None
-        if not positions:
+        if not positions and not kept:
             return
         current = self.context.current_pass
         if current is None:
@@ -109,8 +136,9 @@ def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor 
 
 class _Send(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _WayBack, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, call: _WayBack, inputs: int, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.call = call
+        ctx.tokens = len(tensors) - inputs
         ctx.set_materialize_grads(False)
         return torch.empty(0)
 
@@ -119,7 +147,7 @@ class _Send(torch.autograd.Function):
         call: _WayBack = ctx.call
         gradients = call.take_input_gradients()
         placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
-        return (None, *placed)
+        return (None, None, *placed, *[torch.empty(0)] * ctx.tokens)
 
 
 class _Receive(torch.autograd.Function):
@@ -141,6 +169,8 @@ class _Receive(torch.autograd.Function):
         call: _WayBack = ctx.call
         if call.context.ended:
             raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
-        used = [(place, g) for place, g in zip(ctx.positions, gradients, strict=True) if g is not None]
-        call.post([place for place, _ in used], [gradient for _, gradient in used])
-        return (torch.empty(0) if call.devices else None), None, None, None
+        used = [(place, g) for place, g in zip(ctx.positions, gradients, strict=False) if g is not None]
+        kept = len(gradients) > len(ctx.positions)
+        call.post([place for place, _ in used], [gradient for _, gradient in used], kept)
+        # Nothing is to be accumulated at the root of calls that have no inputs.
+        return (torch.empty(0) if call.leads_on else None), None, None, None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ps_wire.errors import PsError
 from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
+from ps_wire.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.exchange import Exchange
 from trainer_client.pending import Pending
@@ -35,8 +36,8 @@ def submit(
         timeout: Seconds the call may take; None for ever.
     """
 
-    def done(reply: Reply | None, answer: Buffer | None, error: PsError | None) -> None:
-        def outcome() -> T:
+    def done(reply: Reply | None, answer: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
+        def outcome(_: Sequence[object] = held) -> T:
             if reply is None:
                 assert error is not None
                 raise error
@@ -47,9 +48,15 @@ def submit(
     chunks, nbytes = (payload.chunks, payload.nbytes) if payload is not None else ([], 0)
     seconds = session.settings.timeout if timeout == DEFAULT else timeout
     frame = request if isinstance(request, Frame) else Frame(request=request)
+    scope = current_scope.get()
+    if scope is not None:
+        seconds = scope.within(seconds)
+        frame.request.depth = scope.depth + 1
     exchange = Exchange(frame, chunks, nbytes, seconds, done)
     pending: Pending[T] = Pending(session.loop, lambda: session.cancel(exchange))
     session.submit(exchange)
+    if scope is not None:
+        scope.add(pending)
     return pending
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import lr_scheduler
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.marks import name_of
+from ps_wire.names import name_of
 from ps_wire.payload import PayloadWriter
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SchedulerRequest

@@ -11,9 +11,9 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ps_wire import errors
 from ps_wire.assembler import Message
@@ -21,6 +21,7 @@ from ps_wire.connection import Connector
 from ps_wire.errors import (
     ClosedError,
     DeadlineExceededError,
+    ForeignHandleError,
     InvalidArgumentError,
     PsError,
     SessionLostError,
@@ -29,11 +30,15 @@ from ps_wire.errors import (
 from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
 from ps_wire.outbox import Outbox
 from ps_wire.payload import Buffer
+from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.exchange import Exchange
 from trainer_client.link import Link
 from trainer_client.settings import Settings
+
+if TYPE_CHECKING:
+    from trainer_client.references import RRef
 
 _log = logging.getLogger("trainer_client.session")
 
@@ -44,6 +49,20 @@ _NOT_AWAITED: Final = frozenset({"end_context", "release"})
 """Requests whose answers nobody waits for."""
 
 
+class Others(Protocol):
+    """The other owners of a client, of whose objects an answer may hand out handles."""
+
+    async def take_hold(self, refs: Iterable[Ref]) -> Sequence[object]:
+        """Gets a reference to each of some objects; they last as long as what is returned.
+
+        Raises:
+            PsError: An owner cannot be found or reached, or the object is gone.
+        """
+
+    def held(self, ref: Ref) -> RRef:
+        """The handle of an object of which hold was taken."""
+
+
 class Session:
     """One trainer on one owner.
 
@@ -51,6 +70,7 @@ class Session:
         connector: Leads to the owner.
         trainer: The trainer's 16 random bytes.
         settings: How patient to be.
+        others: The client's other owners.
 
     Attributes:
         owner: The owner's name, known once the session is open.
@@ -58,7 +78,7 @@ class Session:
         loop: Its event loop.
     """
 
-    def __init__(self, connector: Connector, trainer: bytes, settings: Settings) -> None:
+    def __init__(self, connector: Connector, trainer: bytes, settings: Settings, others: Others | None = None) -> None:
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -75,6 +95,8 @@ class Session:
         self._outbox: Outbox | None = None
         self._confirmed: list[int] = []
         self._confirming = False
+        self._others = others
+        self._borrowing: dict[int, asyncio.Task[None]] = {}
         self._released: deque[str] = deque()
         self._releasing = False
 
@@ -95,6 +117,8 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._outbox.flushed()
+        for task in self._borrowing.values():
+            task.cancel()
         if self._closed is None:
             self._end(ClosedError("this client is closed"))
         await self._link.stop()
@@ -115,6 +139,16 @@ class Session:
             # The loop may be gone, and with it the session and everything it held.
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._flush_released)
+
+    def borrowed(self, ref: Ref) -> RRef:
+        """The handle of another owner's object that an answer hands out.
+
+        Raises:
+            ForeignHandleError: This client knows no other owners.
+        """
+        if self._others is None:
+            raise ForeignHandleError(f"{ref} belongs to another owner, and this session knows no others")
+        return self._others.held(ref)
 
     @property
     def state(self) -> str:
@@ -235,6 +269,25 @@ class Session:
         self._send_waiting()
 
     def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
+        if reply.borrowed and self._others is not None and number in self._unanswered:
+            if number not in self._borrowing:
+                task = self.loop.create_task(self._borrow(self._others, number, reply, payload))
+                self._borrowing[number] = task
+                task.add_done_callback(lambda _: self._borrowing.pop(number))
+            return
+        self._finish(number, reply, payload)
+
+    async def _borrow(self, others: Others, number: int, reply: Reply, payload: Buffer | None) -> None:
+        """Takes hold of what an answer hands out of other owners; until it is confirmed, who sent it does."""
+        try:
+            held = await others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
+        except PsError as error:
+            failed = Reply(error=errors.to_message(error))
+            self._finish(number, failed, None)
+        else:
+            self._finish(number, reply, payload, held)
+
+    def _finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         self._confirmed.append(number)
         if not self._confirming:
             self._confirming = True
@@ -245,7 +298,7 @@ class Session:
         if reply.HasField("error"):
             exchange.finish(error=errors.from_message(reply.error))
         else:
-            exchange.finish(reply, payload)
+            exchange.finish(reply, payload, held=held)
         self._send_waiting()
 
     def _end(self, error: PsError) -> None:
@@ -285,6 +338,6 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
     )
 
 
-def _ignore(reply: Reply | None, payload: Buffer | None, error: PsError | None) -> None:
+def _ignore(reply: Reply | None, payload: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
     if error is not None:
         _log.debug("a release was not answered: %s", error)

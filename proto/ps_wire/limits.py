@@ -16,6 +16,9 @@ MAX_FRAME_BYTES: Final = 64 * MIB
 MAX_DEPTH: Final = 24
 """Deepest nesting of lists, tuples and dicts. Each level costs three of the hundred that protobuf allows."""
 
+MAX_NESTING: Final = 64
+"""Most requests that may be nested in each other. Code that calls itself for ever is stopped here."""
+
 MAX_SEGMENT_BYTES: Final = 512 * MIB
 """Shared memory of one direction of a same-host lane; it is only used as far as messages need it."""
 

@@ -1,7 +1,8 @@
-"""Marks: what a hosted class says of itself.
+"""Marks: what a hosted class or function says of itself.
 
 A class is hosted only if its module was named to the owner (`--import`) and it wears `@hosted`; of its methods only
-`forward` and those that wear `@remote` can be called. The marks are plain attributes: they register nothing anywhere.
+`forward` and those that wear `@remote` can be called. A function can be called if its module was named and it wears
+`@remote`. The marks are plain attributes: they register nothing anywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar, overload
 _HOSTED: Final = "__ps_hosted__"
 _REMOTE: Final = "__ps_remote__"
 _QUICK: Final = "__ps_quick__"
+_DEFERRED: Final = "__ps_deferred__"
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,20 +34,30 @@ def remote(*, quick: bool = False) -> Callable[[F], F]: ...
 
 
 def remote(method: F | None = None, *, quick: bool = False) -> F | Callable[[F], F]:
-    """Allows trainers to call this method of a hosted class.
+    """Allows trainers to call this method of a hosted class, or this function.
 
     Args:
-        method: The method, when the decorator is used without arguments.
+        method: The method, when the decorator is used without arguments; also a static or class method.
         quick: Promises that the method never waits and takes no longer than some ten microseconds. It then runs on the
             owner's event loop, which spares a small call the hop to a thread; while it runs, nobody else is served.
     """
 
     def mark(method: F) -> F:
-        setattr(method, _REMOTE, True)
-        setattr(method, _QUICK, quick)
+        function = _function_of(method)
+        setattr(function, _REMOTE, True)
+        setattr(function, _QUICK, quick)
         return method
 
     return mark if method is None else mark(method)
+
+
+def async_execution(method: F) -> F:
+    """Says that a function or method returns a future, whose result is the answer: nothing waits until it is there.
+
+    Any future with `add_done_callback` will do: of `torch.futures`, of `concurrent.futures`, or of our own.
+    """
+    setattr(_function_of(method), _DEFERRED, True)
+    return method
 
 
 def is_hosted(cls: type) -> bool:
@@ -63,6 +75,10 @@ def is_quick(method: object) -> bool:
     return getattr(method, _QUICK, False) is True
 
 
-def name_of(cls: type | str) -> str:
-    """The name under which a class is asked for."""
-    return cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
+def is_deferred(method: object) -> bool:
+    """Whether what this function returns is a future of its result."""
+    return getattr(method, _DEFERRED, False) is True
+
+
+def _function_of(method: Any) -> Any:
+    return method.__func__ if isinstance(method, (staticmethod, classmethod)) else method

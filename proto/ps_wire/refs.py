@@ -70,6 +70,18 @@ class ContextId(NamedTuple):
         return operations_pb2.ContextId(trainer=self.trainer, number=self.number)
 
 
+class CallKey(NamedTuple):
+    """Names one recorded call of a pass on the owner that ran it.
+
+    Attributes:
+        caller: Who made it: the trainer whose pass it is, or an owner that was called in the pass.
+        number: Which of the caller's calls.
+    """
+
+    caller: bytes
+    number: int
+
+
 def new_object_id() -> str:
     """128 unguessable bits, in hexadecimal."""
     return secrets.token_hex(16)

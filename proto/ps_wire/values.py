@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -11,10 +11,13 @@ import torch
 from ps_wire import dtypes, tensors
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_DEPTH
+from ps_wire.names import NAMED, name_of
 from ps_wire.payload import PayloadReader, PayloadWriter
+from ps_wire.records import codec_named, codec_of
 from ps_wire.refs import Ref
-from ps_wire.v1.values_pb2 import Value
+from ps_wire.v1.values_pb2 import Handle, Value
 
+_PLAIN: Final = (list, tuple)
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -23,14 +26,14 @@ class Encoder:
 
     Args:
         payload: Where tensor bytes go; `None` puts them into the messages.
-        on_other: Called with a value outside the closed set; returns the `Ref` that is to travel in its place, or
+        on_other: Called with a value outside the closed set; returns the handle that is to travel in its place, or
             `None` if there is none.
 
     Attributes:
         tensors: The tensors met so far, in the order in which the receiver will meet them.
     """
 
-    def __init__(self, payload: PayloadWriter | None, on_other: Callable[[Any], Ref | None] | None = None) -> None:
+    def __init__(self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | None] | None = None) -> None:
         self._payload = payload
         self._on_other = on_other
         self.tensors: list[torch.Tensor] = []
@@ -55,8 +58,8 @@ class Encoder:
             self._tensor(message, value)
         elif isinstance(value, Ref):
             message.handle.CopyFrom(value.to_message())
-        elif isinstance(value, (list, tuple)):
-            # NamedTuples and torch.Size cross as plain tuples.
+        elif isinstance(value, (list, tuple)) and (type(value) in _PLAIN or codec_of(type(value)) is None):
+            # torch.Size, and NamedTuples that are not registered, cross as plain tuples.
             sequence = message.list if isinstance(value, list) else message.tuple
             sequence.SetInParent()
             self._check(depth)
@@ -95,7 +98,7 @@ class Encoder:
                 for name in ("start", "stop", "step"):
                     self._fill(getattr(message.slice, name), getattr(value, name), depth + 1)
             case _:
-                self._other(message, value)
+                self._other(message, value, depth)
 
     def _text(self, message: Value, value: str) -> None:
         try:
@@ -118,15 +121,25 @@ class Encoder:
         else:
             raise InvalidArgumentError(f"a tensor of layout {value.layout} cannot be sent; make it dense or COO first")
 
-    def _other(self, message: Value, value: Any) -> None:
-        ref = self._on_other(value) if self._on_other is not None else None
-        if ref is None:
+    def _other(self, message: Value, value: Any, depth: int) -> None:
+        codec = codec_of(type(value))
+        if codec is not None:
+            self._check(depth)
+            message.record.class_name = codec.name
+            self._fill(message.record.state, codec.encode(value), depth + 1)
+            return
+        if isinstance(value, NAMED):
+            message.name = name_of(value)
+            return
+        handle = self._on_other(value) if self._on_other is not None else None
+        if handle is None:
             kind = type(value)
             raise InvalidArgumentError(
                 f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
-                "str, bytes, list, tuple, dict, tensor, handle, dtype, device and slice"
+                "str, bytes, list, tuple, dict, tensor, handle, dtype, device and slice, functions and classes by "
+                "name, and instances of classes that wear @by_value"
             )
-        message.handle.CopyFrom(ref.to_message())
+        message.handle.CopyFrom(handle)
 
     @staticmethod
     def _check(depth: int) -> None:
@@ -139,19 +152,22 @@ class Decoder:
 
     Args:
         payload: Where tensor bytes are.
-        on_handle: Called with every handle; returns what stands for it here. Without it the `Ref` itself does.
+        on_handle: Called with every handle; returns what stands for it here. Without it a `Ref` does.
         on_tensor: Called with every tensor and whether its sender has `requires_grad` on it; returns the tensor to use.
+        on_name: Called with the name of a function or class; returns it. Without it names are refused.
     """
 
     def __init__(
         self,
         payload: PayloadReader,
-        on_handle: Callable[[Ref], Any] | None = None,
+        on_handle: Callable[[Handle], Any] | None = None,
         on_tensor: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
+        on_name: Callable[[str], Any] | None = None,
     ) -> None:
         self._payload = payload
         self._on_handle = on_handle
         self._on_tensor = on_tensor
+        self._on_name = on_name
 
     def decode(self, message: Value) -> Any:
         """The value of a message.
@@ -189,17 +205,32 @@ class Decoder:
             case "big_integer":
                 return int.from_bytes(message.big_integer, "little", signed=True)
             case "handle":
-                ref = Ref.from_message(message.handle)
-                return self._on_handle(ref) if self._on_handle is not None else ref
+                if self._on_handle is not None:
+                    return self._on_handle(message.handle)
+                return Ref.from_message(message.handle)
             case "dtype":
                 return dtypes.from_wire(message.dtype)
             case "device":
                 return _device(message.device)
+            case "name":
+                if self._on_name is None:
+                    raise InvalidArgumentError(f"{message.name!r} is named here, where nothing can be called by name")
+                return self._on_name(message.name)
+            case "record":
+                return self._record(message, depth)
             case "slice":
                 parts = message.slice
                 return slice(*(self._read(part, depth + 1) for part in (parts.start, parts.stop, parts.step)))
             case _:
                 raise InvalidArgumentError("a value of a kind that is not known here")
+
+    def _record(self, message: Value, depth: int) -> Any:
+        codec = codec_named(message.record.class_name)
+        state = self._read(message.record.state, depth + 1)
+        try:
+            return codec.decode(state)
+        except Exception as error:
+            raise InvalidArgumentError(f"no {codec.name} could be made of what arrived: {error!r}") from error
 
     def _dict(self, message: Value, depth: int) -> dict[Any, Any]:
         result = {}

@@ -1,25 +1,29 @@
-"""Calling: methods of hosted objects, run on private skins, and recorded when a context asks for it."""
+"""Calling: methods of hosted objects and functions, recorded when a context asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from ps_service.engine.arguments import Arguments
+from ps_service.engine.deferred import Deferred
 from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
 from ps_service.engine.holders import Holders
-from ps_service.state.contexts import Record
-from ps_service.state.entry import Entry
-from ps_service.state.objects import HostedObject
+from ps_service.engine.results import Results
+from ps_service.state.objects import History, HostedObject
+from ps_service.state.records import Passage
 from ps_service.state.rrefs import RRef
 from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import ContextId, Ref
-from ps_wire.trees import mapped, tensors_in
+from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.trees import mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +32,11 @@ class Recording:
 
     Attributes:
         context: The pass it belongs to.
-        call: Its number in the pass.
+        call: Who made it, and its number.
     """
 
     context: ContextId
-    call: int
-
-
-class Arguments:
-    """Reads the tensors and handles among the arguments of one call.
-
-    Args:
-        engine: The owner they come to.
-        recorded: Whether tensors that want a gradient shall be able to get one.
-
-    Attributes:
-        wanting: The tensors that want one.
-    """
-
-    def __init__(self, engine: Engine, recorded: bool) -> None:
-        self._engine = engine
-        self._recorded = recorded
-        self.wanting: list[torch.Tensor] = []
-
-    def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
-        """What hosted code shall see of a tensor that arrived."""
-        if self._engine.device.type != "cpu":
-            tensor = tensor.to(self._engine.device)
-        if self._recorded and wants_grad:
-            self.wanting.append(tensor)
-        return tensor
-
-    def handle(self, ref: Ref) -> RRef:
-        """What hosted code shall see of a handle that arrived.
-
-        Raises:
-            ForeignHandleError, StaleHandleError, UnknownNameError: It does not refer to anything here.
-        """
-        return RRef.to(self._engine.registry.find(ref), ref.parameter)
+    call: CallKey
 
 
 def call(
@@ -77,6 +48,7 @@ def call(
     kwargs: dict[str, Any],
     training: bool,
     recording: Recording | None = None,
+    keep: bool = False,
 ) -> Any:
     """Runs a method of a hosted object.
 
@@ -88,44 +60,130 @@ def call(
         kwargs: Its keyword arguments.
         training: Whether modules run in training or in evaluation mode.
         recording: Under which context to record it, if at all.
+        keep: Whether the result stays here, and a reference to it is wanted.
 
     Returns:
-        What the method returned. Nobody else will write to its tensors; they may still have a history.
+        What the method returned, or a `Deferred` if it wears `@async_execution`. Nobody else will write to its tensors;
+        they may still have a history.
 
     Raises:
         UnknownNameError, NotAllowedError: The method cannot be called.
         ContextEndedError: The context has ended.
         Exception: Whatever the method raises.
     """
-    method = method or "forward"
-    function = target.method(method)
-    is_module = target.skins is not None
-    context = engine.contexts.open(recording.context) if recording is not None and is_module else None
-    with Frame(engine.ledger, training, recorded=context is not None) as frame:
-        if not is_module:
-            # Not those inside containers: who keeps a container is not among the holders of what is in it.
-            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-            holders = Holders(tensors)
+    function = target.method(method or "forward")
+    if target.skins is not None:
+        return _call_module(engine, target, function, arguments, args, kwargs, training, recording, keep)
+    if isinstance(target.value, torch.Tensor):
+        # A kept tensor may have a history.
+        kept = arguments.local(target)
+        deferred = False
+
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            return function(kept.local_value(), *args, **kwargs)
+
+    else:
+        deferred = marks.is_deferred(function)
+        bound = partial(function, target.value)
+    return call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
+
+
+def call_function(
+    engine: Engine,
+    function: Callable[..., Any],
+    arguments: Arguments,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    training: bool,
+    recording: Recording | None = None,
+    deferred: bool = False,
+    keep: bool = False,
+) -> Any:
+    """Runs a function, or the method of an object that is no module.
+
+    Args:
+        function: What to run.
+        arguments: Through which `args` and `kwargs` were read.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        training: The mode of modules to which it gets handles.
+        recording: Under which context to record it, if at all.
+        deferred: Whether it returns a future of its result.
+        keep: Whether the result stays here, and a reference to it is wanted.
+
+    Returns:
+        As `call`.
+
+    Raises:
+        ContextEndedError: The context has ended.
+        Exception: Whatever the function raises.
+    """
+    # Whoever keeps a container is not among the holders of what is in it: those inside are not counted.
+    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+    if recording is None:
+        holders = Holders(tensors)
+        with Frame(engine.ledger, training, recorded=False) as frame:
             engine.ledger.take_time()
-            return holders.private(function(target.value, *args, **kwargs))
-        # The module itself is called for forward, so that its hooks run.
-        run: Callable[..., Any] = nn.Module.__call__ if method == "forward" else function
+            if deferred:
+                return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private), frame.keep())
+            if keep:
+                return _kept(keep, holders.private, function(*args, **kwargs))
+            return holders.private(function(*args, **kwargs))
+    results = Results(engine, recording.context, recording.call, arguments)
+    with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
+        entry, (args, kwargs) = arguments.enter((args, kwargs))
+        engine.ledger.take_time()
+        record = partial(results.record, entry, frame.leaves, None)
+        own = _same if _is_torchs(function) else _private
+
+        def finish(result: Any) -> Any:
+            return record(_kept(keep, own, result))
+
+        if deferred:
+            return Deferred(function(*args, **kwargs), finish, frame.keep())
+        return finish(function(*args, **kwargs))
+
+
+def _call_module(
+    engine: Engine,
+    target: HostedObject,
+    function: Callable[..., Any],
+    arguments: Arguments,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    training: bool,
+    recording: Recording | None,
+    keep: bool,
+) -> Any:
+    # The module itself is called for forward, so that its hooks run.
+    run: Callable[..., Any] = nn.Module.__call__ if function.__name__ == "forward" else function
+    deferred = marks.is_deferred(function)
+    if recording is None:
+        with Frame(engine.ledger, training, recorded=False, grad=False) as frame:
+            module = frame.borrow(target)
+            engine.ledger.take_time()
+            with target.pace.measured():
+                result = run(module, *args, **kwargs)
+            own = partial(_kept, keep, frame.own)
+            return Deferred(result, own, frame.keep()) if deferred else own(result)
+    results = Results(engine, recording.context, recording.call, arguments)
+    with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
         module = frame.borrow(target)
         engine.ledger.take_time()
-        if context is None or recording is None:
-            with target.pace.measured():
-                return frame.own(run(module, *args, **kwargs))
-        entry, (args, kwargs) = _entered(arguments.wanting, (args, kwargs))
+        entry, (args, kwargs) = arguments.enter((args, kwargs))
         with target.pace.measured():
-            result = frame.own(run(module, *args, **kwargs))
-        outputs = list(tensors_in(result))
+            result = run(module, *args, **kwargs)
         pace = target.backward_pace if target.is_layer or marks.is_quick(function) else None
-        context.add(recording.call, Record(outputs, entry, len(arguments.wanting), frame.leaves, pace))
-        return result
+        record = partial(results.record, entry, frame.leaves, pace)
+
+        def finish(result: Any) -> Any:
+            return record(_kept(keep, frame.own, result))
+
+        return Deferred(result, finish, frame.keep()) if deferred else finish(result)
 
 
-def fetch(engine: Engine, ref: Ref) -> Any:
-    """A copy of what a handle refers to.
+def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
+    """A copy of what a handle refers to; recorded, if that has a history in the pass.
 
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: It does not refer to anything here.
@@ -133,6 +191,9 @@ def fetch(engine: Engine, ref: Ref) -> Any:
     """
     target = engine.registry.find(ref)
     if target.skins is None:
+        if recording is not None and target.history is not None and target.history.context == recording.context:
+            kept = arguments.local(target)
+            return call_function(engine, kept.local_value, arguments, (), {}, True, recording)
         return mapped(target.value, lambda tensor: tensor.detach().clone())
     if not ref.parameter:
         raise InvalidArgumentError(f"{target} stays where it is; call it, or ask for its state_dict()")
@@ -140,17 +201,32 @@ def fetch(engine: Engine, ref: Ref) -> Any:
         return reading.leaves[0].detach().clone()
 
 
-def keep(engine: Engine, value: Any) -> HostedObject:
+def host(engine: Engine, value: Any, history: History | None = None) -> HostedObject:
     """Makes a value an anonymous object of this owner."""
     value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
-    return engine.registry.add(HostedObject(engine.name, value, engine.ledger))
+    kept = HostedObject(engine.name, value, engine.ledger)
+    kept.history = history
+    return engine.registry.add(kept)
 
 
-def _entered(wanting: Sequence[torch.Tensor], arguments: Any) -> tuple[Entry | None, Any]:
-    """Lets the tensors that want a gradient enter the graph, and puts what comes out in their place."""
-    if not wanting:
-        return None, arguments
-    entry = Entry()
-    entered = entry.enter(list(wanting))
-    by_id = {id(before): after for before, after in zip(wanting, entered, strict=True)}
-    return entry, mapped(arguments, lambda tensor: by_id.get(id(tensor), tensor))
+def _kept(keep: bool, own: Callable[[Any], Any], result: Any) -> Any:
+    """What a call gives: its result, or a reference to it."""
+    result = own(result)
+    return RRef(result) if keep and not isinstance(result, RRef) else result
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+def _calling(passage: Passage | None) -> AbstractContextManager[None]:
+    return nullcontext() if passage is None else passage.calling()
+
+
+def _private(result: Any) -> Any:
+    """The result with copies, in the graph, of its tensors: the function may have kept them."""
+    return mapped(result, torch.clone)
+
+
+def _is_torchs(function: Callable[..., Any]) -> bool:
+    return (getattr(function, "__module__", None) or "torch").split(".")[0] == "torch"

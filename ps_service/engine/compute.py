@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
 import os
 import queue
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+from ps_wire.scopes import waiting
 
 _log = logging.getLogger("ps_service.compute")
 
@@ -28,6 +31,9 @@ class Compute:
     The standard library's executor does that too, at five times the price: a future with a condition on one side, one
     more on the other, and a wake-up of the loop for every result.
 
+    A thread whose work waits for another process does not count: others take its place, so that calls which call
+    each other cannot use up all threads.
+
     Args:
         threads: How many run at once; 0 chooses twice the number of cores, because a step that waits for a forward
             holds its thread.
@@ -40,7 +46,10 @@ class Compute:
         self._telling = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: list[threading.Thread] = []
+        self._numbers = itertools.count()
         self._closed = False
+        self._lock = threading.Lock()
+        self._blocked = 0
 
     def submit(self, function: Callable[[], Work]) -> None:
         """Runs a function in one of the threads, and then, on the calling event loop, what it returned.
@@ -51,6 +60,8 @@ class Compute:
         if not self._pool:
             self._start()
         self._waiting.put(function)
+        if self._blocked:
+            self._grow()
 
     async def run(self, function: Callable[[], T]) -> T:
         """The result of a function that runs in one of the threads, in a copy of the caller's context variables.
@@ -71,26 +82,65 @@ class Compute:
         self.submit(work)
         return await future
 
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Has something done on the event loop after some seconds. Called from one of the threads."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
+
     def close(self) -> None:
         """Waits for running functions, and starts no other."""
-        self._closed = True
-        for _ in self._pool:
+        with self._lock:
+            self._closed = True
+            pool = list(self._pool)
+        for _ in pool:
             self._waiting.put(None)
-        for thread in self._pool:
+        for thread in pool:
             thread.join()
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        for number in range(self.threads):
-            thread = threading.Thread(target=self._work, name=f"ps-compute-{number}", daemon=True)
-            thread.start()
-            self._pool.append(thread)
+        with self._lock:
+            for _ in range(self.threads):
+                self._add_thread()
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"ps-compute-{next(self._numbers)}", daemon=True)
+        self._pool.append(thread)
+        thread.start()
 
     def _work(self) -> None:
+        waiting.begins, waiting.ends = self._begin_wait, self._end_wait
         while (function := self._waiting.get()) is not None and not self._closed:
             self._finished(function())
             # A thread that waits must not keep the tensors of what it ran.
             del function
+            if self._is_superfluous():
+                return
+
+    def _begin_wait(self) -> None:
+        with self._lock:
+            self._blocked += 1
+        if not self._waiting.empty():
+            self._grow()
+
+    def _end_wait(self) -> None:
+        with self._lock:
+            self._blocked -= 1
+
+    def _grow(self) -> None:
+        """Lets another thread work in the place of one that waits."""
+        with self._lock:
+            if len(self._pool) - self._blocked < self.threads and not self._closed:
+                self._add_thread()
+
+    def _is_superfluous(self) -> bool:
+        """Whether the thread that asks has become one too many; then it is in the pool no more."""
+        with self._lock:
+            if len(self._pool) - self._blocked <= self.threads or self._closed:
+                return False
+            self._pool.remove(threading.current_thread())
+            return True
 
     def _finished(self, then: Work) -> None:
         # One wake-up of the loop serves all that finish before it comes.

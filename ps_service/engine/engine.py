@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ps_service.engine.compute import Compute
+from ps_service.engine.peers import Alone, Peers
 from ps_service.state.allowlist import AllowList
 from ps_service.state.cells import Ledger
 from ps_service.state.contexts import Contexts
 from ps_service.state.counters import Counters
+from ps_service.state.directory import Directory
 from ps_service.state.journal import Journal, MemoryJournal
 from ps_service.state.registry import Registry
 from ps_service.state.sessions import Session, Sessions
@@ -31,6 +33,7 @@ class Engine:
         threads: Size of the compute pool; 0 chooses by the number of cores.
         incarnation: Changes with every start of the owner.
         draining: Whether the owner takes no new work.
+        peers: Other owners, as far as hosted code meets them.
         lanes: Tells how many same-host lanes are open, and how many bytes of shared memory they use.
     """
 
@@ -42,6 +45,7 @@ class Engine:
     journal: Journal = field(default_factory=MemoryJournal)
     incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
     draining: bool = False
+    peers: Peers = field(default_factory=Alone)
     lanes: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     def __post_init__(self) -> None:
@@ -50,6 +54,7 @@ class Engine:
         self.contexts = Contexts()
         self.sessions = Sessions(self.limits)
         self.counters = Counters()
+        self.directory = Directory()
         self.compute = Compute(self.threads)
 
     def end_session(self, session: Session) -> None:
@@ -58,6 +63,7 @@ class Engine:
         self.contexts.forget(session.trainer)
         self.registry.forget(session.trainer)
         self.journal.drop(session.trainer)
+        self.directory.leave(session.trainer)
 
     def close(self) -> None:
         """Ends the compute threads."""

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from ps_service.state.cells import Ledger, Pin
-from ps_service.state.contexts import Leaf
 from ps_service.state.objects import HostedObject
-from ps_service.state.rrefs import borrow
+from ps_service.state.records import Leaf
+from ps_service.state.rrefs import borrower
+from ps_wire.scopes import current_scope
 from ps_wire.trees import mapped
 
 
@@ -22,39 +23,47 @@ class Frame:
     Args:
         ledger: Guards the parameters.
         training: The mode the modules are in.
-        recorded: Whether torch shall record what happens.
+        recorded: Whether gradients of borrowed modules will be asked for.
+        grad: Whether torch shall record what happens; if `recorded`, it has to.
 
     Attributes:
         leaves: What stands for each parameter of the borrowed modules.
     """
 
-    def __init__(self, ledger: Ledger, training: bool, recorded: bool) -> None:
+    def __init__(self, ledger: Ledger, training: bool, recorded: bool, grad: bool = True) -> None:
         self.leaves: list[Leaf] = []
         self._ledger = ledger
         self._training = training
         self._recorded = recorded
+        self._grad = grad
         self._stack = ExitStack()
+        self._hooks = ExitStack()
+        self._hooked = False
         self._borrowed: dict[str, nn.Module] = {}
+        self._parameters: dict[int, tuple[HostedObject, str]] = {}
         # By storage; several parameters may be views of one.
         self._pins: dict[int, list[Pin]] = {}
         self._buffers: set[int] = set()
 
     def __enter__(self) -> Self:
-        self._token = borrow.set(self.borrow)
-        self._grad = torch.is_grad_enabled()
-        torch.set_grad_enabled(self._recorded)
-        if self._recorded:
-            self._stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
+        self._token = borrower.set(self)
+        self._grad_before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._grad)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._hooks.__exit__(kind, error, trace)
             self._stack.__exit__(kind, error, trace)
         finally:
-            torch.set_grad_enabled(self._grad)
-            borrow.reset(self._token)
+            torch.set_grad_enabled(self._grad_before)
+            borrower.reset(self._token)
+
+    def keep(self) -> ExitStack:
+        """Leaves what was borrowed with the caller, who closes it later, from any thread: the call is not over yet."""
+        return self._stack.pop_all()
 
     def borrow(self, hosted: HostedObject) -> nn.Module:
         """The skin of a module for this call."""
@@ -62,16 +71,29 @@ class Frame:
         if known is not None:
             return known
         assert hosted.skins is not None
+        if self._grad and not self._hooked:
+            # Not before: code that borrows nothing may do with torch whatever it likes.
+            self._hooked = True
+            self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
         parameters = list(hosted.parameters.values())
-        nested = bool(self._borrowed)
+        scope = current_scope.get()
+        nested = bool(self._borrowed) or (scope is not None and scope.depth > 0)
         reading = self._stack.enter_context(self._ledger.reading(parameters, hosted.cells, nested))
+        if not self._recorded:
+            for leaf in reading.leaves:
+                leaf.requires_grad_(False)
         module = self._stack.enter_context(hosted.skins.lend(self._training, parameters, reading.leaves))
         for name, parameter, leaf, pin in zip(hosted.parameters, parameters, reading.leaves, reading.pins, strict=True):
             self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf))
+            self._parameters[id(leaf)] = (hosted, name)
             self._pins.setdefault(_storage(leaf), []).append(pin)
         self._buffers.update(_storage(buffer) for buffer in hosted.value.buffers())
         self._borrowed[hosted.ref.object_id] = module
         return module
+
+    def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
+        """The module and dotted name of the parameter for which a tensor stands in this call."""
+        return self._parameters.get(id(leaf))
 
     def own(self, result: Any) -> Any:
         """The result, with copies in place of tensors that share memory with a module: others may change those."""

@@ -126,7 +126,7 @@ def state_dict(engine: Engine, ref: Ref) -> Any:
     target = engine.registry.find(ref)
     if isinstance(target.value, nn.Module):
         # Of a private copy, whose parameters are all from between the same two steps.
-        with Frame(engine.ledger, target.value.training, recorded=False) as frame:
+        with Frame(engine.ledger, target.value.training, recorded=False, grad=False) as frame:
             return {name: _copy(value) for name, value in frame.borrow(target).state_dict().items()}
     if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
         return target.value.state_dict()

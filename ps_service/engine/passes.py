@@ -10,22 +10,23 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.engine.engine import Engine
-from ps_service.state.contexts import Gradient
+from ps_service.state.records import Gradient
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId, Ref
 
 
 def backward(
     engine: Engine,
     context_id: ContextId,
-    call: int,
+    call: CallKey,
     positions: Sequence[int],
     gradients: Sequence[Any],
     retain_graph: bool,
 ) -> list[torch.Tensor | None]:
-    """Propagates the gradients of a recorded call's outputs.
+    """Propagates the gradients of a recorded call's outputs, and of what it has left here.
 
     Adds the parameters' gradients to the context and returns those of the inputs, one per input that wanted one.
+    Gradients of what earlier calls have left here wait for the backward of those.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not here.
@@ -37,9 +38,11 @@ def backward(
     context = engine.contexts.find(context_id)
     record = context.record(call)
     on_device = [gradient.to(engine.device) for gradient in gradients]
-    of_inputs, of_parameters = record.backward(positions, on_device, retain_graph)
-    context.accumulate(of_parameters)
-    return of_inputs
+    found = record.backward(positions, on_device, retain_graph)
+    context.accumulate(found.of_parameters)
+    for kept, gradient in found.of_kept:
+        context.record(kept.call).gather(kept.position, gradient)
+    return found.of_inputs
 
 
 def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
@@ -52,6 +55,12 @@ def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
     if context is None:
         return []
     return [each._replace(tensor=each.tensor.clone()) for each in context.gradients()]
+
+
+def others(engine: Engine, context_id: ContextId) -> list[str]:
+    """Names of the owners that this one has called in a context."""
+    context = engine.contexts.get(context_id)
+    return [] if context is None else context.others()
 
 
 def power_sum(engine: Engine, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:

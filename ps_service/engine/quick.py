@@ -11,7 +11,7 @@ from ps_service.engine.engine import Engine
 from ps_service.state.objects import HostedObject
 from ps_service.state.optimizers import HostedOptimizer
 from ps_wire import marks
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId, Ref
 
 
 def call(engine: Engine, target: Ref, method: str) -> bool:
@@ -21,13 +21,15 @@ def call(engine: Engine, target: Ref, method: str) -> bool:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
     """
     hosted = engine.registry.find(target)
+    if marks.is_deferred(getattr(type(hosted.value), method or "forward", None)):
+        return False
     if hosted.skins is None:
         return _is_promised(hosted, method)
     # A promise is not enough where the size of what is sent decides.
     return hosted.pace.is_quick and (hosted.is_layer or _is_promised(hosted, method or "forward"))
 
 
-def backward(engine: Engine, context: ContextId, call: int) -> bool:
+def backward(engine: Engine, context: ContextId, call: CallKey) -> bool:
     """Whether the backward of a call is quick.
 
     Raises:

@@ -15,7 +15,8 @@ from ps_service.rpc.jobs import Job
 from ps_service.state.journal import Answer
 from ps_service.state.sessions import Session
 from ps_wire.assembler import Message
-from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
+from ps_wire.limits import MAX_NESTING
 from ps_wire.outbox import Outbox
 
 _log = logging.getLogger("ps_service.conversations")
@@ -110,6 +111,12 @@ class Conversation:
         if operation is None:
             self._send(failure(InvalidArgumentError("a request without an operation"), number))
             return
+        if envelope.depth > MAX_NESTING:
+            text = (
+                f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
+            )
+            self._send(failure(TooLargeError(text), number))
+            return
         if OPERATIONS[operation].mutates:
             # Others may run again when their answer is lost.
             self.session.taken.add(number)
@@ -119,7 +126,7 @@ class Conversation:
             self._finish(operation, number, quickly)
             return
         exchange = self._exchange(message)
-        job = Job(number, exchange, operation, request, envelope.timeout_seconds, self._finished)
+        job = Job(number, exchange, operation, request, envelope.timeout_seconds, envelope.depth, self._finished)
         self._running[number] = job
         self._engine.counters.running += 1
         self._settled.clear()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -26,9 +27,10 @@ from ps_wire.errors import (
     UnavailableError,
 )
 from ps_wire.limits import MAX_FRAME_BYTES
-from ps_wire.marks import name_of
+from ps_wire.names import full_name
 from ps_wire.payload import Buffer
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame
 
 _log = logging.getLogger("ps_service.dispatch")
@@ -65,54 +67,151 @@ async def answer(
     if quickly is not None:
         return quickly
     exchange = Exchange(engine, trainer, payload, inline)
+    scope = Scope(timeout_seconds)
     started = time.perf_counter()
     engine.counters.running += 1
     try:
         async with asyncio.timeout(timeout_seconds or None):
-            return await engine.compute.run(lambda: perform(exchange, operation, request))
+            result = await engine.compute.run(lambda: perform(exchange, operation, request, scope=scope))
+            if isinstance(result, Later):
+                result = await _awaited(engine, result)
+            return result
     except TimeoutError:
+        scope.cancel()
         abandon(exchange, operation, started)
         return too_late(operation, timeout_seconds)
     except asyncio.CancelledError:
+        scope.cancel()
         abandon(exchange, operation, started)
         return cancelled()
     finally:
         engine.counters.running -= 1
 
 
-def perform(exchange: Exchange, operation: str, request: Any, number: int = 0) -> Answer:
-    """Runs one operation here and now, and returns its answer. Never raises anything but `WouldWait`.
+async def _awaited(engine: Engine, later: Later) -> Answer:
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(done.set)
+
+    later.when_done(wake)
+    await done.wait()
+    return await engine.compute.run(later.finish)
+
+
+class Later:
+    """The answer to a request whose result is not there yet.
+
+    Args:
+        exchange: Holds the result to come.
+        attempt: Writes the reply and makes the answer of it.
+    """
+
+    def __init__(self, exchange: Exchange, attempt: Attempt) -> None:
+        self._exchange = exchange
+        self._attempt = attempt
+
+    def when_done(self, do: Callable[[], None]) -> None:
+        """Has something done, in whichever thread, once the answer can be had."""
+        deferred = self._exchange.deferred
+        assert deferred is not None
+        counters = self._exchange.engine.counters
+        counters.wait(1)
+
+        def there() -> None:
+            counters.wait(-1)
+            do()
+
+        deferred.when_done(there)
+
+    def finish(self) -> Answer:
+        """The answer. Never raises."""
+        return self._attempt.finished(self._exchange.complete)
+
+
+class Attempt:
+    """One operation while it is tried.
+
+    Args:
+        exchange: What it reads from and writes to.
+        operation: Name of the operation.
+        number: Number of the request, for the answer's frame.
+        scope: What it passes on to requests that are made for it.
+    """
+
+    def __init__(self, exchange: Exchange, operation: str, number: int, scope: Scope | None) -> None:
+        self._exchange = exchange
+        self._operation = operation
+        self._number = number
+        self._scope = scope
+        self._started = time.perf_counter()
+        self._frame = Frame(number=number)
+
+    def run(self, request: Any) -> Answer | Later:
+        """Calls the handler. Never raises anything but `WouldWait`."""
+        exchange = self._exchange
+
+        def handle() -> None:
+            rules = OPERATIONS[self._operation]
+            if exchange.engine.draining and rules.mutates:
+                raise UnavailableError(f"owner {exchange.engine.name!r} is shutting down and takes no new work")
+            slot = getattr(self._frame.reply, self._operation)
+            slot.SetInParent()
+            rules.handle(exchange, request, slot)
+
+        return self._tried(handle) or Later(exchange, self)
+
+    def finished(self, complete: Callable[[], None]) -> Answer:
+        """Writes what was deferred. Never raises."""
+        answer = self._tried(complete, last=True)
+        assert answer is not None
+        return answer
+
+    def _tried(self, do: Callable[[], None], last: bool = False) -> Answer | None:
+        """The answer after something was done; None if that was not all."""
+        exchange = self._exchange
+        token = current_scope.set(self._scope)
+        try:
+            do()
+            if exchange.deferred is not None and not last:
+                return None
+            self._frame.reply.borrowed.extend(each.ref.to_message() for each in exchange.borrowed)
+            _check_size(exchange, self._frame)
+            held = [each.held for each in exchange.borrowed]
+            result = Answer(self._frame, exchange.written.chunks, exchange.written.nbytes, exchange.granted, held)
+            failed = False
+        except WouldWait:
+            raise
+        except BaseException as error:
+            # Even a SystemExit of hosted code is an answer, and ends nothing here.
+            result, failed = failure(_explain(error, self._operation), self._number), True
+        finally:
+            current_scope.reset(token)
+        # A request that was given up has been counted then.
+        if not exchange.abandoned:
+            exchange.engine.counters.count(self._operation, time.perf_counter() - self._started, failed)
+        if failed:
+            exchange.give_back()
+        return result
+
+
+def perform(
+    exchange: Exchange, operation: str, request: Any, number: int = 0, scope: Scope | None = None
+) -> Answer | Later:
+    """Runs one operation here and now. Never raises anything but `WouldWait`.
 
     Args:
         exchange: What it reads from and writes to.
         operation: Name of the operation.
         request: Its message.
         number: Number of the request, for the answer's frame.
+        scope: What it passes on to requests that are made for it.
+
+    Returns:
+        Its answer, or how to come by it later.
     """
-    counters = exchange.engine.counters
-    started = time.perf_counter()
-    frame = Frame(number=number)
-    try:
-        rules = OPERATIONS[operation]
-        if exchange.engine.draining and rules.mutates:
-            raise UnavailableError(f"owner {exchange.engine.name!r} is shutting down and takes no new work")
-        slot = getattr(frame.reply, operation)
-        slot.SetInParent()
-        rules.handle(exchange, request, slot)
-        _check_size(exchange, frame)
-        result = Answer(frame, exchange.written.chunks, exchange.written.nbytes, exchange.granted)
-        failed = False
-    except WouldWait:
-        raise
-    except BaseException as error:
-        # Even a SystemExit of hosted code is an answer, and ends nothing here.
-        result, failed = failure(_explain(error, operation), number), True
-    # A request that was given up has been counted then.
-    if not exchange.abandoned:
-        counters.count(operation, time.perf_counter() - started, failed)
-    if failed:
-        exchange.give_back()
-    return result
+    return Attempt(exchange, operation, number, scope).run(request)
 
 
 def abandon(exchange: Exchange, operation: str, started: float) -> None:
@@ -131,23 +230,26 @@ def perform_quickly(exchange: Exchange, operation: str, request: Any, number: in
     if payload is not None and len(payload) > _QUICK_BYTES:
         return None
     try:
-        if not _is_quick(engine, operation, request):
+        if not _is_quick(engine, exchange.trainer, operation, request):
             return None
     except PsError:
         pass  # It will be refused, which does not take long.
     try:
         with engine.ledger.hurry():
-            return perform(exchange, operation, request, number)
+            done = perform(exchange, operation, request, number)
     except WouldWait:
         return None
+    assert isinstance(done, Answer), "what is quick is never deferred"
+    return done
 
 
-def _is_quick(engine: Engine, operation: str, request: Any) -> bool:
+def _is_quick(engine: Engine, trainer: bytes, operation: str, request: Any) -> bool:
     match operation:
         case "call":
-            return quick.call(engine, Ref.from_message(request.target), request.method)
+            return not request.function and quick.call(engine, Ref.from_message(request.target), request.method)
         case "backward":
-            return quick.backward(engine, ContextId.from_message(request.context), request.call)
+            key = CallKey(trainer, request.call)
+            return quick.backward(engine, ContextId.from_message(request.context), key)
         case "step":
             return quick.step(engine, Ref.from_message(request.optimizer))
         case _:
@@ -195,7 +297,7 @@ def _explain(error: BaseException, operation: str) -> PsError:
         if hosted is None:
             _log.info("%s raised before it came to hosted code", operation, exc_info=error)
         text = "".join(traceback.format_exception(type(error), error, hosted))
-        return RemoteError(_shortened(_said(error)), name_of(type(error)), _shortened(text))
+        return RemoteError(_shortened(_said(error)), full_name(type(error)), _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ps_service.engine import calling
+from ps_service.engine.arguments import Arguments
+from ps_service.engine.calling import Recording
+from ps_service.engine.deferred import Deferred
 from ps_service.engine.engine import Engine
+from ps_service.engine.peers import Foreign
 from ps_service.state.objects import HostedObject
-from ps_service.state.rrefs import RRef
 from ps_wire import dtypes
 from ps_wire.payload import Buffer, PayloadReader, PayloadWriter
-from ps_wire.refs import Ref
 from ps_wire.v1.operations_pb2 import ObjectInfo
-from ps_wire.v1.values_pb2 import Value
+from ps_wire.v1.values_pb2 import Handle, Value
 from ps_wire.values import Decoder, Encoder
 
 
@@ -33,6 +35,9 @@ class Exchange:
         payload: The request's tensor bytes.
         written: The reply's payload.
         granted: Ids of the objects to which the reply hands out a reference.
+        borrowed: Handles of other owners' objects to which it hands out one.
+        recording: Under which context the call is recorded, if it is.
+        deferred: A result that has to be there before the reply can be written.
     """
 
     def __init__(self, engine: Engine, trainer: bytes, payload: Buffer | None = None, inline: bool = False) -> None:
@@ -40,6 +45,9 @@ class Exchange:
         self.payload = payload
         self.written = PayloadWriter()
         self.granted: list[str] = []
+        self.borrowed: list[Foreign] = []
+        self.recording: Recording | None = None
+        self.deferred: Deferred | None = None
         self.trainer = trainer
         self._reader = PayloadReader(payload)
         self._inline = inline
@@ -48,13 +56,11 @@ class Exchange:
 
     def read(self, message: Value) -> Any:
         """The value of a message; handles in it are looked up."""
-        return self._read(message, calling.Arguments(self.engine, recorded=False))
+        return self._read(message, Arguments(self.engine))
 
-    def read_arguments(
-        self, args: Value, kwargs: Value, recorded: bool
-    ) -> tuple[calling.Arguments, tuple[Any, ...], dict[str, Any]]:
+    def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call."""
-        arguments = calling.Arguments(self.engine, recorded)
+        arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
         positional = self._read(args, arguments) if args.WhichOneof("kind") else ()
         named = self._read(kwargs, arguments) if kwargs.WhichOneof("kind") else {}
         return arguments, tuple(positional), dict(named)
@@ -87,6 +93,20 @@ class Exchange:
                 requires_grad=parameter.requires_grad,
             )
 
+    def defer(self, deferred: Deferred, finish: Callable[[Any], None]) -> None:
+        """The reply is written by `finish`, once the result is there."""
+        self.deferred = deferred
+        self._finish = finish
+
+    def complete(self) -> None:
+        """Writes the reply that was deferred.
+
+        Raises:
+            Exception: Whatever there is instead of a result.
+        """
+        assert self.deferred is not None
+        self._finish(self.deferred.result())
+
     def release(self, object_ids: Iterable[str]) -> None:
         """The trainer gives references back."""
         self.engine.registry.revoke(self.trainer, object_ids)
@@ -104,20 +124,33 @@ class Exchange:
         with self._granting:
             self._given_back = True
             self._revoke()
+        if self.deferred is not None:
+            self.deferred.drop()
 
     def _revoke(self) -> None:
         self.engine.registry.revoke(self.trainer, self.granted)
         self.granted.clear()
 
-    def _read(self, message: Value, arguments: calling.Arguments) -> Any:
-        return Decoder(self._reader, arguments.handle, arguments.tensor).decode(message)
+    def _read(self, message: Value, arguments: Arguments) -> Any:
+        return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named).decode(message)
 
-    def _reference(self, value: Any) -> Ref | None:
-        if not isinstance(value, RRef):
+    def _reference(self, value: Any) -> Handle | None:
+        reference = self.engine.peers.departing(value)
+        if reference is None:
             return None
-        hosted = value.hosted
+        if isinstance(reference, Foreign):
+            self.borrowed.append(reference)
+            message = reference.ref.to_message()
+            message.history = reference.token is not None
+            return message
+        hosted = reference.hosted
         if hosted is None:
-            hosted = calling.keep(self.engine, value.local_value())
-            value.adopt(hosted)
+            hosted = calling.host(self.engine, reference.local_value(), reference.history)
+            reference.adopt(hosted)
         self.grant(hosted)
-        return hosted.ref._replace(parameter=value.parameter)
+        message = hosted.ref._replace(parameter=reference.parameter).to_message()
+        history = hosted.history
+        message.history = (
+            history is not None and self.recording is not None and (history.context == self.recording.context)
+        )
+        return message

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
-import psutil
-
-from ps_service.engine import calling, hosting, optimization, passes, report
+from ps_service.engine import calling, hosting, optimization, passes
 from ps_service.engine.calling import Recording
+from ps_service.engine.deferred import Deferred
 from ps_service.engine.hosting import fingerprint
+from ps_service.rpc import membership, reporting
 from ps_service.rpc.exchange import Exchange
 from ps_service.state.optimizers import NonFinite, Reads
-from ps_service.state.rrefs import RRef
+from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.marks import name_of
-from ps_wire.refs import ContextId, Ref
+from ps_wire.names import name_of
+from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.values_pb2 import Value
 
 T = TypeVar("T")
 
 _READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
 _NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
-_STARTED: Final = time.monotonic()
 
 
 def create(exchange: Exchange, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
     """Makes an object of an allowed class, or finds the one of that name."""
     cls = exchange.engine.allowlist.hosted(request.class_name)
-    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recorded=False)
+    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
     hosted, reply.created = hosting.create(
         exchange.engine,
         request.class_name,
@@ -61,17 +59,38 @@ def delete(exchange: Exchange, request: pb.DeleteRequest, reply: pb.DeleteReply)
 
 
 def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> None:
-    """Runs a method, recorded if a context asks for it."""
-    recording = Recording(_context(exchange, request), request.call) if request.HasField("context") else None
-    target = exchange.engine.registry.find(Ref.from_message(request.target))
-    arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recording is not None)
-    result = calling.call(exchange.engine, target, request.method, arguments, args, kwargs, request.training, recording)
-    exchange.write(reply.result, RRef(result) if request.keep else result)
+    """Runs a method or function, recorded if a context asks for it."""
+    exchange.recording = recording = _recording(exchange, request)
+    engine = exchange.engine
+
+    def finish(result: Any) -> None:
+        exchange.write(reply.result, result)
+
+    if request.function:
+        function = engine.allowlist.function(request.function)
+        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
+        deferred = marks.is_deferred(function)
+        result = calling.call_function(
+            engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
+        )
+    else:
+        target = engine.registry.find(Ref.from_message(request.target))
+        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
+        result = calling.call(
+            engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
+        )
+    if isinstance(result, Deferred):
+        exchange.defer(result, finish)
+    else:
+        finish(result)
 
 
 def fetch(exchange: Exchange, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
     """Copies what a handle refers to."""
-    exchange.write(reply.value, calling.fetch(exchange.engine, Ref.from_message(request.target)))
+    exchange.recording = recording = _recording(exchange, request)
+    arguments, _, _ = exchange.read_arguments(Value(), Value())
+    target = Ref.from_message(request.target)
+    exchange.write(reply.value, calling.fetch(exchange.engine, target, arguments, recording))
 
 
 def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
@@ -79,33 +98,35 @@ def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.Backward
     gradients = exchange.read(request.gradients)
     if not isinstance(gradients, list):
         raise InvalidArgumentError("the gradients of a backward are a list")
+    key = CallKey(exchange.trainer, request.call)
     of_inputs = passes.backward(
-        exchange.engine, _context(exchange, request), request.call, request.outputs, gradients, request.retain_graph
+        exchange.engine, _context(request), key, request.outputs, gradients, request.retain_graph
     )
     exchange.write(reply.gradients, of_inputs)
 
 
 def gradients(exchange: Exchange, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
     """Copies the gradients of a context."""
-    found = passes.gradients(exchange.engine, _context(exchange, request))
+    found = passes.gradients(exchange.engine, _context(request))
     reply.parameters.extend(each.ref.to_message() for each in found)
     exchange.write(reply.gradients, [each.tensor for each in found])
+    reply.others.extend(passes.others(exchange.engine, _context(request)))
 
 
 def norm(exchange: Exchange, request: pb.NormRequest, reply: pb.NormReply) -> None:
     """Sums the powers of gradients, for clipping over several owners."""
     refs = _refs(request.parameters)
-    reply.power_sum = passes.power_sum(exchange.engine, _context(exchange, request), refs, request.norm_type)
+    reply.power_sum = passes.power_sum(exchange.engine, _context(request), refs, request.norm_type)
 
 
 def scale(exchange: Exchange, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
     """Multiplies gradients of a context."""
-    passes.scale(exchange.engine, _context(exchange, request), _refs(request.parameters), request.factor)
+    passes.scale(exchange.engine, _context(request), _refs(request.parameters), request.factor)
 
 
 def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
     """Frees a pass."""
-    exchange.engine.contexts.end(_context(exchange, request))
+    exchange.engine.contexts.end(_context(request))
 
 
 def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
@@ -128,7 +149,7 @@ def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.Create
 def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
     """Makes a learning-rate scheduler, or finds the one of that name."""
     cls = exchange.engine.allowlist.scheduler(request.class_name)
-    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs, recorded=False)
+    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
     hosted, reply.created = optimization.create_scheduler(
         exchange.engine,
         request.class_name,
@@ -143,7 +164,7 @@ def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.Create
 
 def step(exchange: Exchange, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context."""
-    reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(exchange, request))
+    reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(request))
 
 
 def set_options(exchange: Exchange, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
@@ -165,33 +186,6 @@ def load_state(exchange: Exchange, request: pb.LoadStateRequest, reply: pb.LoadS
     )
     reply.missing_keys.extend(missing)
     reply.unexpected_keys.extend(unexpected)
-
-
-def status(exchange: Exchange, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
-    """Tells what the owner hosts and does."""
-    now = report.report(exchange.engine)
-    reply.owner = exchange.engine.name
-    reply.version = version("torch-parameter-server")
-    reply.uptime_seconds = time.monotonic() - _STARTED
-    reply.serving = not exchange.engine.draining
-    reply.resident_bytes = psutil.Process().memory_info().rss
-    for name in ("parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers"):
-        setattr(reply, name, getattr(now, name))
-    reply.calls_per_second = now.calls_per_second
-    reply.lanes, reply.shared_bytes = exchange.engine.lanes()
-    reply.requests_in_flight = exchange.engine.counters.running
-    for each in now.objects:
-        reply.objects.add(
-            name=each.name,
-            class_name=each.class_name,
-            parameters=each.parameters,
-            bytes=each.bytes,
-            references=each.references,
-        )
-    for one in now.optimizers:
-        reply.optimizers.add(name=one.name, class_name=one.class_name, version=one.version, parameters=one.parameters)
-    for name, count in sorted(now.operations.items()):
-        reply.operations.add(name=name, calls=count.calls, errors=count.errors, seconds=count.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,18 +225,26 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "set_options": Operation(set_options),
     "state": Operation(state, mutates=False),
     "load_state": Operation(load_state, hosted=True),
-    "status": Operation(status, mutates=False),
+    "status": Operation(reporting.status, mutates=False),
+    "register": Operation(membership.register),
+    "lookup": Operation(membership.lookup, mutates=False),
+    "members": Operation(membership.members, mutates=False),
+    "meet": Operation(membership.meet),
 }
 """Every operation, by its name in `Request` and `Reply`."""
 
 
-def _context(exchange: Exchange, request: Any) -> ContextId:
+def _context(request: Any) -> ContextId:
     id = ContextId.from_message(request.context)
-    if id.trainer != exchange.trainer or not id.number:
-        raise InvalidArgumentError(
-            "a context is named by the 16 bytes of the trainer that asks, and a number from 1 on"
-        )
+    if len(id.trainer) != 16 or not id.number:
+        raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
     return id
+
+
+def _recording(exchange: Exchange, request: Any) -> Recording | None:
+    if not request.HasField("context"):
+        return None
+    return Recording(_context(request), CallKey(exchange.trainer, request.call))
 
 
 def _known(table: Mapping[int, T], number: int, what: str) -> T:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ps_service.engine.compute import Work
-from ps_service.rpc.dispatch import abandon, cancelled, perform, too_late
+from ps_service.rpc.dispatch import Later, abandon, cancelled, perform, too_late
 from ps_service.rpc.exchange import Exchange
 from ps_service.state.journal import Answer
+from ps_wire.scopes import Scope
 
 
 class Job:
@@ -22,6 +24,7 @@ class Job:
         operation: Name of the operation.
         request: Its message.
         timeout_seconds: How long its trainer will wait; 0 for as long as it takes.
+        depth: How many requests it is nested in.
         finished: Called on the event loop with the answer.
     """
 
@@ -32,6 +35,7 @@ class Job:
         operation: str,
         request: Any,
         timeout_seconds: float,
+        depth: int,
         finished: Callable[[Job, Answer], None],
     ) -> None:
         self.number = number
@@ -39,6 +43,7 @@ class Job:
         self._exchange = exchange
         self._request = request
         self._seconds = timeout_seconds
+        self._scope = Scope(timeout_seconds, depth)
         self._finished = finished
         self._started = time.perf_counter()
         self._answered = False
@@ -52,18 +57,28 @@ class Job:
 
     def cancel(self) -> None:
         """Its trainer does not want it any more; it is not run if no thread had taken it yet."""
-        abandon(self._exchange, self.operation, self._started)
+        self._give_up()
         self._answer(cancelled(self.number))
 
     def _run(self) -> Work:
         if self._answered:
-            return lambda: None
-        result = perform(self._exchange, self.operation, self._request, self.number)
-        return lambda: self._answer(result)
+            return _nothing
+        result = perform(self._exchange, self.operation, self._request, self.number, self._scope)
+        if isinstance(result, Later):
+            result.when_done(lambda: self._exchange.engine.compute.submit(partial(self._complete, result)))
+            return _nothing
+        return partial(self._answer, result)
+
+    def _complete(self, later: Later) -> Work:
+        return _nothing if self._answered else partial(self._answer, later.finish())
 
     def _expire(self) -> None:
-        abandon(self._exchange, self.operation, self._started)
+        self._give_up()
         self._answer(too_late(self.operation, self._seconds, self.number))
+
+    def _give_up(self) -> None:
+        self._scope.cancel()
+        abandon(self._exchange, self.operation, self._started)
 
     def _answer(self, result: Answer) -> None:
         if self._answered:
@@ -72,3 +87,7 @@ class Job:
         if self._timer is not None:
             self._timer.cancel()
         self._finished(self, result)
+
+
+def _nothing() -> None:
+    """For work after which there is nothing to do, yet."""

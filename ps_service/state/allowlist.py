@@ -1,18 +1,20 @@
-"""Allow-list: the classes that trainers may name. Nothing outside it is ever looked up."""
+"""Allow-list: the classes and functions that trainers may name. Nothing outside it is ever looked up."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
+from ps_service.state.torch_functions import torch_functions
 from ps_wire.errors import NotAllowedError
-from ps_wire.marks import is_hosted
+from ps_wire.marks import is_hosted, is_remote
+from ps_wire.names import module_name, name_of
 
 T = TypeVar("T")
 
@@ -21,14 +23,15 @@ _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 class AllowList:
-    """Classes by the names under which trainers may ask for them.
+    """Classes and functions by the names under which trainers may ask for them.
 
     Args:
-        modules: Modules to look through for classes that wear `@hosted`. Layers, optimizers and schedulers of torch
-            are always on the list.
+        modules: Modules to look through for classes that wear `@hosted` and functions that wear `@remote`. Layers,
+            optimizers, schedulers and the mathematical functions of torch are always on the list.
     """
 
     def __init__(self, modules: Iterable[ModuleType] = ()) -> None:
+        self._functions: dict[str, Callable[..., Any]] = dict(torch_functions())
         self._classes: dict[str, type] = {}
         self._optimizers: dict[str, type[optim.Optimizer]] = {}
         self._schedulers: dict[str, type[lr_scheduler.LRScheduler]] = {}
@@ -38,26 +41,64 @@ class AllowList:
 
     @classmethod
     def importing(cls, names: Iterable[str]) -> AllowList:
-        """Imports modules named by whoever starts the owner, and lists their hosted classes.
+        """Imports modules named by whoever starts the owner, and lists what they offer.
 
         Raises:
             ImportError: A module cannot be imported.
-            ValueError: A module has no hosted class.
+            ValueError: A module offers nothing.
         """
         return cls(importlib.import_module(name) for name in names)
 
     def add(self, module: ModuleType) -> None:
-        """Lists the hosted classes that can be found in a module's namespace, also those it imported.
+        """Lists the hosted classes and remote functions in a module's namespace, also those it imported.
 
         Raises:
             ValueError: There are none.
         """
-        found = [value for value in vars(module).values() if inspect.isclass(value) and is_hosted(value)]
+        found = [value for value in vars(module).values() if _is_offered(value)]
         if not found:
-            raise ValueError(f"module {module.__name__} has no class that wears @hosted")
+            raise ValueError(f"module {module.__name__} has nothing that wears @hosted or @remote")
         for value in found:
-            for name in (f"{module.__name__}.{value.__qualname__}", f"{value.__module__}.{value.__qualname__}"):
+            self.allow(value, f"{module_name(module.__name__)}.{value.__qualname__}")
+
+    def allow(self, value: type | Callable[..., Any], *names: str) -> None:
+        """Lists a hosted class with what can be called of it, or a remote function.
+
+        Args:
+            value: The class or function.
+            names: By which it can be asked for besides its own.
+
+        Raises:
+            ValueError: It does not wear its mark.
+        """
+        if not _is_offered(value):
+            raise ValueError(f"{value!r} wears neither @hosted nor @remote")
+        for name in {name_of(value), *names}:
+            if inspect.isclass(value):
                 self._enter(name, value)
+                self._enter_methods(name, value)
+            else:
+                self._functions[name] = value
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function of that name, or the method of a hosted class, or its constructor.
+
+        Raises:
+            NotAllowedError: It is not on the list.
+        """
+        return _find(self._functions, name, "function", "wear @remote in a module given to the owner with --import")
+
+    def named(self, name: str) -> Callable[..., Any]:
+        """The function or class that a name among the values of a request stands for.
+
+        Raises:
+            NotAllowedError: It is not on the list.
+        """
+        for table in (self._functions, self._classes, self._optimizers, self._schedulers):
+            found = table.get(name)
+            if found is not None:
+                return found
+        return self.function(name)
 
     def hosted(self, name: str) -> type:
         """The class to host.
@@ -91,6 +132,13 @@ class AllowList:
         else:
             self._classes[name] = cls
 
+    def _enter_methods(self, name: str, cls: type) -> None:
+        for attribute in dir(cls):
+            method = getattr(cls, attribute, None)
+            # What torch's own modules do in `forward` is theirs to offer; others mark their methods.
+            if callable(method) and (is_remote(method) or (attribute == "forward" and issubclass(cls, nn.Module))):
+                self._functions[f"{name}.{attribute}"] = method
+
     def _add_torch(self) -> None:
         for module, base in ((nn, nn.Module), (optim, optim.Optimizer), (lr_scheduler, lr_scheduler.LRScheduler)):
             for value in vars(module).values():
@@ -99,6 +147,10 @@ class AllowList:
                 if not issubclass(value, _NOT_HOSTED):
                     self._enter(f"{module.__name__}.{value.__name__}", value)
                     self._enter(f"{value.__module__}.{value.__qualname__}", value)
+
+
+def _is_offered(value: Any) -> bool:
+    return is_hosted(value) if inspect.isclass(value) else inspect.isroutine(value) and is_remote(value)
 
 
 def _find(table: dict[str, T], name: str, what: str, how: str) -> T:

@@ -3,112 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch.nn import Parameter
 
-from ps_service.state.entry import Entry
-from ps_service.state.pace import Pace
-from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_service.state.records import Gradient, Passage, Record, added
+from ps_wire.errors import ContextEndedError, ContextLostError
 from ps_wire.numbers import SeenNumbers
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId
 
 _REMEMBERED: Final = 4096
 """Contexts of one trainer that were ended here while older ones were not; that one still comes then is not expected."""
-
-
-class Leaf(NamedTuple):
-    """What stood for a parameter in one recorded call."""
-
-    ref: Ref
-    parameter: Parameter
-    tensor: torch.Tensor
-
-
-class Gradient(NamedTuple):
-    """A parameter's gradient in one context; `ref` is the handle under which the pass first met the parameter."""
-
-    ref: Ref
-    parameter: Parameter
-    tensor: torch.Tensor
-
-
-class Record:
-    """One recorded call: everything its backward needs.
-
-    Args:
-        outputs: The tensors of the result, in order; those that do not require grad stand here as well.
-        entry: Where its inputs entered, when any of them wants a gradient.
-        wanted: How many inputs want one.
-        leaves: The parameters it may have used.
-        pace: How long the backward of such calls takes, if it may run on the event loop.
-    """
-
-    def __init__(
-        self,
-        outputs: Sequence[torch.Tensor],
-        entry: Entry | None,
-        wanted: int,
-        leaves: Sequence[Leaf],
-        pace: Pace | None = None,
-    ) -> None:
-        self._pace = pace
-        self._lock = threading.Lock()
-        self._outputs = outputs
-        self._entry = entry
-        self._wanted = wanted
-        self._leaves = [leaf for leaf in leaves if leaf.tensor.requires_grad]
-
-    def backward(
-        self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool
-    ) -> tuple[list[torch.Tensor | None], list[Gradient]]:
-        """Propagates gradients of outputs.
-
-        Args:
-            positions: Which outputs.
-            gradients: Their gradients, of the outputs' shapes and dtypes.
-            retain_graph: Whether the same outputs may be propagated again.
-
-        Returns:
-            The gradients of the inputs that want one, and those of the parameters.
-
-        Raises:
-            InvalidArgumentError: A position or gradient does not fit.
-            RuntimeError: Torch's own, for instance when the graph was freed by an earlier pass.
-        """
-        roots = [self._root(position, gradient) for position, gradient in zip(positions, gradients, strict=True)]
-        targets = [leaf.tensor for leaf in self._leaves]
-        if self._entry is not None:
-            targets.append(self._entry.token)
-        # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
-        with self._lock, self._pace.measured() if self._pace is not None else nullcontext():
-            found = torch.autograd.grad(roots, targets, list(gradients), retain_graph=retain_graph, allow_unused=True)
-            of_inputs = list(self._entry.take_gradients()) if self._entry is not None else []
-        of_parameters = [
-            Gradient(leaf.ref, leaf.parameter, gradient)
-            for leaf, gradient in zip(self._leaves, found, strict=False)
-            if gradient is not None
-        ]
-        return of_inputs or [None] * self._wanted, of_parameters
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether its backward may run on the event loop."""
-        return self._pace is not None and self._pace.is_quick and not self._lock.locked()
-
-    def _root(self, position: int, gradient: torch.Tensor) -> torch.Tensor:
-        if position >= len(self._outputs) or not self._outputs[position].requires_grad:
-            raise InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
-        output = self._outputs[position]
-        if gradient.shape != output.shape or gradient.dtype != output.dtype:
-            raise InvalidArgumentError(
-                f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
-                f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
-            )
-        return output
 
 
 class Context:
@@ -116,17 +23,41 @@ class Context:
 
     Attributes:
         id: Its name.
+        callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
     """
 
     def __init__(self, id: ContextId) -> None:
         self.id = id
+        self.callers: set[bytes] = set()
         self._lock = threading.RLock()
-        self._records: dict[int, Record] = {}
+        self._passage: Passage | None = None
+        self._records: dict[CallKey, Record] = {}
         self._gradients: dict[int, Gradient] = {}
         self._own: set[int] = set()
         self._ended = False
 
-    def add(self, call: int, record: Record) -> None:
+    def passage(self, open: Callable[[ContextId], Passage | None]) -> Passage | None:
+        """What hosted code does elsewhere in this pass.
+
+        Args:
+            open: Begins it, when this is the first time.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._lock:
+            if self._ended:
+                raise _ended(self.id)
+            if self._passage is None:
+                self._passage = open(self.id)
+            return self._passage
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called from here in this pass."""
+        passage = self._passage
+        return [] if passage is None else passage.others()
+
+    def add(self, call: CallKey, record: Record) -> None:
         """Keeps a recorded call.
 
         Raises:
@@ -137,11 +68,11 @@ class Context:
                 raise _ended(self.id)
             self._records[call] = record
 
-    def record(self, call: int) -> Record:
+    def record(self, call: CallKey) -> Record:
         """A call that was recorded here.
 
         Raises:
-            ContextLostError: There is none of that number.
+            ContextLostError: There is none of that caller and number.
         """
         with self._lock:
             try:
@@ -161,7 +92,7 @@ class Context:
                     held.tensor.add_(gradient.tensor)
                 else:
                     # The first gradient may be shared with other nodes of the graph: not to be written to.
-                    self._gradients[key] = held._replace(tensor=_sum(held.tensor, gradient.tensor))
+                    self._gradients[key] = held._replace(tensor=added(held.tensor, gradient.tensor))
                     self._own.add(key)
 
     def gradients(self) -> list[Gradient]:
@@ -201,6 +132,9 @@ class Context:
         self._ended = True
         self._records = {}
         self._gradients = {}
+        passage, self._passage = self._passage, None
+        if passage is not None:
+            passage.end()
 
 
 class Contexts:
@@ -210,12 +144,18 @@ class Contexts:
         self._lock = threading.Lock()
         self._open: dict[ContextId, Context] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
+        # For each owner that calls here: the trainers in whose passes it did.
+        self._delegated: dict[bytes, set[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, id: ContextId) -> Context:
+    def open(self, id: ContextId, caller: bytes = b"") -> Context:
         """The context of that name; opened if this owner has not seen it yet.
+
+        Args:
+            id: Its name.
+            caller: Who uses it. With the session of the last who does, it is freed.
 
         Raises:
             ContextEndedError: It has ended.
@@ -225,6 +165,9 @@ class Contexts:
             if context is None:
                 self._check(id)
                 context = self._open[id] = Context(id)
+            context.callers.add(caller or id.trainer)
+            if caller and caller != id.trainer:
+                self._delegated.setdefault(caller, set()).add(id.trainer)
             return context
 
     def get(self, id: ContextId) -> Context | None:
@@ -260,20 +203,28 @@ class Contexts:
             context.end()
 
     def forget(self, trainer: bytes) -> None:
-        """Frees everything of a trainer that is gone."""
+        """Frees everything of a trainer, or of an owner that called in the passes of others, that is gone."""
         with self._lock:
-            gone = [self._open.pop(id) for id in list(self._open) if id.trainer == trainer]
+            gone = [self._open.pop(id) for id, each in list(self._open.items()) if self._is_last(trainer, each)]
             self._ended.pop(trainer, None)
+            for other in self._delegated.pop(trainer, set()):
+                if not any(other in others for others in self._delegated.values()):
+                    self._ended.pop(other, None)
         for context in gone:
             context.end()
+
+    def _is_last(self, trainer: bytes, context: Context) -> bool:
+        if context.id.trainer == trainer:
+            return True
+        if trainer not in context.callers:
+            return False
+        # Its calls cannot be propagated any more, and who is left learns that when trying.
+        context.callers.discard(trainer)
+        return not context.callers
 
     def _check(self, id: ContextId) -> None:
         if id.number in self._ended.get(id.trainer, ()):
             raise _ended(id)
-
-
-def _sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return b + a if a.is_sparse and not b.is_sparse else a + b
 
 
 def _ended(id: ContextId) -> ContextEndedError:

@@ -32,16 +32,23 @@ class Counters:
 
     Attributes:
         running: Requests that were taken and have no answer yet.
+        waiting: Those among them whose result comes later, while no thread works on them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.running = 0
+        self.waiting = 0
         self._clock = clock
         self._lock = threading.Lock()
         # Calls, errors and seconds by operation; lists, because they change with every call.
         self._totals: dict[str, list[float]] = {}
         # Second and calls, for each second of the window.
         self._recent: deque[list[int]] = deque(maxlen=WINDOW_SECONDS + 1)
+
+    def wait(self, more: int) -> None:
+        """So many more, or fewer, requests wait for their result."""
+        with self._lock:
+            self.waiting += more
 
     def count(self, operation: str, seconds: float, failed: bool) -> None:
         now = int(self._clock())

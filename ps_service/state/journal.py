@@ -6,9 +6,9 @@ journal on disk can have answers wait for its flush before they leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ps_wire.v1.frames_pb2 import Frame, Reply
 
@@ -22,12 +22,14 @@ class Answer:
         chunks: Its payload; the bytes do not change any more.
         nbytes: Length of the payload.
         granted: Ids of the objects to which the answer hands out a reference, one entry each.
+        held: Handles of other owners' objects that stand in it: held here until the trainer has taken hold of them.
     """
 
     frame: Frame
     chunks: list[memoryview]
     nbytes: int
     granted: list[str]
+    held: Sequence[Any] = ()
 
     @property
     def reply(self) -> Reply:

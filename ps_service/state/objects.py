@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
+import torch
 from torch import nn
 
 from ps_service.state.cells import Cell, Ledger
 from ps_service.state.pace import Pace
 from ps_service.state.skins import SkinPool
+from ps_service.state.torch_functions import tensor_methods
 from ps_wire.errors import NotAllowedError, UnknownNameError
-from ps_wire.marks import is_remote, name_of
-from ps_wire.refs import Ref, new_object_id
+from ps_wire.marks import is_remote
+from ps_wire.names import full_name
+from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
+
+
+class History(NamedTuple):
+    """What a kept value is a result of.
+
+    Attributes:
+        context: The pass.
+        call: The recorded call in it.
+        positions: For each tensor of the value, its place among the call's outputs; None where it has no history.
+    """
+
+    context: ContextId
+    call: CallKey
+    positions: tuple[int | None, ...]
 
 
 class HostedObject:
@@ -35,6 +52,7 @@ class HostedObject:
         pace: How long its calls take.
         backward_pace: How long their backward takes.
         references: How many handles of all sessions refer to it.
+        history: Which recorded call it is a result of, if gradients can go back through that.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
             Not kept alive by it.
     """
@@ -44,11 +62,12 @@ class HostedObject:
         self.value = value
         self.name = name
         self.fingerprint = fingerprint
-        self.class_name = name_of(type(value))
+        self.class_name = full_name(type(value))
         self.references = 0
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.pace = Pace()
         self.backward_pace = Pace()
+        self.history: History | None = None
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
         self.skins: SkinPool | None = None
@@ -81,6 +100,9 @@ class HostedObject:
             UnknownNameError: There is no such method.
             NotAllowedError: It may not be called remotely.
         """
+        if isinstance(self.value, torch.Tensor) and name in tensor_methods():
+            method: Callable[..., Any] = getattr(torch.Tensor, name)
+            return method
         function = getattr(type(self.value), name, None)
         if not callable(function):
             raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")

@@ -30,6 +30,12 @@ class Registry:
     def __len__(self) -> int:
         return len(self._objects)
 
+    @property
+    def references(self) -> int:
+        """How many references are held by sessions, or on their way to them."""
+        with self._lock:
+            return sum(held.total() for held in self._holders.values())
+
     def objects(self) -> list[HostedObject]:
         with self._lock:
             return list(self._objects.values())

@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
-from ps_service.state.objects import HostedObject
+import torch
+
+from ps_service.state.objects import History, HostedObject
 from ps_wire.errors import InvalidArgumentError
 
-borrow: ContextVar[Callable[[HostedObject], Any] | None] = ContextVar("borrow", default=None)
-"""How the running call gets at the value of another object, so that its gradients are recorded too."""
+
+class Borrower(Protocol):
+    """The running call, as far as references have to know it."""
+
+    def borrow(self, hosted: HostedObject) -> Any:
+        """The value of another object, so that its gradients are recorded too."""
+
+    def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
+        """The object and dotted name of the parameter for which a tensor stands in this call."""
+
+
+borrower: ContextVar[Borrower | None] = ContextVar("borrower", default=None)
+"""The call that runs here."""
 
 
 class RRef:
-    """A reference to an object on this owner, as an argument or a result of a hosted method.
+    """A reference to an object on this owner, as an argument or a result of hosted code.
 
     A handle that a trainer passes to a call arrives as an `RRef`. A method that returns `RRef(value)` leaves the value
-    on the owner, and its caller receives a handle to it.
+    on the owner, and its caller receives a handle to it; for a parameter of a hosted module, a handle to the parameter.
+
+    Attributes:
+        history: Which recorded call a new value is a result of, if gradients can go back through that.
     """
 
     def __init__(self, value: Any) -> None:
+        self.history: History | None = None
         self._value = value
         self._hosted: HostedObject | None = None
         self._parameter = ""
+        call = borrower.get()
+        behind = call.parameter_behind(value) if call is not None and isinstance(value, torch.Tensor) else None
+        if behind is not None:
+            self._hosted, self._parameter = behind
 
     @classmethod
     def to(cls, hosted: HostedObject, parameter: str = "") -> RRef:
@@ -49,16 +69,20 @@ class RRef:
             raise InvalidArgumentError(f"{self} is hosted already")
         self._hosted = hosted
 
+    def enter(self, value: Any) -> None:
+        """In this call the value has a history, and stands in the graph."""
+        self._value = value
+
     def local_value(self) -> Any:
         """The object itself.
 
         For a module, inside a call, that is the private copy on which the call may run it: what it computes is recorded
         in the call's context. For a parameter it is the tensor that stands for it in this call.
         """
-        hosted, borrowing = self._hosted, borrow.get()
+        hosted, call = self._hosted, borrower.get()
         if hosted is None or hosted.skins is None:
             return self._value
-        module = self._value if borrowing is None else borrowing(hosted)
+        module = hosted.value if call is None else call.borrow(hosted)
         if not self._parameter:
             return module
         path, _, name = self._parameter.rpartition(".")

@@ -100,7 +100,7 @@ def test_help_of_status_says_what_it_shows() -> None:
     [
         ("port in use", "cannot listen on 127.0.0.1:{port}: is another owner there?"),
         ("unknown module", "No module named 'no_such_module_anywhere'"),
-        ("nothing hosted", "module json has no class that wears @hosted"),
+        ("nothing hosted", "module json has nothing that wears @hosted or @remote"),
         (
             "open to all",
             "0.0.0.0:0 can be reached from other machines and traffic is not encrypted; "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from ps_service import hosted as hosted_by_service
-from ps_wire.marks import hosted, is_hosted, is_remote, name_of, remote
+from ps_wire.marks import hosted, is_hosted, is_remote, remote
+from ps_wire.names import name_of
 
 
 @hosted

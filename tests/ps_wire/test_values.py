@@ -116,7 +116,7 @@ def test_slices_survive_with_whatever_bounds() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), 1j, {1, 2}, Fraction(1, 2), int, len, range(3), np.zeros(2), iter([]), torch.nn.Linear(1, 1), Ellipsis],
+    [object(), 1j, {1, 2}, Fraction(1, 2), range(3), np.zeros(2), iter([]), torch.nn.Linear(1, 1), Ellipsis],
     ids=lambda value: type(value).__name__,
 )
 def test_anything_else_is_refused_by_its_type_and_told_what_travels(value: object) -> None:
@@ -127,7 +127,7 @@ def test_anything_else_is_refused_by_its_type_and_told_what_travels(value: objec
 
 def test_values_outside_the_set_may_be_replaced_by_handles() -> None:
     ref, other = Ref("ps0", OBJECT_ID, "weight"), object()
-    encoder = Encoder(None, lambda value: ref if value is other else None)
+    encoder = Encoder(None, lambda value: ref.to_message() if value is other else None)
     assert Decoder(PayloadReader()).decode(encoder.encode([other, other])) == [ref, ref]
     with pytest.raises(InvalidArgumentError, match=r"builtins\.object cannot be sent"):
         encoder.encode(object())
@@ -138,7 +138,7 @@ def test_handles_are_given_to_whoever_asked_for_them() -> None:
     message = Encoder(None).encode({"a": [ref], ref: 1})
     assert same(Decoder(PayloadReader()).decode(message), {"a": [ref], ref: 1})
     assert Decoder(PayloadReader(), lambda handle: seen.append(handle) or 5).decode(message) == {"a": [5], 5: 1}
-    assert seen == [ref, ref]
+    assert seen == [ref.to_message(), ref.to_message()]
 
 
 def test_tensors_are_given_to_whoever_asked_for_them_in_order() -> None:

@@ -1,5 +1,6 @@
 from ps_wire.v1 import errors_pb2 as _errors_pb2
 from ps_wire.v1 import operations_pb2 as _operations_pb2
+from ps_wire.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -55,9 +56,10 @@ class Welcome(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., lane: _Optional[_Union[LaneOffer, _Mapping]] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("confirmed", "timeout_seconds", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status")
+    __slots__ = ("confirmed", "timeout_seconds", "depth", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -76,8 +78,13 @@ class Request(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_STATE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEET_FIELD_NUMBER: _ClassVar[int]
     confirmed: _containers.RepeatedScalarFieldContainer[int]
     timeout_seconds: float
+    depth: int
     create: _operations_pb2.CreateRequest
     attach: _operations_pb2.AttachRequest
     release: _operations_pb2.ReleaseRequest
@@ -96,10 +103,15 @@ class Request(_message.Message):
     state: _operations_pb2.StateRequest
     load_state: _operations_pb2.LoadStateRequest
     status: _operations_pb2.StatusRequest
-    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ...) -> None: ...
+    register: _operations_pb2.RegisterRequest
+    lookup: _operations_pb2.LookupRequest
+    members: _operations_pb2.MembersRequest
+    meet: _operations_pb2.MeetRequest
+    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetRequest, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status")
+    __slots__ = ("borrowed", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +131,11 @@ class Reply(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     LOAD_STATE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEET_FIELD_NUMBER: _ClassVar[int]
+    borrowed: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     error: _errors_pb2.Error
     create: _operations_pb2.CreateReply
     attach: _operations_pb2.AttachReply
@@ -138,7 +155,11 @@ class Reply(_message.Message):
     state: _operations_pb2.StateReply
     load_state: _operations_pb2.LoadStateReply
     status: _operations_pb2.StatusReply
-    def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ...) -> None: ...
+    register: _operations_pb2.RegisterReply
+    lookup: _operations_pb2.LookupReply
+    members: _operations_pb2.MembersReply
+    meet: _operations_pb2.MeetReply
+    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetReply, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("offset",)

@@ -113,7 +113,7 @@ class DeleteReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep")
+    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class CallRequest(_message.Message):
     CALL_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     method: str
     args: _values_pb2.Value
@@ -130,7 +131,8 @@ class CallRequest(_message.Message):
     call: int
     training: bool
     keep: bool
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ...) -> None: ...
+    function: str
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("result",)
@@ -139,10 +141,14 @@ class CallReply(_message.Message):
     def __init__(self, result: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("target",)
+    __slots__ = ("target", "context", "call")
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+    context: ContextId
+    call: int
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("value",)
@@ -177,12 +183,14 @@ class GradientsRequest(_message.Message):
     def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ...) -> None: ...
 
 class GradientsReply(_message.Message):
-    __slots__ = ("parameters", "gradients")
+    __slots__ = ("parameters", "gradients", "others")
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     parameters: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     gradients: _values_pb2.Value
-    def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NormRequest(_message.Message):
     __slots__ = ("context", "parameters", "norm_type")
@@ -320,6 +328,86 @@ class LoadStateReply(_message.Message):
     unexpected_keys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, missing_keys: _Optional[_Iterable[str]] = ..., unexpected_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Member(_message.Message):
+    __slots__ = ("name", "address", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("name", "address", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RegisterReply(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("name", "id", "wait_seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    wait_seconds: float
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class LookupReply(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class MembersRequest(_message.Message):
+    __slots__ = ("at_least", "wait_seconds")
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    at_least: int
+    wait_seconds: float
+    def __init__(self, at_least: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class MembersReply(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class MeetRequest(_message.Message):
+    __slots__ = ("place", "name", "names", "wait_seconds", "value")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    place: str
+    name: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    wait_seconds: float
+    value: _values_pb2.Value
+    def __init__(self, place: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class MeetReply(_message.Message):
+    __slots__ = ("missing", "names", "values")
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    values: _values_pb2.Value
+    def __init__(self, missing: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -363,7 +451,7 @@ class OperationStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "lanes", "shared_bytes")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "lanes", "shared_bytes", "references", "borrowed", "waiting", "members")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +470,10 @@ class StatusReply(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -400,4 +492,8 @@ class StatusReply(_message.Message):
     resident_bytes: int
     lanes: int
     shared_bytes: int
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
+    references: int
+    borrowed: int
+    waiting: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...

@@ -133,6 +133,26 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.StatusRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Register = channel.unary_unary(
+                '/ps_wire.v1.Owner/Register',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.RegisterReply.FromString,
+                _registered_method=True)
+        self.Lookup = channel.unary_unary(
+                '/ps_wire.v1.Owner/Lookup',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.LookupRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.LookupReply.FromString,
+                _registered_method=True)
+        self.Members = channel.unary_unary(
+                '/ps_wire.v1.Owner/Members',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.MembersRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.MembersReply.FromString,
+                _registered_method=True)
+        self.Meet = channel.unary_unary(
+                '/ps_wire.v1.Owner/Meet',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.MeetRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.MeetReply.FromString,
+                _registered_method=True)
 
 
 class OwnerServicer(object):
@@ -255,6 +275,30 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Register(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Lookup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Members(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Meet(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -352,6 +396,26 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.StatusRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.StatusReply.SerializeToString,
+            ),
+            'Register': grpc.unary_unary_rpc_method_handler(
+                    servicer.Register,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.RegisterRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.RegisterReply.SerializeToString,
+            ),
+            'Lookup': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lookup,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.LookupRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.LookupReply.SerializeToString,
+            ),
+            'Members': grpc.unary_unary_rpc_method_handler(
+                    servicer.Members,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.MembersRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.MembersReply.SerializeToString,
+            ),
+            'Meet': grpc.unary_unary_rpc_method_handler(
+                    servicer.Meet,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.MeetRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.MeetReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -870,6 +934,114 @@ class Owner(object):
             '/ps_wire.v1.Owner/Status',
             ps__wire_dot_v1_dot_operations__pb2.StatusRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Register(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Register',
+            ps__wire_dot_v1_dot_operations__pb2.RegisterRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.RegisterReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Lookup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Lookup',
+            ps__wire_dot_v1_dot_operations__pb2.LookupRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.LookupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Members(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Members',
+            ps__wire_dot_v1_dot_operations__pb2.MembersRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.MembersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Meet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Meet',
+            ps__wire_dot_v1_dot_operations__pb2.MeetRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.MeetReply.FromString,
             options,
             channel_credentials,
             insecure,

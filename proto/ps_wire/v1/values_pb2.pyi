@@ -145,14 +145,16 @@ class SparseTensor(_message.Message):
     def __init__(self, indices: _Optional[_Union[Tensor, _Mapping]] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., shape: _Optional[_Iterable[int]] = ..., coalesced: bool = ..., requires_grad: bool = ...) -> None: ...
 
 class Handle(_message.Message):
-    __slots__ = ("owner", "object_id", "parameter")
+    __slots__ = ("owner", "object_id", "parameter", "history")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     owner: str
     object_id: str
     parameter: str
-    def __init__(self, owner: _Optional[str] = ..., object_id: _Optional[str] = ..., parameter: _Optional[str] = ...) -> None: ...
+    history: bool
+    def __init__(self, owner: _Optional[str] = ..., object_id: _Optional[str] = ..., parameter: _Optional[str] = ..., history: bool = ...) -> None: ...
 
 class Nothing(_message.Message):
     __slots__ = ()
@@ -188,8 +190,16 @@ class Slice(_message.Message):
     step: Value
     def __init__(self, start: _Optional[_Union[Value, _Mapping]] = ..., stop: _Optional[_Union[Value, _Mapping]] = ..., step: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
+class Record(_message.Message):
+    __slots__ = ("class_name", "state")
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    class_name: str
+    state: Value
+    def __init__(self, class_name: _Optional[str] = ..., state: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice")
+    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice", "name", "record")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +216,8 @@ class Value(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SLICE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
     none: Nothing
     boolean: bool
     integer: int
@@ -222,4 +234,6 @@ class Value(_message.Message):
     dtype: DType
     device: str
     slice: Slice
-    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ...) -> None: ...
+    name: str
+    record: Record
+    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., name: _Optional[str] = ..., record: _Optional[_Union[Record, _Mapping]] = ...) -> None: ...

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from ps_service.engine import calling, optimization, passes
-from ps_service.engine.calling import Arguments, Recording
+from ps_service.engine.arguments import Arguments
+from ps_service.engine.calling import Recording
 from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
 from ps_service.state.cells import COPY_AT_MOST
 from ps_service.state.objects import HostedObject
-from ps_service.state.rrefs import RRef, borrow
-from ps_wire.refs import ContextId
+from ps_service.state.rrefs import RRef, borrower
+from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for
 
 
@@ -27,7 +28,7 @@ def host(engine: Engine, module: Any) -> HostedObject:
 
 
 def frame(engine: Engine, training: bool = True, recorded: bool = True) -> Frame:
-    return Frame(engine.ledger, training, recorded)
+    return Frame(engine.ledger, training, recorded, grad=recorded)
 
 
 def saved(hosted: HostedObject) -> dict[str, int]:
@@ -76,7 +77,7 @@ def test_everything_is_given_back_when_the_call_raises(engine: Engine) -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), frame(engine, recorded=False) as call:
         call.borrow(linear)(torch.ones(1, 5))
     assert torch.is_grad_enabled()
-    assert borrow.get() is None
+    assert borrower.get() is None
     assert [cell.pin.reading for cell in linear.cells] == [0, 0]
     with frame(engine) as call:
         call.borrow(linear)(torch.ones(1, 2))
@@ -320,11 +321,12 @@ def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engi
 
 
 def _forward(engine: Engine, outer: HostedObject, inner: HostedObject, context: ContextId, number: int = 1) -> Any:
-    arguments = Arguments(engine, recorded=True)
-    args = (torch.tensor([1]), arguments.handle(inner.ref))
-    return calling.call(engine, outer, "", arguments, args, {}, True, Recording(context, number))
+    arguments = Arguments(engine, context)
+    args = (torch.tensor([1]), arguments.handle(inner.ref.to_message()))
+    return calling.call(
+        engine, outer, "", arguments, args, {}, True, Recording(context, CallKey(context.trainer, number))
+    )
 
 
 def _backward(engine: Engine, context: ContextId) -> None:
-
-    passes.backward(engine, context, 1, [0], [torch.ones(1, 1)], retain_graph=False)
+    passes.backward(engine, context, CallKey(context.trainer, 1), [0], [torch.ones(1, 1)], retain_graph=False)

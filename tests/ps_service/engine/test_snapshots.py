@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ps_service.engine import calling, optimization
+from ps_service.engine.arguments import Arguments
 from ps_service.engine.engine import Engine
 from ps_service.state.objects import HostedObject
 from ps_wire.errors import InvalidArgumentError
@@ -75,7 +76,7 @@ def test_tied_parameters_stand_in_the_state_under_all_their_names(engine: Engine
 
 def test_a_parameter_that_is_fetched_is_a_copy(engine: Engine) -> None:
     hosted = host(engine, nn.Linear(2, 2))
-    weight = calling.fetch(engine, hosted.ref._replace(parameter="weight"))
+    weight = calling.fetch(engine, hosted.ref._replace(parameter="weight"), Arguments(engine))
     add_one(engine, hosted)
     assert weight.unique().tolist() == [0.0]
 

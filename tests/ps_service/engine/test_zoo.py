@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from ps_service.engine import calling, optimization, passes
-from ps_service.engine.calling import Arguments, Recording
+from ps_service.engine.arguments import Arguments
+from ps_service.engine.calling import Recording
 from ps_service.engine.engine import Engine
 from ps_service.state.objects import HostedObject
-from ps_wire.refs import ContextId
+from ps_wire.refs import CallKey, ContextId
 from ps_wire.trees import mapped, tensors_in
 from tests.ps_service.zoo import ZOO, born, fed
 
@@ -55,12 +56,13 @@ def train_hosted(
     engine: Engine, hosted: HostedObject, context: ContextId, args: tuple[Any, ...]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     """The outputs of a call, and the gradients of its inputs."""
-    arguments = Arguments(engine, recorded=True)
+    key = CallKey(context.trainer, 1)
+    arguments = Arguments(engine, context)
     args = mapped(args, lambda tensor: arguments.tensor(tensor.detach(), tensor.requires_grad))
-    result = calling.call(engine, hosted, "", arguments, args, {}, True, Recording(context, 1))
+    result = calling.call(engine, hosted, "", arguments, args, {}, True, Recording(context, key))
     places = [place for place, output in enumerate(tensors_in(result)) if output.requires_grad]
     outputs = [list(tensors_in(result))[place] for place in places]
-    of_inputs = passes.backward(engine, context, 1, places, weights_of(outputs), retain_graph=False)
+    of_inputs = passes.backward(engine, context, key, places, weights_of(outputs), retain_graph=False)
     return outputs, of_inputs
 
 

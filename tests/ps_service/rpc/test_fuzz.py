@@ -111,7 +111,9 @@ def messages(kind: Descriptor, owner: Owner, depth: int) -> st.SearchStrategy[An
 
 def contents(field: FieldDescriptor, owner: Owner, depth: int) -> st.SearchStrategy[Any]:
     """What may stand in a field."""
-    if field.message_type is not None:
+    if field.name == "wait_seconds":
+        one = st.sampled_from([0.0, -2.0, float("nan"), float("inf")])  # and nothing for which the test would wait
+    elif field.message_type is not None:
         one = messages(field.message_type, owner, depth - 1)
     elif field.type == FieldDescriptor.TYPE_BYTES:
         one = st.sampled_from([b"", b"\x00" * 8, ANNA])

@@ -10,8 +10,9 @@ from torch import optim
 from torch.nn import Parameter
 
 from ps_service.state.cells import Ledger
-from ps_service.state.contexts import Context, Gradient
+from ps_service.state.contexts import Context
 from ps_service.state.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.state.records import Gradient
 from ps_wire.refs import ContextId, Ref
 
 SHAPES = ((2, 3), (3,), (4, 2))

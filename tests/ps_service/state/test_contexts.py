@@ -11,15 +11,17 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from ps_service.state.contexts import Context, Contexts, Gradient, Leaf, Record
+from ps_service.state.contexts import Context, Contexts
 from ps_service.state.entry import Entry
+from ps_service.state.records import Gradient, Leaf, Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import CallKey, ContextId, Ref
 from tests.ps_service.threads import PATIENCE, Worker
 
 TRAINER = b"t" * 16
 OTHER = b"o" * 16
 FIRST = ContextId(TRAINER, 1)
+CALL = CallKey(TRAINER, 1)
 
 
 def leaf_of(parameter: Parameter, name: str = "weight") -> Leaf:
@@ -47,7 +49,7 @@ def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Paramet
     leaf, entry = leaf_of(weight), Entry()
     (x,) = entry.enter([torch.tensor([5.0, 7.0])])
     record = Record([x * leaf.tensor], entry, 1, [leaf])
-    of_inputs, of_parameters = record.backward([0], [torch.tensor([1.0, 10.0])], retain_graph=False)
+    of_inputs, of_parameters, _ = record.backward([0], [torch.tensor([1.0, 10.0])], retain_graph=False)
     assert [each.tolist() for each in of_inputs] == [[2.0, 30.0]]
     ((ref, parameter, tensor),) = of_parameters
     assert (ref, tensor.tolist()) == (leaf.ref, [5.0, 70.0])
@@ -58,7 +60,7 @@ def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Paramet
 def test_several_outputs_are_propagated_together(weight: Parameter) -> None:
     leaf = leaf_of(weight)
     record = Record([leaf.tensor * 2, torch.zeros(3), leaf.tensor.sum()], None, 0, [leaf])
-    _, (gradient,) = record.backward([0, 2], [torch.ones(2), torch.tensor(5.0)], retain_graph=False)
+    _, (gradient,), _ = record.backward([0, 2], [torch.ones(2), torch.tensor(5.0)], retain_graph=False)
     assert gradient.tensor.tolist() == [7.0, 7.0]
 
 
@@ -66,14 +68,14 @@ def test_inputs_that_the_outputs_do_not_depend_on_have_no_gradient(weight: Param
     leaf, entry = leaf_of(weight), Entry()
     entry.enter([torch.ones(2), torch.ones(2)])
     record = Record([leaf.tensor.sum()], entry, 2, [leaf])
-    of_inputs, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    of_inputs, _, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert of_inputs == [None, None]
 
 
 def test_parameters_that_were_not_used_have_no_gradient(weight: Parameter) -> None:
     used, unused = leaf_of(weight), leaf_of(Parameter(torch.ones(2)), "unused")
     record = Record([used.tensor.sum()], None, 0, [used, unused])
-    _, of_parameters = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert [each.ref.parameter for each in of_parameters] == ["weight"]
 
 
@@ -81,7 +83,7 @@ def test_parameters_that_are_not_trained_are_passed_over(weight: Parameter) -> N
     frozen = leaf_of(Parameter(torch.ones(2), requires_grad=False), "frozen")
     leaf = leaf_of(weight)
     record = Record([(leaf.tensor * frozen.tensor).sum()], None, 0, [frozen, leaf])
-    _, of_parameters = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
     assert [each.ref.parameter for each in of_parameters] == ["weight"]
 
 
@@ -111,7 +113,7 @@ def test_gradients_that_do_not_fit_are_refused(weight: Parameter, position: int,
     record = Record([leaf.tensor * 2, torch.ones(())], None, 0, [leaf])
     with pytest.raises(InvalidArgumentError, match=f"output {position}"):
         record.backward([position], [gradient], retain_graph=False)
-    _, (fitting,) = record.backward([0], [torch.ones(2)], retain_graph=False)
+    _, (fitting,), _ = record.backward([0], [torch.ones(2)], retain_graph=False)
     assert fitting.tensor.tolist() == [2.0, 2.0]
 
 
@@ -217,7 +219,7 @@ def test_a_context_that_is_not_here_is_lost() -> None:
 
 def test_a_call_that_is_not_here_is_lost(context: Context) -> None:
     with pytest.raises(ContextLostError, match="run forward again"):
-        context.record(1)
+        context.record(CALL)
 
 
 USES: list[Callable[[Contexts], Any]] = [
@@ -254,7 +256,7 @@ def test_an_end_frees_what_the_pass_held(weight: Parameter) -> None:
     context = contexts.open(FIRST)
     leaf = leaf_of(weight)
     output = (leaf.tensor**2).sum()
-    context.add(1, Record([output], None, 0, [leaf]))
+    context.add(CALL, Record([output], None, 0, [leaf]))
     context.accumulate([gradient_of(weight, dense(1, 1))])
     gone = weakref.ref(output)
     contexts.end(FIRST)
@@ -266,7 +268,7 @@ def test_an_end_frees_what_the_pass_held(weight: Parameter) -> None:
 def test_a_call_that_ends_after_its_context_is_not_kept(context: Context, weight: Parameter) -> None:
     context.end()
     with pytest.raises(ContextEndedError):
-        context.add(1, Record([weight.data], None, 0, []))
+        context.add(CALL, Record([weight.data], None, 0, []))
     with pytest.raises(ContextEndedError):
         context.gradients_of([weight])
 
@@ -279,7 +281,7 @@ def test_a_trainer_that_is_gone_leaves_nothing_behind() -> None:
     assert len(contexts) == 1
     assert contexts.find(ContextId(OTHER, 1)) is mine
     with pytest.raises(ContextEndedError):
-        gone.add(1, Record([], None, 0, []))
+        gone.add(CALL, Record([], None, 0, []))
     assert contexts.open(FIRST) is not gone
     assert contexts.get(ContextId(TRAINER, 2)) is None
 

@@ -1,0 +1,81 @@
+"""Names: how classes and functions are called on the wire. They travel by name, and never as code."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+from ps_wire.errors import InvalidArgumentError
+
+NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, WrapperDescriptorType)
+"""Kinds of values that travel by name."""
+
+_MAIN: Final = ("__main__", "__mp_main__")
+
+_TORCHS: Final[tuple[tuple[str, Any], ...]] = (
+    ("torch", torch),
+    ("torch.nn.functional", functional),
+    ("torch.Tensor", torch.Tensor),
+)
+
+
+def name_of(thing: type | Callable[..., Any] | str) -> str:
+    """The name under which a class or function is asked for.
+
+    What was defined in the program that is running is named after its module or file, as everybody else would import
+    it, and not after `__main__`.
+
+    Raises:
+        InvalidArgumentError: It has no name by which another process could know it.
+    """
+    if isinstance(thing, str):
+        return thing
+    if isinstance(thing, MethodType):
+        return _name_of_method(thing)
+    qualname = getattr(thing, "__qualname__", "")
+    module = getattr(thing, "__module__", None)
+    if not isinstance(thing, (type, FunctionType)):
+        # Functions made in C say little of where they come from.
+        for prefix, namespace in _TORCHS:
+            if getattr(namespace, thing.__name__, None) is thing:
+                return f"{prefix}.{thing.__name__}"
+        module = module or builtins.__name__
+    if "<" in qualname:
+        raise InvalidArgumentError(
+            f"{qualname} cannot be called elsewhere: a lambda, or what is defined inside a function, has no name "
+            "there. Define it in a module that the owner imports"
+        )
+    return f"{module_name(str(module))}.{qualname}"
+
+
+def full_name(cls: type) -> str:
+    """What a class is called where people read it, whether or not others could find it."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def module_name(name: str) -> str:
+    """The name by which others import a module that may be the program itself."""
+    if name not in _MAIN:
+        return name
+    import __main__ as main  # which a process that was spawned also calls __mp_main__
+
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name)
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else name
+
+
+def _name_of_method(method: MethodType) -> str:
+    if not isinstance(method.__self__, type):
+        raise InvalidArgumentError(
+            f"{method.__qualname__} is bound to an object of this process, which stays here; "
+            "call it through a handle to the object"
+        )
+    return f"{name_of(method.__self__)}.{method.__name__}"

@@ -1,0 +1,77 @@
+"""Membership: the handlers of the directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from ps_service.engine.deferred import Deferred
+from ps_service.rpc.exchange import Exchange
+from ps_service.state.directory import Entry, Met, Wait
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1 import operations_pb2 as pb
+
+_LONGEST_WAIT: Final = 86_400.0
+"""Seconds that somebody may wait in the directory."""
+
+
+def register(exchange: Exchange, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
+    """Enters the asking process into the directory."""
+    id = request.id if request.HasField("id") else None
+    describe(reply.member, exchange.engine.directory.enter(exchange.trainer, request.name, request.address, id))
+
+
+def lookup(exchange: Exchange, request: pb.LookupRequest, reply: pb.LookupReply) -> None:
+    """Finds a member, here or where this owner is a member itself."""
+    id = request.id if request.HasField("id") else None
+    engine = exchange.engine
+    if engine.peers.keeps_directory:
+        wait = engine.directory.awaited(request.name, id)
+        _when_over(exchange, wait, request.wait_seconds, lambda entry: describe(reply.member, entry))
+    else:
+        reply.member.CopyFrom(engine.peers.find(request.name, id, request.wait_seconds))
+
+
+def members(exchange: Exchange, request: pb.MembersRequest, reply: pb.MembersReply) -> None:
+    """Lists the members, once there are enough."""
+
+    def finish(found: list[Entry]) -> None:
+        for entry in found:
+            describe(reply.members.add(), entry)
+
+    _when_over(exchange, exchange.engine.directory.gathered(request.at_least), request.wait_seconds, finish)
+
+
+def meet(exchange: Exchange, request: pb.MeetRequest, reply: pb.MeetReply) -> None:
+    """Lets members wait for each other."""
+    value = exchange.read(request.value) if request.HasField("value") else None
+    wait = exchange.engine.directory.meet(request.place, request.name, tuple(request.names), value)
+
+    def finish(met: Met) -> None:
+        reply.missing.extend(met.missing)
+        reply.names.extend(met.brought)
+        exchange.write(reply.values, list(met.brought.values()))
+
+    _when_over(exchange, wait, request.wait_seconds, finish)
+
+
+def describe(message: pb.Member, entry: Entry) -> None:
+    """Fills in what others need to know of a member."""
+    message.name, message.address, message.id = entry.name, entry.address, entry.id
+
+
+def _when_over(exchange: Exchange, wait: Wait, seconds: float, finish: Callable[[Any], None]) -> None:
+    """Writes the reply once the waiting is over.
+
+    Raises:
+        InvalidArgumentError: Nobody can wait so long.
+    """
+    if not 0 <= seconds <= _LONGEST_WAIT:
+        wait.expire()
+        raise InvalidArgumentError(f"one may wait from 0 to {_LONGEST_WAIT:g} seconds, not {seconds:g}")
+    if not wait.future.done():
+        if seconds > 0:
+            exchange.engine.compute.later(seconds, wait.expire)
+        else:
+            wait.expire()
+    exchange.defer(Deferred(wait.future, lambda found: found), finish)

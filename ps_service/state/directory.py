@@ -1,0 +1,211 @@
+"""Directory: who is there, under which name and address, and where members wait for each other.
+
+An entry belongs to the session of the process that made it, and goes with that. Any owner keeps a directory; a group of
+processes agrees on one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from ps_wire.errors import InvalidArgumentError, NameConflictError, UnknownNameError
+
+
+class Entry(NamedTuple):
+    """One member.
+
+    Attributes:
+        name: Under which it is found.
+        address: Where its owner listens.
+        id: The rank it chose, or the lowest number that was free.
+        session: Whose entry it is.
+    """
+
+    name: str
+    address: str
+    id: int
+    session: bytes
+
+
+class Wait:
+    """Somebody who waits for something to become true of the directory.
+
+    Attributes:
+        future: Becomes what they wait for, or an error when the time is over.
+    """
+
+    def __init__(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._look = look
+        self._give_up = give_up
+
+    def try_again(self) -> bool:
+        """Whether the waiting is over."""
+        found = self._look()
+        if found is not None and not self.future.done():
+            self.future.set_result(found)
+        return self.future.done()
+
+    def expire(self) -> None:
+        """The time is over."""
+        if not self.future.done():
+            try:
+                self.future.set_result(self._give_up())
+            except Exception as error:
+                self.future.set_exception(error)
+
+
+class Meeting:
+    """A place at which members wait for each other.
+
+    Args:
+        names: Who is waited for.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.brought: dict[str, Any] = {}
+        self.left: set[str] = set()
+
+    def missing(self) -> list[str]:
+        return [name for name in self.names if name not in self.brought]
+
+
+class Met(NamedTuple):
+    """How a meeting ended.
+
+    Attributes:
+        missing: Who had not come when the time was over.
+        brought: What each of the members brought.
+    """
+
+    missing: list[str]
+    brought: dict[str, Any]
+
+
+class Directory:
+    """The members of a group. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._entries: dict[str, Entry] = {}
+        self._meetings: dict[str, Meeting] = {}
+        self._waits: list[Wait] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for something."""
+        return len(self._waits)
+
+    def members(self) -> list[Entry]:
+        """Everybody, in the order of their numbers."""
+        with self._lock:
+            return sorted(self._entries.values(), key=lambda entry: entry.id)
+
+    def enter(self, session: bytes, name: str, address: str, id: int | None = None) -> Entry:
+        """Enters a member. Doing so again with the same name and session changes the address.
+
+        Raises:
+            InvalidArgumentError: A name or address is missing.
+            NameConflictError: Somebody else has the name or the number.
+        """
+        if not name or not address:
+            raise InvalidArgumentError("a member of a group needs a name and an address")
+        with self._lock:
+            known = self._entries.get(name)
+            if known is not None and known.session != session:
+                raise NameConflictError(
+                    f"the group has a member {name!r} already, at {known.address}; choose another name, or wait until "
+                    "its session has ended"
+                )
+            taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
+            if id is None:
+                id = next(number for number in range(len(taken) + 1) if number not in taken)
+            elif id in taken:
+                raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
+            entry = self._entries[name] = Entry(name, address, id, session)
+            self._look_again()
+            return entry
+
+    def leave(self, session: bytes) -> None:
+        """A session is gone, and what it entered goes with it."""
+        with self._lock:
+            for entry in [entry for entry in self._entries.values() if entry.session == session]:
+                del self._entries[entry.name]
+            self._look_again()
+
+    def find(self, name: str, id: int | None = None) -> Entry | None:
+        """A member, by name or else by number."""
+        with self._lock:
+            if id is None:
+                return self._entries.get(name)
+            return next((entry for entry in self._entries.values() if entry.id == id), None)
+
+    def awaited(self, name: str, id: int | None = None) -> Wait:
+        """Waits for a member; afterwards it is an `UnknownNameError` that says who is there."""
+
+        def give_up() -> Any:
+            there = ", ".join(entry.name for entry in self.members()) or "nobody"
+            who = repr(name) if id is None else f"number {id}"
+            raise UnknownNameError(f"the group has no member {who}; there is {there}")
+
+        return self._wait(lambda: self.find(name, id), give_up)
+
+    def gathered(self, at_least: int) -> Wait:
+        """Waits until there are so many; afterwards it is whoever is there."""
+        return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
+
+    def meet(self, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
+        """Waits until all of some members are at the same place; afterwards it is a `Met` that says who is missing.
+
+        Args:
+            place: Any text that they agree on; it can be used again once all of them have left.
+            name: Who comes.
+            names: Who is waited for.
+            value: What it brings.
+
+        Raises:
+            InvalidArgumentError: It does not belong there, or others have come to meet somebody else.
+        """
+        with self._lock:
+            meeting = self._meetings.setdefault(place, Meeting(names))
+            if meeting.names != names or name not in names:
+                raise InvalidArgumentError(
+                    f"{name!r} comes to {place!r} to meet {', '.join(names)}, but there {', '.join(meeting.names)} meet"
+                )
+            meeting.brought[name] = value
+            wait = self._wait(
+                lambda: None if meeting.missing() else Met([], meeting.brought),
+                lambda: Met(meeting.missing(), meeting.brought),
+            )
+            wait.future.add_done_callback(lambda _: self._depart(place, meeting, name))
+            return wait
+
+    def _depart(self, place: str, meeting: Meeting, name: str) -> None:
+        with self._lock:
+            meeting.left.add(name)
+            if meeting.left == set(meeting.brought) and self._meetings.get(place) is meeting:
+                del self._meetings[place]
+
+    def _wait(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> Wait:
+        with self._lock:
+            wait = Wait(look, give_up)
+            self._waits.append(wait)
+            wait.future.add_done_callback(lambda _: self._forget(wait))
+            self._look_again()
+            return wait
+
+    def _forget(self, wait: Wait) -> None:
+        with self._lock:
+            if wait in self._waits:
+                self._waits.remove(wait)
+
+    def _look_again(self) -> None:
+        for wait in list(self._waits):
+            wait.try_again()

@@ -1,0 +1,108 @@
+"""Calls: methods of objects on an owner, and functions there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ps_wire.payload import PayloadReader, PayloadWriter
+from ps_wire.refs import Ref
+from ps_wire.v1.frames_pb2 import Frame, Reply
+from ps_wire.v1.operations_pb2 import CallRequest
+from ps_wire.v1.values_pb2 import Handle
+from ps_wire.values import Encoder
+from trainer_client.context import current_context
+from trainer_client.pending import Pending
+from trainer_client.recorder import RecordedCall
+from trainer_client.references import RRef, receive
+from trainer_client.requests import DEFAULT, submit
+from trainer_client.session import Session
+
+
+def call(
+    session: Session,
+    target: Ref | str,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    training: bool = True,
+    keep: bool = False,
+    timeout: float | None = DEFAULT,
+) -> Pending[Any]:
+    """Calls something on an owner; inside a context, and with grad enabled, the call is recorded.
+
+    Args:
+        session: Leads to the owner.
+        target: The object, or the name of a function.
+        method: The object's method; empty for `forward`.
+        args: The arguments.
+        kwargs: The keyword arguments.
+        training: The mode in which modules run.
+        keep: Whether the result stays there, and a handle to it is wanted.
+        timeout: Seconds this may take; None waits for ever.
+
+    Raises:
+        NotAllowedError, UnknownNameError: It cannot be called.
+        RemoteError: It raised.
+    """
+    payload = PayloadWriter()
+    met = HandlesMet()
+    encoder = Encoder(payload, met)
+    frame = Frame()
+    request = frame.request.call
+    if isinstance(target, Ref):
+        request.target.owner, request.target.object_id, request.target.parameter = target
+        request.method = method
+    else:
+        request.function = target
+    request.training = training
+    request.keep = keep
+    if args:
+        encoder.encode_into(request.args, args)
+    if kwargs:
+        encoder.encode_into(request.kwargs, dict(kwargs))
+    recorded = _record(session, request, encoder, met)
+    # Handles among the arguments must not be given back before the call has run.
+    held = (args, kwargs, met.found)
+
+    def finish(reply: Reply, answer: PayloadReader, _: Any = held) -> Any:
+        return receive(session, reply.call.result, answer, recorded)
+
+    return submit(session, frame, payload, finish, timeout)
+
+
+class HandlesMet:
+    """Tells an encoder how handles travel, and remembers them.
+
+    Attributes:
+        found: The handles met so far.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[RRef] = []
+
+    def __call__(self, value: Any) -> Handle | None:
+        if not isinstance(value, RRef):
+            # Whatever else stands for a handle says so itself.
+            behind = getattr(value, "__ps_handle__", None)
+            if behind is None:
+                return None
+            value = behind()
+        self.found.append(value)
+        message: Handle = value.ref.to_message()
+        return message
+
+
+def _record(session: Session, request: CallRequest, encoder: Encoder, met: HandlesMet) -> RecordedCall | None:
+    context = current_context()
+    if context is None or not torch.is_grad_enabled():
+        return None
+    inputs = [tensor for tensor in encoder.tensors if tensor.requires_grad]
+    tokens = [token for rref in met.found if (token := rref.token(context.id)) is not None]
+    recorded = context.record(session, inputs, tokens)
+    request.context.CopyFrom(context.id.to_message())
+    request.call = recorded.number
+    return recorded

@@ -1,0 +1,129 @@
+"""Other owners: those that a client was not connected to at first, and comes to know by handles and names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, MutableMapping
+from weakref import WeakValueDictionary
+
+from ps_wire.connection import Connector
+from ps_wire.errors import PsError, UnknownNameError
+from ps_wire.refs import Ref
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
+from trainer_client.references import Reference, RRef
+from trainer_client.requests import nothing, submit
+from trainer_client.session import Session
+from trainer_client.settings import Settings
+
+
+class OtherOwners:
+    """Finds owners by name, through the directories of those that are known, and holds references to their objects.
+
+    Args:
+        trainer: The client's 16 random bytes.
+        settings: How patient to be.
+        sessions: The sessions of the client, by the name of the owner; it grows.
+        dial: Gives a connector for an address.
+    """
+
+    def __init__(
+        self,
+        trainer: bytes,
+        settings: Settings,
+        sessions: MutableMapping[str, Session],
+        dial: Callable[[str], Connector] | None,
+    ) -> None:
+        self._trainer = trainer
+        self._settings = settings
+        self._sessions = sessions
+        self._dial = dial
+        self._opened: list[Session] = []
+        self._opening: dict[str, asyncio.Task[Session]] = {}
+        self._references: WeakValueDictionary[tuple[str, str], Reference] = WeakValueDictionary()
+
+    async def reach(self, owner: str, address: str = "") -> Session:
+        """The session with an owner, opened now if there is none.
+
+        Args:
+            owner: Its name.
+            address: Where it listens, if that is known.
+
+        Raises:
+            UnknownNameError: Nobody knows it.
+            UnavailableError: It cannot be reached in time.
+        """
+        session = self._sessions.get(owner)
+        if session is not None and (session.state != "closed" or session not in self._opened):
+            return session
+        task = self._opening.get(owner)
+        if task is None:
+            task = self._opening[owner] = asyncio.create_task(self._open(owner, address))
+            task.add_done_callback(lambda _: self._opening.pop(owner))
+        return await asyncio.shield(task)
+
+    async def find(self, name: str) -> Member:
+        """Asks every owner that is known for another.
+
+        Raises:
+            UnknownNameError: None knows it.
+        """
+        for session in list(self._sessions.values()):
+            request = Request(lookup=LookupRequest(name=name))
+            try:
+                return await submit(session, request, None, lambda reply, _: reply.lookup.member)
+            except PsError:
+                continue
+        known = ", ".join(self._sessions)
+        raise UnknownNameError(f"none of the owners known here ({known}) can tell where {name!r} is")
+
+    async def take_hold(self, refs: Iterable[Ref]) -> list[Reference]:
+        """Gets a reference to each of some objects of any owners.
+
+        Raises:
+            PsError: An owner cannot be found or reached, or the object is gone.
+        """
+        return list(await asyncio.gather(*map(self._take_hold, refs)))
+
+    def held(self, ref: Ref) -> RRef:
+        """The handle of an object of which hold was taken."""
+        return RRef(self._sessions[ref.owner], ref, self._references.get((ref.owner, ref.object_id)))
+
+    async def close(self) -> None:
+        """Leaves the owners that were found."""
+        for task in list(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*(session.close() for session in self._opened))
+
+    async def _open(self, owner: str, address: str) -> Session:
+        if self._dial is None:
+            raise UnknownNameError(f"this client cannot reach {owner!r}: it was not told how")
+        connector = self._dial(address or (await self.find(owner)).address)
+        session = Session(connector, self._trainer, self._settings, self)
+        self._opened.append(session)
+        try:
+            await session.open()
+            if session.owner != owner:
+                raise UnknownNameError(f"at {connector.address} there is {session.owner!r}, and no longer {owner!r}")
+        except BaseException:
+            self._opened.remove(session)
+            await session.close()
+            raise
+        self._sessions[owner] = session
+        return session
+
+    async def _take_hold(self, ref: Ref) -> Reference:
+        key = (ref.owner, ref.object_id)
+        known = self._references.get(key)
+        if known is not None:
+            return known
+        session = await self.reach(ref.owner)
+        request = Request(attach=AttachRequest(handle=ref._replace(parameter="").to_message()))
+        await submit(session, request, None, nothing)
+        reference = self._references.get(key)
+        if reference is None:
+            reference = self._references[key] = Reference(session, ref.object_id)
+        else:
+            # Somebody else was faster; one count is too many.
+            session.release(ref.object_id)
+        return reference
