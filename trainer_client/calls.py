@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ps_wire.payload import PayloadReader, PayloadWriter
-from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from ps_wire.v1.operations_pb2 import CallRequest
 from ps_wire.v1.values_pb2 import Handle
@@ -23,7 +22,7 @@ from trainer_client.session import Session
 
 def call(
     session: Session,
-    target: Ref | str,
+    target: RRef | str,
     method: str,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -53,9 +52,10 @@ def call(
     encoder = Encoder(payload, met)
     frame = Frame()
     request = frame.request.call
-    if isinstance(target, Ref):
-        request.target.owner, request.target.object_id, request.target.parameter = target
+    if isinstance(target, RRef):
+        request.target.owner, request.target.object_id, request.target.parameter = target.ref
         request.method = method
+        met.found.append(target)
     else:
         request.function = target
     request.training = training

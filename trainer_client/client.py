@@ -41,16 +41,20 @@ class Client:
         connectors: One per owner.
         settings: How patient to be.
         dial: Gives a connector for an address, to reach owners that others speak of; without it there are no others.
+
+    Attributes:
+        trainer: Its 16 random bytes.
+        others: Owners that it comes to know.
     """
 
     def __init__(
         self, connectors: Sequence[Connector], settings: Settings, dial: Callable[[str], Connector] | None = None
     ) -> None:
-        self._trainer = new_trainer_id()
+        self.trainer = new_trainer_id()
         self._loop = asyncio.get_running_loop()
         self._sessions: dict[str, Session] = {}
-        self._others = OtherOwners(self._trainer, settings, self._sessions, dial)
-        self._opening = [Session(each, self._trainer, settings, self._others) for each in connectors]
+        self.others = OtherOwners(self.trainer, settings, self._sessions, dial)
+        self._opening = [Session(each, self.trainer, settings, self.others) for each in connectors]
         self._contexts = 0
 
     async def open(self) -> None:
@@ -74,13 +78,32 @@ class Client:
 
     async def close(self) -> None:
         """Leaves every owner; they free what this trainer held. Calling it again does nothing."""
-        await self._others.close()
+        await self.others.close()
         await asyncio.gather(*(session.close() for session in self._opening))
 
     @property
     def owners(self) -> list[str]:
         """Names of the owners, in the order of their addresses."""
         return list(self._sessions)
+
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """The sessions with the owners that are known, by name."""
+        return self._sessions
+
+    def session(self, owner: str = "") -> Session:
+        """The session with an owner; with the first, if no name is given.
+
+        Raises:
+            UnknownNameError: There is none of that name.
+        """
+        if not owner:
+            return next(iter(self._sessions.values()))
+        try:
+            return self._sessions[owner]
+        except KeyError:
+            known = ", ".join(self._sessions)
+            raise UnknownNameError(f"this client is not connected to an owner {owner!r}, only to {known}") from None
 
     def module(
         self,
@@ -136,7 +159,7 @@ class Client:
             StaleHandleError: The handle's object is gone.
         """
         if not target.startswith("ps://"):
-            return _attach(self._session(owner), AttachRequest(name=target))
+            return _attach(self.session(owner), AttachRequest(name=target))
         ref = Ref.parse(target)
         request = AttachRequest(handle=ref.to_message())
         if ref.owner in self._sessions:
@@ -168,7 +191,7 @@ class Client:
             NotAllowedError: The function is not on the allow-list.
             RemoteError: It raised.
         """
-        return calls.call(self._session(owner), name_of(function), "", args, kwargs, timeout=timeout)
+        return calls.call(self.session(owner), name_of(function), "", args, kwargs, timeout=timeout)
 
     def remote(
         self,
@@ -179,7 +202,7 @@ class Client:
         **kwargs: Any,
     ) -> Pending[RRef]:
         """Like `call`, but leaves the result on the owner and gives a handle to it."""
-        return calls.call(self._session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
+        return calls.call(self.session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
 
     async def reach(self, owner: str) -> Session:
         """The session with an owner of that name, which may be opened now: the owners known here tell where it is.
@@ -188,7 +211,7 @@ class Client:
             UnknownNameError: Nobody knows it.
             UnavailableError: It cannot be reached in time.
         """
-        return await self._others.reach(owner)
+        return await self.others.reach(owner)
 
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
@@ -196,7 +219,7 @@ class Client:
         Raises:
             UnknownNameError: There is nothing of that name.
         """
-        return submit(self._session(owner), Request(delete=DeleteRequest(name=name)), None, nothing)
+        return submit(self.session(owner), Request(delete=DeleteRequest(name=name)), None, nothing)
 
     def optimizer(
         self,
@@ -250,11 +273,11 @@ class Client:
     def context(self) -> Context:
         """A new pass: `async with ps.context() as ctx`."""
         self._contexts += 1
-        return Context(ContextId(self._trainer, self._contexts), self._loop, self.reach)
+        return Context(ContextId(self.trainer, self._contexts), self._loop, self.reach)
 
     def status(self, owner: str = "") -> Pending[StatusReply]:
         """What an owner hosts and does."""
-        return submit(self._session(owner), Request(status=StatusRequest()), None, lambda reply, _: reply.status)
+        return submit(self.session(owner), Request(status=StatusRequest()), None, lambda reply, _: reply.status)
 
     def _create(
         self,
@@ -266,7 +289,7 @@ class Client:
         seed: int | None,
         timeout: float | None,
     ) -> Pending[Any]:
-        session = self._session(owner)
+        session = self.session(owner)
         payload = PayloadWriter()
         met = HandlesMet()
         encoder = Encoder(payload, met)
@@ -279,15 +302,6 @@ class Client:
             return handle_from(session, reply.create.object)
 
         return submit(session, Request(create=request), payload, finish, timeout)
-
-    def _session(self, owner: str) -> Session:
-        if not owner:
-            return next(iter(self._sessions.values()))
-        try:
-            return self._sessions[owner]
-        except KeyError:
-            known = ", ".join(self._sessions)
-            raise UnknownNameError(f"this client is not connected to an owner {owner!r}, only to {known}") from None
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._opening)}>"

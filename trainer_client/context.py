@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -67,7 +68,6 @@ class Context:
     Attributes:
         id: Its name on every owner.
         ended: Whether its block was left.
-        current_pass: The backward that is running.
         root: What stands for the inputs of calls that have none to differentiate.
     """
 
@@ -77,7 +77,7 @@ class Context:
         self._reach = reach
         self.id = id
         self.ended = False
-        self.current_pass: Pass | None = None
+        self._pass: Pass | None = None
         self._loop = loop
         self._lock = threading.Lock()
         self._pass_lock = threading.Lock()
@@ -117,13 +117,21 @@ class Context:
         """
         if self.ended:
             raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
-        if any(session.trainer != self.id.trainer for session in sessions):
+        if not all(map(self._may_take_part, sessions)):
             raise InvalidArgumentError(
                 "the handle and the context belong to different clients; connect to all owners of a pass with one "
                 "connect(address, address, ...)"
             )
 
+    def _may_take_part(self, session: Session) -> bool:
+        return session.trainer == self.id.trainer
+
     # Backward
+
+    @property
+    def current_pass(self) -> Pass | None:
+        """The backward that is running."""
+        return self._pass
 
     def backward(
         self,
@@ -167,12 +175,12 @@ class Context:
             gradients = [gradients]
         leaves = leaves_of(roots)
         with self._pass_lock, reservations.of(leaves), borrowed_grads(leaves):
-            current = self.current_pass = Pass(retain_graph)
+            current = self._pass = Pass(retain_graph)
             try:
                 torch.autograd.backward(roots, gradients, retain_graph=retain_graph)
             finally:
-                failure = _first_failure(current.posts)
-                self.current_pass = None
+                failure = first_failure(current.posts)
+                self._pass = None
             if failure is not None:
                 raise failure
             self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
@@ -219,6 +227,11 @@ class Context:
         """The gradient of a local leaf in this pass, if it has one."""
         held = self._gradients.get(id(leaf))
         return None if held is None else held[1]
+
+    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The local leaves that have a gradient in this pass, and their gradients."""
+        with self._lock:
+            return list(self._gradients.values())
 
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -305,13 +318,23 @@ def current_context() -> Context | None:
     return _current.get()
 
 
+@contextmanager
+def inside(context: Context | None) -> Iterator[None]:
+    """While the block runs, the calls of this task or thread belong to a context, which goes on afterwards."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:
     tensors = Decoder(payload).decode(reply.gradients.gradients)
     refs = map(Ref.from_message, reply.gradients.parameters)
     return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)
 
 
-def _first_failure(posts: list[Pending[Any]]) -> Exception | None:
+def first_failure(posts: list[Pending[Any]]) -> Exception | None:
     """Waits for every post, so that nothing of the pass is left running, and gives the first error."""
     failure = None
     for post in posts:

@@ -126,7 +126,7 @@ class RemoteObject(RRef):
     def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
         return calls.call(
             self.session,
-            self.ref,
+            self,
             method,
             args,
             kwargs,

@@ -11,8 +11,9 @@ from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
+from trainer_client.pending import Pending
 from trainer_client.references import Reference, RRef
-from trainer_client.requests import nothing, submit
+from trainer_client.requests import DEFAULT, nothing, submit
 from trainer_client.session import Session
 from trainer_client.settings import Settings
 
@@ -25,6 +26,9 @@ class OtherOwners:
         settings: How patient to be.
         sessions: The sessions of the client, by the name of the owner; it grows.
         dial: Gives a connector for an address.
+
+    Attributes:
+        directory: Where to ask for owners; all that are known, if None.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class OtherOwners:
         sessions: MutableMapping[str, Session],
         dial: Callable[[str], Connector] | None,
     ) -> None:
+        self.directory: Session | None = None
         self._trainer = trainer
         self._settings = settings
         self._sessions = sessions
@@ -68,14 +73,46 @@ class OtherOwners:
         Raises:
             UnknownNameError: None knows it.
         """
+        if self.directory is not None:
+            return await self.ask(self.directory, LookupRequest(name=name))
         for session in list(self._sessions.values()):
-            request = Request(lookup=LookupRequest(name=name))
             try:
-                return await submit(session, request, None, lambda reply, _: reply.lookup.member)
+                return await self.ask(session, LookupRequest(name=name))
             except PsError:
                 continue
         known = ", ".join(self._sessions)
         raise UnknownNameError(f"none of the owners known here ({known}) can tell where {name!r} is")
+
+    def ask(self, directory: Session, request: LookupRequest) -> Pending[Member]:
+        """Asks an owner for a member.
+
+        Raises:
+            UnknownNameError: It does not know it.
+        """
+        timeout = None if request.wait_seconds else DEFAULT
+        return submit(directory, Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
+
+    async def connect(self, address: str) -> Session:
+        """The session with the owner at an address, whatever its name.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
+        if self._dial is None:
+            raise UnknownNameError(f"this client cannot reach {address}: it was not told how")
+        session = Session(self._dial(address), self._trainer, self._settings, self)
+        try:
+            await session.open()
+        except BaseException:
+            await session.close()
+            raise
+        self._opened.append(session)
+        return self._sessions.setdefault(session.owner, session)
+
+    @property
+    def borrowed(self) -> int:
+        """How many objects of owners that were found are held."""
+        return len(self._references)
 
     async def take_hold(self, refs: Iterable[Ref]) -> list[Reference]:
         """Gets a reference to each of some objects of any owners.
@@ -96,20 +133,11 @@ class OtherOwners:
         await asyncio.gather(*(session.close() for session in self._opened))
 
     async def _open(self, owner: str, address: str) -> Session:
-        if self._dial is None:
-            raise UnknownNameError(f"this client cannot reach {owner!r}: it was not told how")
-        connector = self._dial(address or (await self.find(owner)).address)
-        session = Session(connector, self._trainer, self._settings, self)
-        self._opened.append(session)
-        try:
-            await session.open()
-            if session.owner != owner:
-                raise UnknownNameError(f"at {connector.address} there is {session.owner!r}, and no longer {owner!r}")
-        except BaseException:
-            self._opened.remove(session)
-            await session.close()
-            raise
-        self._sessions[owner] = session
+        address = address or (await self.find(owner)).address
+        self._sessions.pop(owner, None)
+        session = await self.connect(address)
+        if session.owner != owner:
+            raise UnknownNameError(f"at {address} there is {session.owner!r}, and no longer {owner!r}")
         return session
 
     async def _take_hold(self, ref: Ref) -> Reference:

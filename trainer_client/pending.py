@@ -25,7 +25,7 @@ class Pending(Generic[T]):
     and threads may do so; they get the same result. Cancelling the task that awaits it cancels the request.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cancel: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None]) -> None:
         self._loop = loop
         self._cancel = cancel
         self._mutex = threading.Lock()
@@ -94,7 +94,7 @@ class Pending(Generic[T]):
             RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
         """
         if not self.done():
-            if _running_loop() is self._loop:
+            if self._loop is not None and _running_loop() is self._loop:
                 raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
             woken = threading.Lock()
             woken.acquire()

@@ -23,6 +23,7 @@ PsError
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar
 
 from ps_wire.v1 import errors_pb2
@@ -85,6 +86,8 @@ class ContextLostError(PsError):
 
 class RemoteError(PsError):
     """Code hosted by the owner raised.
+
+    When that was one of Python's common exceptions, such as a `ValueError`, what is raised here is one as well.
 
     Attributes:
         remote_type: Full name of the exception's type on the owner, such as `builtins.ValueError`.
@@ -176,8 +179,24 @@ def from_message(message: errors_pb2.Error) -> PsError:
     """The exception to raise for an error that came over the wire."""
     cls = BY_CODE.get(message.code, InternalError)
     if cls is RemoteError:
-        return RemoteError(message.message, message.remote_type, message.traceback)
+        kind = _remote_kind(message.remote_type)
+        return kind(message.message, message.remote_type, message.traceback)
     return cls(message.message)
+
+
+_FAMILIAR: tuple[type[Exception], ...] = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, IndexError, KeyError, LookupError, NameError),
+    *(NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError, ZeroDivisionError),
+)
+"""Exceptions of Python's own that are raised here as what they were there, besides being a `RemoteError`."""
+
+
+@cache
+def _remote_kind(remote_type: str) -> type[RemoteError]:
+    for kind in _FAMILIAR:
+        if remote_type == f"builtins.{kind.__name__}":
+            return type(f"Remote{kind.__name__}", (RemoteError, kind), {"__doc__": f"A {kind.__name__} on an owner."})
+    return RemoteError
 
 
 def _text(value: str) -> str:

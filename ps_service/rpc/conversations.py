@@ -38,6 +38,7 @@ class Conversation:
         self.outbox: Outbox | None = None
         self._engine = engine
         self._running: dict[int, Job] = {}
+        self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
         self._sending: set[asyncio.Task[None]] = set()
@@ -97,7 +98,7 @@ class Conversation:
             job.cancel()
 
     async def settled(self) -> None:
-        """Waits until nothing is running."""
+        """Waits until nothing is running but what waits for others."""
         await self._settled.wait()
 
     def end(self) -> None:
@@ -129,7 +130,9 @@ class Conversation:
         job = Job(number, exchange, operation, request, envelope.timeout_seconds, envelope.depth, self._finished)
         self._running[number] = job
         self._engine.counters.running += 1
-        self._settled.clear()
+        if not OPERATIONS[operation].waits:
+            self._busy += 1
+            self._settled.clear()
         job.start()
 
     def _exchange(self, message: Message) -> Exchange:
@@ -138,7 +141,9 @@ class Conversation:
     def _finished(self, job: Job, result: Answer) -> None:
         del self._running[job.number]
         self._engine.counters.running -= 1
-        if not self._running:
+        if not OPERATIONS[job.operation].waits:
+            self._busy -= 1
+        if not self._busy:
             self._settled.set()
         self._finish(job.operation, job.number, result)
 

@@ -198,6 +198,7 @@ class Operation:
         quick: Whether it may run on the event loop.
         hosted: Whether it runs code that the owner hosts; what that raises is told to the caller in full.
         awaited: Whether trainers wait for its answer.
+        waits: Whether it may wait for other members of a group; an owner that ends does not wait for it.
     """
 
     handle: Callable[[Exchange, Any, Any], None]
@@ -205,6 +206,7 @@ class Operation:
     quick: bool = False
     hosted: bool = False
     awaited: bool = True
+    waits: bool = False
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
@@ -227,9 +229,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "load_state": Operation(load_state, hosted=True),
     "status": Operation(reporting.status, mutates=False),
     "register": Operation(membership.register),
-    "lookup": Operation(membership.lookup, mutates=False),
-    "members": Operation(membership.members, mutates=False),
-    "meet": Operation(membership.meet),
+    "lookup": Operation(membership.lookup, mutates=False, waits=True),
+    "members": Operation(membership.members, mutates=False, waits=True),
+    "meet": Operation(membership.meet, waits=True),
 }
 """Every operation, by its name in `Request` and `Reply`."""
 

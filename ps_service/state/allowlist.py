@@ -86,6 +86,9 @@ class AllowList:
         Raises:
             NotAllowedError: It is not on the list.
         """
+        made = self._classes.get(name)
+        if made is not None:
+            return made
         return _find(self._functions, name, "function", "wear @remote in a module given to the owner with --import")
 
     def named(self, name: str) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import ps_wire.errors
 import trainer_client
 
 OFFERED = {
-    "ps_service": ["RRef", "hosted", "remote"],
+    "ps_service": ["RRef", "async_execution", "by_value", "hosted", "remote"],
     "trainer_client": [
         "CancelledCallError",
         "Client",
@@ -42,6 +42,7 @@ OFFERED = {
         "TooLargeError",
         "UnavailableError",
         "UnknownNameError",
+        "by_value",
         "connect",
         "current_context",
     ],

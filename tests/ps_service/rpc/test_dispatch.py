@@ -94,7 +94,7 @@ async def test_inline_tensors_stand_in_the_message(engine: Engine) -> None:
 async def test_whatever_hosted_code_raises_is_told_with_its_type(engine: Engine, kind: str) -> None:
     answer = await asyncio.wait_for(ask(engine, make(engine, "Raiser"), "fail", kind, timeout_seconds=60.0), 20)
     error = error_of(answer)
-    assert type(error) is RemoteError
+    assert isinstance(error, RemoteError)
     assert error.remote_type.endswith(f".{kind}")
     assert "on purpose" in error.remote_message
     assert 'raise KINDS[kind]("on purpose")' in error.remote_traceback

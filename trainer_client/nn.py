@@ -1,0 +1,162 @@
+"""Remote modules, with the names of `torch.distributed.nn`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.records import by_value
+from trainer_client import calls
+from trainer_client.handles import RemoteModule as Handle
+from trainer_client.pending import Pending
+from trainer_client.references import RRef as Reference
+from trainer_client.rpc import invoke
+from trainer_client.rpc.current import agent
+from trainer_client.rpc.futures import Future
+from trainer_client.rpc.rref import RRef, wrapped
+
+_NOT_HERE = (
+    *("add_module", "apply", "bfloat16", "buffers", "children", "cpu", "cuda", "double", "extra_repr", "float", "half"),
+    *("load_state_dict", "modules", "named_buffers", "named_children", "named_modules", "named_parameters"),
+    *("parameters", "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook"),
+    *("register_parameter", "requires_grad_", "share_memory", "state_dict", "to", "type", "zero_grad"),
+)
+"""Methods of modules that cannot work on one that is elsewhere."""
+
+
+class RemoteModule:
+    """A module that lives on another member and is called like one that is here.
+
+    It can be an argument or a result of calls, and so be used from anywhere in the group.
+
+    Args:
+        remote_device: The member that is to have it, and optionally the device there: `ps`, `ps/cpu`, `0/cuda:1`. The
+            device must be the one on which that member hosts.
+        module_cls: A class of `torch.nn`, or one that wears `@hosted` there.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        ValueError: The class is no module, or the device cannot be read.
+        RemoteError: The constructor raised.
+    """
+
+    def __init__(
+        self,
+        remote_device: str,
+        module_cls: type[nn.Module],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not (isinstance(module_cls, type) and issubclass(module_cls, nn.Module)):
+            raise ValueError(f"a remote module is made of a class of modules, and {module_cls!r} is none")
+        self._rref = invoke.remote(_member(remote_device), module_cls, args, kwargs)
+        self._rref.handle()
+        self.training = True
+
+    @classmethod
+    def init_from_module_rref(cls, remote_device: str, module_rref: RRef) -> Self:
+        """A module that exists, by a reference to it.
+
+        Args:
+            remote_device: Where it is, as in the constructor.
+            module_rref: The reference.
+
+        Raises:
+            InvalidArgumentError: It is somewhere else, or no reference.
+        """
+        if not isinstance(module_rref, RRef):
+            raise InvalidArgumentError(f"an RRef is needed, not a {type(module_rref).__name__}")
+        if agent().worker(_member(remote_device)).name != module_rref.owner_name():
+            raise InvalidArgumentError(f"the module is on {module_rref.owner_name()!r}, not on {remote_device!r}")
+        return cls._of(module_rref, True)
+
+    @classmethod
+    def _of(cls, rref: RRef, training: bool) -> Self:
+        made = cls.__new__(cls)
+        made._rref, made.training = rref, training
+        return made
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module, waits, and gives the result; recorded inside a context."""
+        return wrapped(self._call(args, kwargs).wait())
+
+    __call__ = forward
+
+    def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The same, with a future at once."""
+        return agent().future(self._call(args, kwargs))
+
+    def remote_parameters(self, recurse: bool = True) -> list[RRef]:
+        """References to its parameters, for a `DistributedOptimizer`.
+
+        Args:
+            recurse: Whether those of submodules are wanted too.
+        """
+        named = self._module().named_parameters()
+        return [RRef.of_handle(handle) for name, handle in named if recurse or "." not in name]
+
+    def get_module_rref(self) -> RRef:
+        """A reference to the module."""
+        return self._rref
+
+    def train(self, mode: bool = True) -> Self:
+        """Calls through this object run the module in training mode; other users of the module do not notice."""
+        self.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Calls through this object run the module in evaluation mode."""
+        return self.train(False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_HERE:
+            return _refusal(name)
+        raise AttributeError(f"a RemoteModule has no {name!r}")
+
+    def __repr__(self) -> str:
+        return f"<RemoteModule {self._rref!r}>"
+
+    def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Pending[Any]:
+        handle = self._rref.handle()
+        seconds = agent().timeout
+        return calls.call(handle.session, handle, "", args, kwargs, training=self.training, timeout=seconds)
+
+    def _module(self) -> Handle:
+        handle: Reference = self._rref.handle()
+        if not isinstance(handle, Handle):
+            handle = agent().client.attach(str(handle)).wait()
+        if not isinstance(handle, Handle):
+            raise InvalidArgumentError(f"{self._rref!r} is no module")
+        return handle
+
+
+by_value(encode=lambda module: (module._rref, module.training), decode=lambda state: RemoteModule._of(*state))(
+    RemoteModule
+)
+
+
+def _refusal(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise ValueError(
+            f"{name}() does not work on a module that is elsewhere; there are forward, forward_async, "
+            "remote_parameters, get_module_rref, train and eval"
+        )
+
+    return refuse
+
+
+def _member(remote_device: str) -> str | int:
+    name, _, device = remote_device.partition("/")
+    if not name:
+        raise ValueError(f"{remote_device!r} names no member; say 'ps' or 'ps/cpu'")
+    if device:
+        try:
+            torch.device(device)
+        except RuntimeError:
+            raise ValueError(f"{remote_device!r} names no device; say 'ps' or 'ps/cpu'") from None
+    return int(name) if name.isdecimal() else name

@@ -1,0 +1,76 @@
+"""Distributed optimizers, with the names of `torch.distributed.optim`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client import optimizer
+from trainer_client.autograd import context_of
+from trainer_client.pending import Pending
+from trainer_client.references import RRef as Handle
+from trainer_client.rpc.current import agent
+from trainer_client.rpc.rref import RRef
+
+
+class DistributedOptimizer:
+    """One optimizer over parameters of any number of processes, each of which steps its own.
+
+    Args:
+        optimizer_class: A class of `torch.optim`, or one that wears `@hosted` where the parameters are.
+        params_rref: References to parameters, as `RemoteModule.remote_parameters` gives them or `RRef(parameter)` makes
+            them; tensors of this process may stand among them as they are. Or groups of them, as in torch.
+        args: The class's arguments after the parameters.
+        kwargs: Its keyword arguments.
+
+    Raises:
+        InvalidArgumentError: The class refuses them, or something else is among the parameters.
+    """
+
+    def __init__(
+        self, optimizer_class: type[torch.optim.Optimizer], params_rref: Iterable[Any], *args: Any, **kwargs: Any
+    ) -> None:
+        options = {**_named(optimizer_class, args), **kwargs}
+        parameters = [_group(each) if isinstance(each, Mapping) else _parameter(each) for each in params_rref]
+        creating = optimizer.create(optimizer_class, parameters, options, "", "consistent", "apply")
+        self._made = Pending.run(agent().loop, creating).wait()
+
+    def step(self, context_id: int) -> None:
+        """Applies the gradients of a pass: in every process all or none.
+
+        Raises:
+            RuntimeError: No such pass is open here.
+        """
+        self._made.apply(context_of(context_id))
+
+    @property
+    def unwrapped(self) -> optimizer.DistributedOptimizer:
+        """The same, with everything else that can be done with it: options, state, schedulers."""
+        return self._made
+
+
+def _group(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {**group, "params": [_parameter(each) for each in group["params"]]}
+
+
+def _parameter(parameter: Any) -> torch.Tensor | Handle:
+    if isinstance(parameter, RRef):
+        hosted = parameter.hosted
+        parameter = hosted.local_value() if hosted is not None and hosted.hosted is None else parameter.handle()
+    if not isinstance(parameter, (torch.Tensor, Handle)):
+        raise InvalidArgumentError(
+            f"an optimizer takes references to parameters and tensors, not a {type(parameter).__name__}"
+        )
+    return parameter
+
+
+def _named(cls: type, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by their names: an owner takes options only by name."""
+    names = list(inspect.signature(cls).parameters)[1:]
+    if len(args) > len(names):
+        raise InvalidArgumentError(f"{cls.__name__} takes {len(names)} arguments after its parameters, not {len(args)}")
+    return dict(zip(names, args, strict=False))

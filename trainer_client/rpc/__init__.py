@@ -1,0 +1,58 @@
+"""Calls between processes, with the names and semantics of `torch.distributed.rpc`.
+
+    from trainer_client import rpc
+    from ps_service import hosted, remote
+
+    @remote
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    rpc.init_rpc("trainer0", directory="127.0.0.1:50051")
+    rpc.rpc_sync("trainer1", scaled, args=(torch.ones(2), 3.0))
+    rpc.shutdown()
+
+Every process that joins a group can be called by all others, and call them. Functions and classes travel by name and
+have to wear `@remote` or `@hosted`; torch's own need not. Nothing is pickled.
+"""
+
+from ps_wire.marks import async_execution, hosted
+from ps_wire.records import by_value
+from trainer_client.rpc import functions
+from trainer_client.rpc.barrier import all_gather, barrier
+from trainer_client.rpc.futures import Future, collect_all, wait_all
+from trainer_client.rpc.invoke import (
+    get_rpc_timeout,
+    get_worker_info,
+    remote,
+    rpc_async,
+    rpc_sync,
+    set_rpc_timeout,
+)
+from trainer_client.rpc.lifecycle import init_rpc, shutdown
+from trainer_client.rpc.options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from trainer_client.rpc.rref import RRef
+from trainer_client.rpc.workers import WorkerInfo
+
+__all__ = [
+    "Future",
+    "RRef",
+    "RpcBackendOptions",
+    "TensorPipeRpcBackendOptions",
+    "WorkerInfo",
+    "all_gather",
+    "async_execution",
+    "barrier",
+    "by_value",
+    "collect_all",
+    "functions",
+    "get_rpc_timeout",
+    "get_worker_info",
+    "hosted",
+    "init_rpc",
+    "remote",
+    "rpc_async",
+    "rpc_sync",
+    "set_rpc_timeout",
+    "shutdown",
+    "wait_all",
+]

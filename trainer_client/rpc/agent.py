@@ -1,0 +1,220 @@
+"""Agent: this process as a member of a group. It owns, it calls, and it stands in the directory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ps_service.engine import calling
+from ps_service.server import Server
+from ps_service.state.rrefs import RRef as HostedRRef
+from ps_wire.errors import DeadlineExceededError, PsError, UnavailableError
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, RegisterRequest
+from trainer_client.client import Client
+from trainer_client.handles import RemoteModule, handle_from
+from trainer_client.pending import Pending
+from trainer_client.references import RRef as Handle
+from trainer_client.requests import submit
+from trainer_client.rpc.futures import Future
+from trainer_client.rpc.group import Group
+from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.rref import wrapped
+from trainer_client.rpc.workers import WorkerInfo
+from trainer_client.session import Session
+from trainer_client.settings import Settings
+from trainer_client.transport.grpc_stream import GrpcConnector
+from trainer_client.transport.memory import MemoryConnector
+
+_log = logging.getLogger("trainer_client.rpc")
+
+T = TypeVar("T")
+
+
+class Agent:
+    """An owner and a client in one process, on one event loop.
+
+    Args:
+        server: The owner, which has begun to listen.
+        settings: How patient the client is.
+        address: Where others find the owner; where it listens, if empty.
+
+    Attributes:
+        name: Its name in the group, and the owner's.
+        engine: The owner's engine.
+        server: The owner.
+        client: The client.
+        loop: Their event loop.
+        timeout: Seconds a call may take by default; None for as long as it takes.
+        member: How the directory knows it.
+        group: The members that began together, if they did.
+    """
+
+    def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
+        self.server = server
+        self.engine = server.engine
+        self.name = server.engine.name
+        self.loop = asyncio.get_running_loop()
+        self.timeout = settings.timeout
+        self.member = Member()
+        self.group: Group | None = None
+        self.keeps_directory = True
+        self._address = address or server.address
+        self._outstanding: weakref.WeakSet[Pending[Any]] = weakref.WeakSet()
+        self._workers: dict[str, WorkerInfo] = {}
+        self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
+
+    async def join(self, directory: str = "", id: int | None = None) -> None:
+        """Enters the group.
+
+        Args:
+            directory: Address of the owner that keeps its directory; this one's own if empty.
+            id: The number to have; one that is free if None.
+
+        Raises:
+            UnavailableError: The directory cannot be reached in time.
+            NameConflictError: The name or number is taken.
+        """
+        await self.client.open()
+        others = self.client.others
+        others.directory = await others.connect(directory) if directory else self.session_here
+        self.keeps_directory = not directory
+        self.engine.peers = GroupPeers(self)
+        request = RegisterRequest(name=self.name, address=self._address, id=id)
+        self.member = await submit(
+            others.directory, Request(register=request), None, lambda reply, _: reply.register.member
+        )
+
+    async def leave(self, drain_seconds: float) -> None:
+        """Says goodbye to everybody, lets what runs here end, and stops."""
+        await self.client.close()
+        await self.server.drain(drain_seconds)
+
+    @property
+    def session_here(self) -> Session:
+        """The session with the owner of this process."""
+        return self.client.session(self.name)
+
+    @property
+    def directory(self) -> Session:
+        """The session with the owner that keeps the directory."""
+        session = self.client.others.directory
+        assert session is not None, "it has joined"
+        return session
+
+    # Who is who
+
+    def worker(self, who: str | int | WorkerInfo) -> WorkerInfo:
+        """A member, by name or number.
+
+        Raises:
+            RuntimeError: There is none. The directory was asked.
+            TypeError: It is none of these.
+        """
+        if isinstance(who, WorkerInfo):
+            return who
+        if not isinstance(who, (str, int)) or isinstance(who, bool):
+            raise TypeError(f"a member is named by name, number or WorkerInfo, not by a {type(who).__name__}")
+        known = self._workers.get(who) if isinstance(who, str) else None
+        if known is None:
+            request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
+            try:
+                member = self.client.others.ask(self.directory, request).wait()
+            except PsError as error:
+                raise RuntimeError(f"unknown member {who!r}: {error}") from error
+            known = self._workers[member.name] = WorkerInfo(member.name, member.id)
+        return known
+
+    def session(self, who: str | int | WorkerInfo) -> Session:
+        """The session with a member, opened now if there is none."""
+        name = who if isinstance(who, str) else self.worker(who).name
+        session = self.client.sessions.get(name)
+        if session is not None and session.state != "closed":
+            return session
+        return Pending.run(self.loop, self.client.reach(name)).wait()
+
+    # What is under way
+
+    def seconds(self, timeout: float) -> float | None:
+        """How long a call may take, for the client.
+
+        Args:
+            timeout: As callers say it: seconds, 0 for as long as it takes, -1 for the default.
+
+        Raises:
+            TypeError: It is no number.
+        """
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise TypeError(f"a time-out is a number of seconds, not a {type(timeout).__name__}")
+        if timeout == UNSET:
+            return self.timeout
+        return None if timeout == 0 else float(timeout)
+
+    def outstanding(self, pending: Pending[T]) -> Pending[T]:
+        """The same; leaving the group waits for it."""
+        self._outstanding.add(pending)
+        return pending
+
+    def future(self, pending: Pending[Any]) -> Future[Any]:
+        """A future of a call that was made."""
+        return Future(self.outstanding(pending), wrapped)
+
+    def finish(self, deadline: Callable[[], float]) -> None:
+        """Waits for the answers to every call that was made here.
+
+        Args:
+            deadline: Gives the seconds that are left.
+
+        Raises:
+            DeadlineExceededError: They did not come in time.
+        """
+        for pending in list(self._outstanding):
+            if not pending.done():
+                try:
+                    pending.wait(deadline())
+                except DeadlineExceededError:
+                    if not pending.done():
+                        raise
+                except Exception:
+                    _log.debug("a call that nobody waited for failed", exc_info=True)
+
+    def run_later(self, work: Callable[[], None]) -> None:
+        """Runs something in one of the owner's threads."""
+
+        def run() -> Callable[[], None]:
+            with suppress(Exception):
+                work()
+            return _nothing
+
+        self.loop.call_soon_threadsafe(self.engine.compute.submit, run)
+
+    def publish(self, rref: HostedRRef) -> Handle:
+        """A handle of a value of this process, which others can be given."""
+        hosted = rref.hosted
+        if hosted is None:
+            hosted = calling.host(self.engine, rref.local_value())
+            rref.adopt(hosted)
+        session = self.session_here
+        attach = AttachRequest(handle=hosted.ref.to_message())
+        handle = submit(
+            session, Request(attach=attach), None, lambda reply, _: handle_from(session, reply.attach.object)
+        ).wait()
+        if rref.parameter and isinstance(handle, RemoteModule):
+            return handle.parameter(rref.parameter)
+        return handle
+
+
+def _nothing() -> None:
+    """There is nothing to do afterwards."""
+
+
+def check_reachable(error: PsError, directory: str) -> RuntimeError:
+    """What to say when a group cannot be joined."""
+    if isinstance(error, UnavailableError):
+        return RuntimeError(f"the directory at {directory} cannot be reached: {error}")
+    return RuntimeError(str(error))

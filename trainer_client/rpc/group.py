@@ -1,0 +1,103 @@
+"""Group: members that wait for each other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
+from ps_wire.payload import PayloadReader, PayloadWriter
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import MeetRequest, MembersRequest
+from ps_wire.values import Decoder, Encoder
+from trainer_client.requests import submit
+
+if TYPE_CHECKING:
+    from trainer_client.rpc.agent import Agent
+
+_DAY = 86_400.0
+
+
+class Group:
+    """Some members, as one of them sees them.
+
+    Args:
+        agent: This process.
+        names: All of them, this one included.
+
+    Raises:
+        InvalidArgumentError: This process is not among them.
+    """
+
+    def __init__(self, agent: Agent, names: Iterable[str]) -> None:
+        self.names = tuple(sorted(set(names)))
+        if agent.name not in self.names:
+            raise InvalidArgumentError(f"{agent.name!r} does not belong to the group of {', '.join(self.names)}")
+        self._agent = agent
+
+    def meet(self, what: str, seconds: float, value: Any = None) -> dict[str, Any]:
+        """Waits until all members have come to the same place, and gives what each of them brought.
+
+        Raises:
+            DeadlineExceededError: Somebody did not come in time; it says who.
+        """
+        place = f"{what} {_count(self._agent, what, self.names)} of {' '.join(self.names)}"
+        payload = PayloadWriter()
+        request = MeetRequest(place=place, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
+        Encoder(payload).encode_into(request.value, value)
+
+        def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
+            if reply.meet.missing:
+                raise DeadlineExceededError(
+                    f"{what}: {', '.join(reply.meet.missing)} did not come within {seconds:g} s"
+                )
+            return dict(zip(reply.meet.names, Decoder(answer).decode(reply.meet.values), strict=True))
+
+        return submit(self._agent.directory, Request(meet=request), payload, finish, None).wait()
+
+
+_counts: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
+_lock = threading.Lock()
+
+
+def _count(agent: Agent, what: str, names: tuple[str, ...]) -> int:
+    """How often this process has come to such a place: every time it is another."""
+    with _lock:
+        key = (id(agent), what, names)
+        _counts[key] += 1
+        return _counts[key]
+
+
+def gathered(agent: Agent, size: int, seconds: float) -> Group:
+    """The group of all members, once there are as many as there shall be.
+
+    Raises:
+        DeadlineExceededError: Some did not come in time; it says who is there.
+    """
+    request = MembersRequest(at_least=size, wait_seconds=seconds or _DAY)
+    pending = submit(
+        agent.directory, Request(members=request), None, lambda reply, _: list(reply.members.members), None
+    )
+    members = pending.wait()
+    if len(members) < size:
+        there = ", ".join(f"{member.name} ({member.id})" for member in members)
+        raise DeadlineExceededError(f"{len(members)} of {size} members came within {seconds:g} s: {there}")
+    return Group(agent, (member.name for member in members))
+
+
+class Deadline:
+    """A moment in the future.
+
+    Args:
+        seconds: How far away it is; 0 for never.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds if seconds else None
+
+    def left(self) -> float:
+        """The seconds until then."""
+        return _DAY if self._at is None else max(self._at - time.monotonic(), 0.001)

@@ -1,0 +1,89 @@
+"""Passage: what hosted code does on other owners in one pass of some trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+import torch
+
+from ps_wire.refs import ContextId
+from trainer_client.context import Context, Pass, Reach, first_failure, inside
+from trainer_client.session import Session
+
+_FIRST_CALL: Final = 1 << 32
+
+
+class Delegated(Context):
+    """A pass of another trainer, as far as it leads on from here.
+
+    The trainer gave its name to the owner here with a call. Calls that are made for that one are recorded under the
+    same name, on the sessions of this process.
+
+    Args:
+        id: Its name.
+        loop: The event loop of this process's client.
+        reach: Gives the session with an owner.
+    """
+
+    def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach) -> None:
+        super().__init__(id, loop, reach)
+        self.root = torch.empty(0, requires_grad=True)
+        # The trainer may be this very process, which counts the calls of its own part from one.
+        self._calls = _FIRST_CALL
+        self._running = threading.local()
+
+    @property
+    def current_pass(self) -> Pass | None:
+        """The backward that runs in this thread. There may be several: one for each call that was recorded here."""
+        return getattr(self._running, "current", None)
+
+    @contextmanager
+    def propagating(self, retain_graph: bool) -> Iterator[None]:
+        """While the block runs, this thread propagates through recorded calls; at its end they have all answered."""
+        current = Pass(retain_graph)
+        before, self._running.current = self.current_pass, current
+        try:
+            yield
+        finally:
+            failure = first_failure(current.posts)
+            self._running.current = before
+        if failure is not None:
+            raise failure
+
+    def _may_take_part(self, session: Session) -> bool:
+        return True
+
+
+class Passage:
+    """One pass on the owners that hosted code calls. What `ps_service` knows of it.
+
+    Args:
+        context: The pass.
+
+    Attributes:
+        root: What autograd is asked for to make it go back through calls whose inputs lead nowhere here.
+    """
+
+    def __init__(self, context: Delegated) -> None:
+        self.root = context.root
+        self._context = context
+
+    def calling(self) -> AbstractContextManager[None]:
+        """While the block runs, the calls of this thread belong to the pass."""
+        return inside(self._context)
+
+    def propagating(self, retain_graph: bool) -> AbstractContextManager[None]:
+        """While the block runs, this thread propagates through such calls; at its end they have all answered."""
+        return self._context.propagating(retain_graph)
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called."""
+        return [session.owner for session in self._context.sessions]
+
+    def end(self) -> None:
+        """The pass is over: the other owners are told, without waiting for them."""
+        self._context.end()

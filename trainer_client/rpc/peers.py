@@ -1,0 +1,81 @@
+"""Peers: how code that the owner here hosts meets other owners."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ps_service.engine.peers import Foreign
+from ps_service.state.cells import WouldWait
+from ps_service.state.rrefs import RRef as HostedRRef
+from ps_wire.refs import ContextId, Ref
+from ps_wire.v1.operations_pb2 import LookupRequest, Member
+from trainer_client.context import current_context
+from trainer_client.pending import Pending
+from trainer_client.rpc.passage import Delegated, Passage
+from trainer_client.rpc.rref import RRef
+
+if TYPE_CHECKING:
+    from trainer_client.rpc.agent import Agent
+
+
+class GroupPeers:
+    """The other members of a group.
+
+    Args:
+        agent: This process as a member.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def passage(self, context: ContextId) -> Passage:
+        return Passage(Delegated(context, self._agent.loop, self._agent.client.reach))
+
+    def local(self, rref: HostedRRef) -> RRef:
+        return RRef.of_hosted(rref)
+
+    def foreign(self, ref: Ref) -> RRef:
+        self._check_thread()
+        held = Pending.run(self._agent.loop, self._agent.client.others.take_hold([ref])).wait()
+        rref = RRef.of_handle(self._agent.client.others.held(ref))
+        del held
+        return rref
+
+    def departing(self, value: Any) -> HostedRRef | Foreign | None:
+        if isinstance(value, HostedRRef):
+            return value
+        if not isinstance(value, RRef):
+            return None
+        if value.hosted is not None:
+            return value.hosted
+        handle = value.handle()
+        if handle.owner == self._agent.name:
+            return HostedRRef.to(self._agent.engine.registry.find(handle.ref), handle.ref.parameter)
+        context = current_context()
+        return Foreign(handle.ref, handle, handle.token(context.id) if context is not None else None)
+
+    def find(self, name: str, id: int | None, seconds: float) -> Member:
+        self._check_thread()
+        directory = self._agent.client.others.directory
+        assert directory is not None
+        request = (
+            LookupRequest(name=name, wait_seconds=seconds) if id is None else LookupRequest(id=id, wait_seconds=seconds)
+        )
+        return self._agent.client.others.ask(directory, request).wait()
+
+    @property
+    def keeps_directory(self) -> bool:
+        return self._agent.keeps_directory
+
+    @property
+    def borrowed(self) -> int:
+        return self._agent.client.others.borrowed
+
+    def _check_thread(self) -> None:
+        # What runs on the event loop itself must not wait for another owner: a thread will do it.
+        try:
+            if asyncio.get_running_loop() is self._agent.loop:
+                raise WouldWait
+        except RuntimeError:
+            pass
