@@ -15,6 +15,7 @@ from ps_service.state.torch_functions import torch_functions
 from ps_wire.errors import NotAllowedError
 from ps_wire.marks import is_hosted, is_remote
 from ps_wire.names import module_name, name_of
+from ps_wire.records import codec_of
 
 T = TypeVar("T")
 
@@ -75,7 +76,10 @@ class AllowList:
             raise ValueError(f"{value!r} wears neither @hosted nor @remote")
         for name in {name_of(value), *names}:
             if inspect.isclass(value):
-                self._enter(name, value)
+                if is_hosted(value):
+                    self._enter(name, value)
+                else:
+                    self._functions[name] = value
                 self._enter_methods(name, value)
             else:
                 self._functions[name] = value
@@ -153,7 +157,10 @@ class AllowList:
 
 
 def _is_offered(value: Any) -> bool:
-    return is_hosted(value) if inspect.isclass(value) else inspect.isroutine(value) and is_remote(value)
+    if inspect.isclass(value):
+        # What travels by value may be made anywhere.
+        return is_hosted(value) or codec_of(value) is not None
+    return inspect.isroutine(value) and is_remote(value)
 
 
 def _find(table: dict[str, T], name: str, what: str, how: str) -> T:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -111,8 +113,7 @@ class HostedObject:
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
                 f"{_few(self.methods())}"
             )
-        found: Callable[..., Any] = function
-        return found
+        return _taking_self(type(self.value), name, function)
 
     def methods(self) -> list[str]:
         """Names of the methods that trainers may call."""
@@ -122,6 +123,18 @@ class HostedObject:
 
     def __str__(self) -> str:
         return f"{self.class_name} {self.name!r}" if self.name else f"an anonymous {self.class_name}"
+
+
+def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, made to be called with the object first even if it is a static or class method."""
+    if not isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+        return function
+
+    @functools.wraps(function)
+    def without_self(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return without_self
 
 
 def _is_torch(module: nn.Module) -> bool:

@@ -1,0 +1,460 @@
+"""What the members of the group in these tests call on each other."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ps_service import async_execution, by_value, hosted, remote
+from ps_wire.scopes import current_scope
+from trainer_client import autograd, rpc
+
+# Values
+
+
+@by_value
+@dataclass
+class Parcel:
+    """Travels by value, its methods by name."""
+
+    tensor: torch.Tensor
+    label: str = ""
+
+    @remote
+    def doubled(self) -> torch.Tensor:
+        return self.tensor * 2
+
+
+@by_value
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@hosted
+class Keeper:
+    """Keeps a number."""
+
+    def __init__(self, number: int = 0, fail: bool = False) -> None:
+        if fail:
+            raise ValueError("it was told to fail")
+        self.number = number
+        self.tensor = torch.ones(2)
+
+    @remote
+    def add(self, more: int) -> int:
+        self.number += more
+        return self.number
+
+    @remote
+    def value(self) -> int:
+        return self.number
+
+    @remote
+    def fail(self) -> None:
+        raise RuntimeError("a method that fails")
+
+    @remote
+    @staticmethod
+    def static(number: int) -> int:
+        return number + 1
+
+    @remote
+    @classmethod
+    def by_class(cls, number: int) -> str:
+        return f"{cls.__name__} {number}"
+
+    @remote
+    @async_execution
+    def add_later(self, to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
+        return rpc.rpc_async(to, torch.add, args=(x, y)).then(lambda future: future.wait() + self.number)
+
+    @remote
+    @staticmethod
+    @async_execution
+    def static_later(to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
+        return rpc.rpc_async(to, torch.add, args=(x, y)).then(lambda future: future.wait())
+
+    @remote
+    @classmethod
+    @async_execution
+    def class_later(cls, to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
+        return rpc.rpc_async(to, torch.add, args=(x, y)).then(lambda future: future.wait())
+
+
+# Functions
+
+
+@remote
+def my_add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+@remote
+def nothing() -> None:
+    return None
+
+
+@remote
+def whoami() -> int:
+    return rpc.get_worker_info().id
+
+
+@remote
+def my_name() -> str:
+    return rpc.get_worker_info().name
+
+
+@remote
+def raises(text: str = "expected") -> None:
+    raise ValueError(text)
+
+
+@remote
+def in_container(items: list[torch.Tensor], extra: dict[str, Any]) -> dict[str, Any]:
+    return {"sum": sum(items[1:], items[0]), "extra": extra, "count": len(items)}
+
+
+@remote
+def many_loops(x: torch.Tensor, times: int) -> torch.Tensor:
+    for _ in range(times):
+        x = x * 1.01 + 1
+    return x
+
+
+@remote
+def nested_add(to: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return rpc.rpc_sync(to, my_add, args=(x, y))
+
+
+@remote
+def nested_async(to: str, depth: int) -> int:
+    if depth == 0:
+        return 0
+    here = rpc.get_worker_info().name
+    return 1 + rpc.rpc_async(to, nested_async, args=(here, depth - 1)).wait()
+
+
+@remote
+def for_ever() -> None:
+    rpc.rpc_sync(rpc.get_worker_info().name, for_ever)
+
+
+@remote
+def wait_for(event: str, seconds: float = 60.0) -> bool:
+    return EVENTS.setdefault(event, threading.Event()).wait(seconds)
+
+
+@remote
+def nested_wait(to: str, event: str) -> None:
+    try:
+        rpc.rpc_sync(to, wait_for, args=(event,), timeout=0)
+    except Exception as error:
+        KEPT[event] = type(error).__name__
+        raise
+    finally:
+        let_go(f"{event} ended")
+
+
+@remote
+def how_it_ended(event: str) -> str:
+    wait_for(f"{event} ended", 20)
+    return KEPT[event]
+
+
+@remote
+def seconds_of_a_nested_call() -> float:
+    """How long a call that is made here, and asks for a minute, may take."""
+    scope = current_scope.get()
+    assert scope is not None
+    seconds = scope.within(60.0)
+    assert seconds is not None
+    return seconds
+
+
+@remote
+def let_go(event: str) -> None:
+    EVENTS.setdefault(event, threading.Event()).set()
+
+
+EVENTS: dict[str, threading.Event] = {}
+
+
+@remote
+def threads() -> int:
+    return threading.active_count()
+
+
+# References
+
+
+@remote
+def value_of(rref: rpc.RRef) -> Any:
+    return rref.local_value()
+
+
+@remote
+def to_here_of(rref: rpc.RRef) -> Any:
+    return rref.to_here()
+
+
+@remote
+def add_rrefs(x: rpc.RRef, y: Any) -> Any:
+    return x.to_here() + (y.to_here() if isinstance(y, rpc.RRef) else y)
+
+
+@remote
+def make_rref(value: Any) -> rpc.RRef:
+    return rpc.RRef(value)
+
+
+@remote
+def remote_rref(to: str, x: torch.Tensor, y: Any) -> rpc.RRef:
+    """A reference to something a third member has."""
+    return rpc.remote(to, my_add, args=(x, y))
+
+
+@remote
+def forward_rref(rref: rpc.RRef, *via: str) -> Any:
+    """Passes a reference on, from member to member, and looks at its value at the end."""
+    return rpc.rpc_sync(via[0], forward_rref, args=(rref, *via[1:])) if via else rref.to_here()
+
+
+@remote
+def owner_of(rref: rpc.RRef) -> str:
+    return rref.owner_name()
+
+
+@remote
+def call_method(rref: rpc.RRef, method: str, *args: Any) -> Any:
+    return getattr(rref.rpc_sync(), method)(*args)
+
+
+KEPT: dict[str, Any] = {}
+
+
+@remote
+def keep(name: str, value: Any) -> None:
+    KEPT[name] = value
+
+
+@remote
+def kept(name: str) -> Any:
+    value = KEPT[name]
+    return value.to_here() if isinstance(value, rpc.RRef) else value
+
+
+@remote
+def drop(name: str) -> None:
+    del KEPT[name]
+
+
+# Futures
+
+
+@remote
+@async_execution
+def async_raises() -> rpc.Future[None]:
+    raise RuntimeError("expected error")
+
+
+@remote
+@async_execution
+def async_fails() -> rpc.Future[None]:
+    failed: rpc.Future[None] = rpc.Future()
+    failed.set_exception(ValueError("later"))
+    return failed
+
+
+@remote
+@async_execution
+def async_wrong_type() -> torch.Tensor:
+    return torch.zeros(2)
+
+
+@remote
+@async_execution
+def async_add(to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
+    return rpc.rpc_async(to, my_add, args=(x, y))
+
+
+@remote
+@async_execution
+def async_with_torchs_future(x: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    threading.Thread(target=lambda: future.set_result(x + 1)).start()
+    return future
+
+
+@remote
+@async_execution
+def async_chained(to: str, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> rpc.Future[torch.Tensor]:
+    return rpc.rpc_async(to, my_add, args=(x, y)).then(lambda future: future.wait() + z)
+
+
+@remote
+@async_execution
+def async_nested(to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
+    return rpc.rpc_async(to, async_add, args=(rpc.get_worker_info().name, x, y))
+
+
+@remote
+@async_execution
+def async_multi_chained(to: str, x: torch.Tensor, count: int, step: float) -> rpc.Future[torch.Tensor]:
+    future = rpc.rpc_async(to, my_add, args=(x, 0.0))
+    for _ in range(count):
+        future = future.then(lambda done: done.wait() + step)
+    return future
+
+
+@remote
+@async_execution
+def async_fanout(to: str, x: torch.Tensor, count: int, step: float) -> rpc.Future[torch.Tensor]:
+    calls = [rpc.rpc_async(to, my_add, args=(x, i * step)) for i in range(count)]
+    return rpc.collect_all(calls).then(lambda done: sum((each.wait() for each in done.wait()), torch.zeros_like(x)))
+
+
+@remote
+def returns_a_future() -> rpc.Future[int]:
+    return rpc.Future()
+
+
+@remote
+def with_callback(to: str, x: torch.Tensor) -> torch.Tensor:
+    return rpc.rpc_async(to, my_add, args=(x, x)).then(lambda done: done.wait() + 1).wait()
+
+
+# Autograd
+
+
+@hosted
+class Scale(nn.Module):
+    """x * weight, and on another member's module if it is given one."""
+
+    def __init__(self, weight: float = 2.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([weight, -weight]))
+
+    def forward(self, x: torch.Tensor, *inner: rpc.RRef) -> torch.Tensor:
+        y = x * self.weight
+        for each in inner:
+            y = y + each.rpc_sync().forward(x)
+        return y
+
+
+@hosted
+class Chain(nn.Module):
+    """Its own layer, and then a module of another member."""
+
+    def __init__(self, following: rpc.RRef | None = None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.following = following
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.layer(x))
+        return y if self.following is None else self.following.rpc_sync().forward(y)
+
+
+@hosted
+class Fork(nn.Module):
+    """Two modules of other members on the same input."""
+
+    def __init__(self, left: rpc.RRef, right: rpc.RRef) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.left, self.right = left, right
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        calls = [self.left.rpc_async().forward(x), self.right.rpc_async().forward(x)]
+        left, right = rpc.wait_all(calls)
+        return left * right
+
+
+@hosted
+class Table(nn.Module):
+    """An embedding."""
+
+    def __init__(self, rows: int = 10, width: int = 3, sparse: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(rows, width, sparse=sparse)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return self.embedding(index)
+
+
+@hosted
+class Lookup(nn.Module):
+    """Asks another member's table, whose input has no gradient, and has parameters of its own."""
+
+    def __init__(self, table: rpc.RRef) -> None:
+        super().__init__()
+        self.table = table
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table.rpc_sync().forward(index))
+
+
+@remote
+def parameter_rrefs(module: rpc.RRef) -> list[rpc.RRef]:
+    return [rpc.RRef(parameter) for parameter in module.local_value().parameters()]
+
+
+@remote
+def call_on_module(method: Any, module: rpc.RRef, *args: Any) -> Any:
+    return method(module.local_value(), *args)
+
+
+@remote
+def my_mul_nested(to: str, back: str, x: torch.Tensor, y: torch.Tensor, depth: int) -> torch.Tensor:
+    if depth == 0:
+        return x * y
+    return rpc.rpc_sync(to, my_mul_nested, args=(back, to, x, y, depth - 1)) + y
+
+
+@remote
+def gradient_sum(context_id: int) -> float:
+    return float(sum(gradient.sum() for gradient in autograd.get_gradients(context_id).values()))
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("a backward that fails on purpose")
+
+
+@remote
+def fails_in_backward(x: torch.Tensor) -> torch.Tensor:
+    return Failing.apply(x)
+
+
+@remote
+def unused_second(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@remote
+def split_in_three(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.split(x, 2)
+
+
+@remote
+def seen_contexts() -> int:
+    from trainer_client.rpc.current import agent
+
+    return len(agent().engine.contexts)
+
+
+@remote
+def call_kept(name: str, method: str, *args: Any) -> Any:
+    return getattr(KEPT[name].rpc_sync(), method)(*args)
