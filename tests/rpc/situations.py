@@ -12,6 +12,7 @@ from torch import nn
 from ps_service import async_execution, by_value, hosted, remote
 from ps_wire.scopes import current_scope
 from trainer_client import autograd, rpc
+from trainer_client.nn import RemoteModule
 
 # Values
 
@@ -458,3 +459,22 @@ def seen_contexts() -> int:
 @remote
 def call_kept(name: str, method: str, *args: Any) -> Any:
     return getattr(KEPT[name].rpc_sync(), method)(*args)
+
+
+FUTURES: dict[str, rpc.Future[int]] = {}
+
+
+@remote
+@async_execution
+def async_until(name: str) -> rpc.Future[int]:
+    return FUTURES.setdefault(name, rpc.Future())
+
+
+@remote
+def async_let_go(name: str, value: int) -> None:
+    FUTURES[name].set_result(value)
+
+
+@remote
+def forward_module(module: RemoteModule, x: torch.Tensor) -> torch.Tensor:
+    return module.forward(x)

@@ -1,0 +1,107 @@
+"""Remote modules, under the names that torch's own suite gives these situations."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError
+from tests.rpc import situations as s
+from trainer_client import rpc
+from trainer_client.nn import RemoteModule
+
+TO = "worker1"
+X = torch.tensor([1.0, 3.0])
+
+
+def test_bad_module() -> None:
+    for bad in (s.Keeper, s.my_add, "torch.nn.Linear", nn.Linear(1, 1)):
+        with pytest.raises(ValueError, match="is made of a class of modules"):
+            RemoteModule(TO, bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="names no device"):
+        RemoteModule(f"{TO}/nowhere", nn.Linear, (1, 1))
+    with pytest.raises(ValueError, match="names no member"):
+        RemoteModule("/cpu", nn.Linear, (1, 1))
+
+
+def test_forward_async() -> None:
+    module = RemoteModule(f"{TO}/cpu", s.Scale, args=(3.0,))
+    assert module.forward_async(X).wait().tolist() == [3.0, -9.0]
+
+
+def test_forward_sync() -> None:
+    module = RemoteModule(TO, s.Scale, args=(3.0,))
+    assert module.forward(X).tolist() == module(X).tolist() == [3.0, -9.0]
+
+
+def test_forward_with_kwargs() -> None:
+    module = RemoteModule(TO, nn.Linear, kwargs={"in_features": 2, "out_features": 1})
+    assert torch.equal(module.forward(input=X), module.forward_async(input=X).wait())
+
+
+def test_remote_parameters() -> None:
+    module = RemoteModule(TO, nn.Sequential, ())
+    assert module.remote_parameters() == []
+    linear = RemoteModule(TO, nn.Linear, (2, 3))
+    assert [tuple(rref.to_here().shape) for rref in linear.remote_parameters()] == [(3, 2), (3,)]
+    chain = RemoteModule(TO, s.Chain)
+    assert len(chain.remote_parameters()) == 2 and chain.remote_parameters(recurse=False) == []
+
+
+def test_get_module_rref() -> None:
+    module = RemoteModule(TO, s.Scale)
+    rref = module.get_module_rref()
+    assert rref is module.get_module_rref() and rref.owner_name() == TO
+    assert len(rpc.rpc_sync(TO, s.parameter_rrefs, args=(rref,))) == 1
+
+
+def test_train_eval() -> None:
+    module = RemoteModule(TO, nn.Dropout, (0.5,))
+    module.eval()
+    assert torch.equal(module.forward(torch.ones(100)), torch.ones(100))
+    module.train()
+    assert not torch.equal(module.forward(torch.ones(100)), torch.ones(100))
+    assert module.training
+
+
+def test_unsupported_methods() -> None:
+    module = RemoteModule(TO, nn.Linear, (2, 2))
+    for name in ("parameters", "state_dict", "to", "cuda", "children", "zero_grad", "register_forward_hook"):
+        with pytest.raises(ValueError, match=rf"{name}\(\) does not work on a module that is elsewhere"):
+            getattr(module, name)()
+    with pytest.raises(AttributeError, match="a RemoteModule has no 'nonsense'"):
+        module.nonsense  # noqa: B018
+
+
+def test_send_remote_module_with_a_new_attribute_not_pickled_over_the_wire() -> None:
+    module = RemoteModule(TO, s.Scale)
+    module.note = "mine"
+    sent = rpc.rpc_sync("worker2", s.Pair, args=(module, 1)).left
+    assert type(sent) is RemoteModule and not hasattr(sent, "note")
+
+
+def test_remote_module_py_pickle_not_supported() -> None:
+    module = RemoteModule(TO, s.Scale)
+    for way in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled"):
+            way(module)
+
+
+def test_send_remote_module_over_the_wire() -> None:
+    module = RemoteModule("worker1", s.Scale, args=(3.0,))
+    for to in ("worker0", "worker1", "worker2"):
+        assert rpc.rpc_sync(to, s.forward_module, args=(module, X)).tolist() == [3.0, -9.0]
+
+
+def test_create_remote_module_from_module_rref() -> None:
+    rref = rpc.remote(TO, s.Scale, args=(3.0,))
+    module = RemoteModule.init_from_module_rref(TO, rref)
+    assert module.forward(X).tolist() == [3.0, -9.0]
+    with pytest.raises(InvalidArgumentError, match="the module is on 'worker1', not on 'worker2'"):
+        RemoteModule.init_from_module_rref("worker2", rref)
+    with pytest.raises(InvalidArgumentError, match="an RRef is needed"):
+        RemoteModule.init_from_module_rref(TO, module)  # type: ignore[arg-type]
