@@ -1,0 +1,45 @@
+"""An observer: plays episodes when the agent says so, and asks the agent what to do at every step."""
+
+from __future__ import annotations
+
+import gymnasium
+import torch
+
+from ps_service import hosted, remote
+from trainer_client import rpc
+
+ENVIRONMENT = "CartPole-v1"
+
+
+@hosted
+class Observer:
+    """An environment on a member of its own.
+
+    Args:
+        seed: Of the run; every observer makes its own of it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._id = rpc.get_worker_info().id
+        self._environment = gymnasium.make(ENVIRONMENT)
+        self._environment.reset(seed=seed * 1000 + self._id)
+
+    @remote
+    def run_episode(self, agent: rpc.RRef) -> bool:
+        """Plays one episode.
+
+        Two calls to the agent for every step, as in the tutorial; one would do.
+
+        Args:
+            agent: The agent, which is told every state and reward.
+
+        Returns:
+            Whether the time limit ended the episode. If not, the pole fell.
+        """
+        state, _ = self._environment.reset()
+        while True:
+            action = agent.rpc_sync().select_action(self._id, torch.from_numpy(state))
+            state, reward, fallen, cut_short, _ = self._environment.step(action)
+            agent.rpc_sync().report_reward(self._id, float(reward))
+            if fallen or cut_short:
+                return not fallen
