@@ -83,6 +83,7 @@ class HandlesMet:
 
     def __init__(self) -> None:
         self.found: list[RRef] = []
+        self._context = current_context()
 
     def __call__(self, value: Any) -> Handle | None:
         if not isinstance(value, RRef):
@@ -93,6 +94,7 @@ class HandlesMet:
             value = behind()
         self.found.append(value)
         message: Handle = value.ref.to_message()
+        message.history = self._context is not None and value.token(self._context.id) is not None
         return message
 
 

@@ -102,8 +102,8 @@ class Context:
             ContextEndedError: The block was left.
             InvalidArgumentError: The handle is another client's.
         """
-        self.check(session)
         with self._lock:
+            self.check(session)
             self._calls += 1
             self._sessions[session.owner] = session
             return RecordedCall(self, session, self._calls, inputs, tokens)
@@ -281,7 +281,8 @@ class Context:
 
     def end(self) -> None:
         """Leaves the block: owners free what they keep for this pass. The request travels on its own."""
-        self.ended = True
+        with self._lock:
+            self.ended = True
         if self._token is not None:
             _current.reset(self._token)
             self._token = None

@@ -5,36 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 
+from ps_wire import graphs
 from trainer_client.recorder import ROOT
-
-_ACCUMULATING: Final[Any] = type(get_gradient_edge(ROOT).node)
-"""The class of the nodes that lead to leaves; torch gives it no public name."""
 
 
 def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The leaves that require grad and that a backward from these roots can reach, without the recorder's own."""
-    found: dict[int, torch.Tensor] = {}
-    stack: list[Any] = []
-    for root in roots:
-        if root.grad_fn is not None:
-            stack.append(root.grad_fn)
-        elif root.requires_grad:
-            found[id(root)] = root
-    seen = set(stack)
-    while stack:
-        node = stack.pop()
-        if isinstance(node, _ACCUMULATING) and node.variable is not ROOT:
-            found[id(node.variable)] = node.variable
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
-    return list(found.values())
+    return [leaf for leaf in graphs.leaves_of(roots) if leaf is not ROOT]
 
 
 class Reservations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import random
 from contextlib import suppress
@@ -61,7 +62,8 @@ class Link:
 
     def start(self) -> None:
         """Begins to connect."""
-        self._task = asyncio.create_task(self._run())
+        # In no context: whoever opens a session, its deadline and its pass must not stay with it.
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def stop(self) -> None:
         """Ends the stream. Calling it again does nothing."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Iterable, MutableMapping
 from weakref import WeakValueDictionary
 
 from ps_wire.connection import Connector
-from ps_wire.errors import PsError, UnknownNameError
+from ps_wire.errors import NameConflictError, PsError, UnknownNameError
 from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
@@ -63,7 +64,9 @@ class OtherOwners:
             return session
         task = self._opening.get(owner)
         if task is None:
-            task = self._opening[owner] = asyncio.create_task(self._open(owner, address))
+            task = self._opening[owner] = asyncio.get_running_loop().create_task(
+                self._open(owner, address), context=contextvars.Context()
+            )
             task.add_done_callback(lambda _: self._opening.pop(owner))
         return await asyncio.shield(task)
 
@@ -92,22 +95,31 @@ class OtherOwners:
         timeout = None if request.wait_seconds else DEFAULT
         return submit(directory, Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
-    async def connect(self, address: str) -> Session:
-        """The session with the owner at an address, whatever its name.
+    async def connect(self, address: str, owner: str = "") -> Session:
+        """The session with the owner at an address.
+
+        Args:
+            address: Where it listens.
+            owner: Its name, if that is known: there may be another by now.
 
         Raises:
             UnavailableError: It cannot be reached in time.
+            NameConflictError: It has the name of one that is known.
         """
         if self._dial is None:
             raise UnknownNameError(f"this client cannot reach {address}: it was not told how")
-        session = Session(self._dial(address), self._trainer, self._settings, self)
+        session = Session(self._dial(address), self._trainer, self._settings, self, owner)
         try:
             await session.open()
         except BaseException:
             await session.close()
             raise
+        if session.owner in self._sessions:
+            await session.close()
+            raise NameConflictError(f"the owner at {address} is called {session.owner!r} too; choose another name")
         self._opened.append(session)
-        return self._sessions.setdefault(session.owner, session)
+        self._sessions[session.owner] = session
+        return session
 
     @property
     def borrowed(self) -> int:
@@ -135,21 +147,18 @@ class OtherOwners:
     async def _open(self, owner: str, address: str) -> Session:
         address = address or (await self.find(owner)).address
         self._sessions.pop(owner, None)
-        session = await self.connect(address)
-        if session.owner != owner:
-            raise UnknownNameError(f"at {address} there is {session.owner!r}, and no longer {owner!r}")
-        return session
+        return await self.connect(address, owner)
 
     async def _take_hold(self, ref: Ref) -> Reference:
         key = (ref.owner, ref.object_id)
         known = self._references.get(key)
-        if known is not None:
+        if known is not None and known.counts:
             return known
         session = await self.reach(ref.owner)
         request = Request(attach=AttachRequest(handle=ref._replace(parameter="").to_message()))
         await submit(session, request, None, nothing)
         reference = self._references.get(key)
-        if reference is None:
+        if reference is None or not reference.counts:
             reference = self._references[key] = Reference(session, ref.object_id)
         else:
             # Somebody else was faster; one count is too many.

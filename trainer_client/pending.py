@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
@@ -10,6 +11,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.scopes import waiting
+
+_log = logging.getLogger("trainer_client.pending")
 
 T = TypeVar("T")
 Outcome = Callable[[], T]
@@ -71,7 +74,11 @@ class Pending(Generic[T]):
             self._outcome = outcome
             wakers, self._wakers = self._wakers, []
         for wake in wakers:
-            wake()
+            try:
+                wake()
+            except Exception:
+                # The others must hear of it.
+                _log.exception("somebody could not be told that an answer is there")
 
     def done(self) -> bool:
         """Whether the answer is there."""

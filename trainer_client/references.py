@@ -29,8 +29,15 @@ class Reference:
     """
 
     def __init__(self, session: Session, object_id: str) -> None:
+        self._session = session
+        self._losses = session.losses
         # At exit the session's goodbye gives everything back at once.
         weakref.finalize(self, session.release, object_id).atexit = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the owner still knows of it."""
+        return self._session.losses == self._losses and self._session.state != "closed"
 
 
 class RRef:

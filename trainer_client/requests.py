@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -37,10 +38,14 @@ def submit(
     """
 
     def done(reply: Reply | None, answer: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
+        grants = Grants(session, reply.granted) if reply is not None and reply.granted else None
+
         def outcome(_: Sequence[object] = held) -> T:
             if reply is None:
                 assert error is not None
                 raise error
+            if grants is not None:
+                grants.take()
             return finish(reply, PayloadReader(answer))
 
         pending.resolve(outcome)
@@ -58,6 +63,29 @@ def submit(
     if scope is not None:
         scope.add(pending)
     return pending
+
+
+class Grants:
+    """The references that an answer hands out: given back, if nobody ever looks at the answer.
+
+    Args:
+        session: Where the objects are.
+        object_ids: Which, once for every reference.
+    """
+
+    def __init__(self, session: Session, object_ids: Sequence[str]) -> None:
+        ids = list(object_ids)
+
+        def give_back() -> None:
+            for object_id in ids:
+                session.release(object_id)
+
+        self._finalizer = weakref.finalize(self, give_back)
+        self._finalizer.atexit = False
+
+    def take(self) -> None:
+        """Somebody looks at the answer, and has the references from now on."""
+        self._finalizer.detach()
 
 
 def nothing(reply: Reply, payload: PayloadReader) -> None:

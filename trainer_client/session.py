@@ -8,6 +8,7 @@ session's event loop.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections import deque
@@ -22,6 +23,7 @@ from ps_wire.errors import (
     ClosedError,
     DeadlineExceededError,
     ForeignHandleError,
+    InternalError,
     InvalidArgumentError,
     PsError,
     SessionLostError,
@@ -71,14 +73,25 @@ class Session:
         trainer: The trainer's 16 random bytes.
         settings: How patient to be.
         others: The client's other owners.
+        expected: The owner's name, if that is known; another one refuses the session.
 
     Attributes:
         owner: The owner's name, known once the session is open.
         trainer: The trainer's 16 random bytes.
         loop: Its event loop.
+        losses: How often the owner has forgotten it, and with it every reference.
     """
 
-    def __init__(self, connector: Connector, trainer: bytes, settings: Settings, others: Others | None = None) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        trainer: bytes,
+        settings: Settings,
+        others: Others | None = None,
+        expected: str = "",
+    ) -> None:
+        self.losses = 0
+        self._expected = expected
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -164,10 +177,14 @@ class Session:
 
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else ""
-        return Hello(protocol=PROTOCOL, trainer=self.trainer, incarnation=known, unanswered=self._unanswered)
+        expected = self.owner or self._expected
+        return Hello(
+            protocol=PROTOCOL, trainer=self.trainer, incarnation=known, unanswered=self._unanswered, owner=expected
+        )
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         if self._welcome is not None and not welcome.resumed:
+            self.losses += 1
             self._fail(_lost(self._welcome, welcome))
             self._confirmed.clear()
         self._welcome = welcome
@@ -271,7 +288,8 @@ class Session:
     def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
         if reply.borrowed and self._others is not None and number in self._unanswered:
             if number not in self._borrowing:
-                task = self.loop.create_task(self._borrow(self._others, number, reply, payload))
+                borrowing = self._borrow(self._others, number, reply, payload)
+                task = self.loop.create_task(borrowing, context=contextvars.Context())
                 self._borrowing[number] = task
                 task.add_done_callback(lambda _: self._borrowing.pop(number))
             return
@@ -281,9 +299,9 @@ class Session:
         """Takes hold of what an answer hands out of other owners; until it is confirmed, who sent it does."""
         try:
             held = await others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
-        except PsError as error:
-            failed = Reply(error=errors.to_message(error))
-            self._finish(number, failed, None)
+        except Exception as error:
+            told = error if isinstance(error, PsError) else InternalError(f"{error!r} while handles were taken hold of")
+            self._finish(number, Reply(error=errors.to_message(told)), None)
         else:
             self._finish(number, reply, payload, held)
 
@@ -294,6 +312,9 @@ class Session:
             self.loop.call_later(_CONFIRM_DELAY, self._confirm)
         exchange = self._unanswered.pop(number, None)
         if exchange is None:
+            # Nobody waits for it any more, and what it hands out is not wanted.
+            for object_id in reply.granted:
+                self.release(object_id)
             return
         if reply.HasField("error"):
             exchange.finish(error=errors.from_message(reply.error))

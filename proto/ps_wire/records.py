@@ -23,11 +23,13 @@ class Codec(NamedTuple):
         name: Of the class on the wire.
         encode: Gives what stands for an instance: values that travel.
         decode: Makes an instance of it.
+        is_record: Whether it is a dataclass or NamedTuple, made by calling the class with its fields.
     """
 
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
+    is_record: bool
 
 
 _BY_CLASS: Final[dict[type, Codec]] = {}
@@ -71,7 +73,7 @@ def by_value(
     """
 
     def register(cls: C) -> C:
-        codec = Codec(name or name_of(cls), *_functions(cls, encode, decode))
+        codec = Codec(name or name_of(cls), *_functions(cls, encode, decode), is_record=encode is None)
         _BY_CLASS[cls] = _BY_NAME[codec.name] = codec
         return cls
 

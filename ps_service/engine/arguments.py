@@ -52,7 +52,7 @@ class Arguments:
         """
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
-            return self._engine.peers.foreign(ref)
+            return self._engine.peers.foreign(ref, self._context if message.history else None)
         return self._engine.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
 
     def local(self, hosted: HostedObject, parameter: str = "") -> RRef:

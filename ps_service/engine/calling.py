@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -17,13 +18,15 @@ from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
 from ps_service.engine.holders import Holders
 from ps_service.engine.results import Results
-from ps_service.state.objects import History, HostedObject
+from ps_service.state.objects import HostedObject
 from ps_service.state.records import Passage
 from ps_service.state.rrefs import RRef
 from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.trees import mapped
+
+_hosting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def call_function(
         with Frame(engine.ledger, training, recorded=False) as frame:
             engine.ledger.take_time()
             if deferred:
-                return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private), frame.keep())
+                return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private))
             if keep:
                 return _kept(keep, holders.private, function(*args, **kwargs))
             return holders.private(function(*args, **kwargs))
@@ -133,14 +136,14 @@ def call_function(
     with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
         entry, (args, kwargs) = arguments.enter((args, kwargs))
         engine.ledger.take_time()
-        record = partial(results.record, entry, frame.leaves, None)
+        record = partial(results.record, entry, frame.leaves, None, False)
         own = _same if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
             return record(_kept(keep, own, result))
 
         if deferred:
-            return Deferred(function(*args, **kwargs), finish, frame.keep())
+            return Deferred(function(*args, **kwargs), finish)
         return finish(function(*args, **kwargs))
 
 
@@ -157,15 +160,18 @@ def _call_module(
 ) -> Any:
     # The module itself is called for forward, so that its hooks run.
     run: Callable[..., Any] = nn.Module.__call__ if function.__name__ == "forward" else function
-    deferred = marks.is_deferred(function)
+    if marks.is_deferred(function):
+        raise InvalidArgumentError(
+            f"{function.__name__} of {target} wears @async_execution, and methods of modules cannot: parameters are "
+            "lent to a call only while it runs. Let a function wear it, and call the module through its reference"
+        )
     if recording is None:
         with Frame(engine.ledger, training, recorded=False, grad=False) as frame:
             module = frame.borrow(target)
             engine.ledger.take_time()
             with target.pace.measured():
                 result = run(module, *args, **kwargs)
-            own = partial(_kept, keep, frame.own)
-            return Deferred(result, own, frame.keep()) if deferred else own(result)
+            return _kept(keep, frame.own, result)
     results = Results(engine, recording.context, recording.call, arguments)
     with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
         module = frame.borrow(target)
@@ -174,12 +180,7 @@ def _call_module(
         with target.pace.measured():
             result = run(module, *args, **kwargs)
         pace = target.backward_pace if target.is_layer or marks.is_quick(function) else None
-        record = partial(results.record, entry, frame.leaves, pace)
-
-        def finish(result: Any) -> Any:
-            return record(_kept(keep, frame.own, result))
-
-        return Deferred(result, finish, frame.keep()) if deferred else finish(result)
+        return results.record(entry, frame.leaves, pace, True, _kept(keep, frame.own, result))
 
 
 def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
@@ -201,12 +202,19 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
         return reading.leaves[0].detach().clone()
 
 
-def host(engine: Engine, value: Any, history: History | None = None) -> HostedObject:
-    """Makes a value an anonymous object of this owner."""
-    value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
-    kept = HostedObject(engine.name, value, engine.ledger)
-    kept.history = history
-    return engine.registry.add(kept)
+def hosted(engine: Engine, rref: RRef) -> HostedObject:
+    """What a reference refers to; a new value becomes an anonymous object of this owner now."""
+    with _hosting:
+        found = rref.hosted
+        if found is None:
+            value = rref.local_value()
+            value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
+            found = HostedObject(engine.name, value, engine.ledger)
+            found.history = rref.history
+            rref.adopt(found)
+    # It may have been given up by everybody but who holds this reference.
+    engine.registry.revive(found)
+    return found
 
 
 def _kept(keep: bool, own: Callable[[Any], Any], result: Any) -> Any:

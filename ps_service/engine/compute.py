@@ -13,13 +13,16 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ps_wire.scopes import waiting
 
 _log = logging.getLogger("ps_service.compute")
 
 T = TypeVar("T")
+
+_MOST: Final = 1024
+"""Threads there may be in all."""
 
 Work = Callable[[], None]
 """Must not raise."""
@@ -131,7 +134,7 @@ class Compute:
     def _grow(self) -> None:
         """Lets another thread work in the place of one that waits."""
         with self._lock:
-            if len(self._pool) - self._blocked < self.threads and not self._closed:
+            if len(self._pool) - self._blocked < self.threads and len(self._pool) < _MOST and not self._closed:
                 self._add_thread()
 
     def _is_superfluous(self) -> bool:

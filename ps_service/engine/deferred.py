@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 
@@ -13,22 +12,20 @@ class Deferred:
     Args:
         future: Has `add_done_callback`, and `result`, `value` or `wait`.
         finish: Makes the call's result of the future's.
-        held: What the call has borrowed until then.
+        cancel: Called when nobody wants the result any more.
 
     Raises:
         TypeError: It is not a future.
     """
 
-    def __init__(self, future: Any, finish: Callable[[Any], Any], held: ExitStack | None = None) -> None:
+    def __init__(self, future: Any, finish: Callable[[Any], Any], cancel: Callable[[], None] | None = None) -> None:
         if not callable(getattr(future, "add_done_callback", None)):
-            if held is not None:
-                held.close()
             raise TypeError(
                 f"a function that wears @async_execution must return a future, not a {type(future).__name__}"
             )
         self._future = future
         self._finish = finish
-        self._held = held or ExitStack()
+        self._cancel = cancel
 
     def when_done(self, do: Callable[[], None]) -> None:
         """Has something done once the result is there, in whichever thread brings it."""
@@ -40,12 +37,12 @@ class Deferred:
         Raises:
             Exception: Whatever the future holds instead of a result.
         """
-        with self._held:
-            for name in ("result", "value", "wait"):
-                if hasattr(self._future, name):
-                    return self._finish(getattr(self._future, name)())
-            raise TypeError(f"a {type(self._future).__name__} does not tell its result")
+        for name in ("result", "value", "wait"):
+            if hasattr(self._future, name):
+                return self._finish(getattr(self._future, name)())
+        raise TypeError(f"a {type(self._future).__name__} does not tell its result")
 
     def drop(self) -> None:
         """Nobody wants the result any more."""
-        self._held.close()
+        if self._cancel is not None:
+            self._cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
@@ -13,12 +14,16 @@ from ps_service.state.cells import Ledger, Pin
 from ps_service.state.objects import HostedObject
 from ps_service.state.records import Leaf
 from ps_service.state.rrefs import borrower
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.scopes import current_scope
 from ps_wire.trees import mapped
 
 
 class Frame:
     """The modules one call runs on: private skins, whose parameters are pinned until the call is over.
+
+    A call whose answer comes later can borrow nothing: its frame would have to stay open in one thread while its code
+    runs on in others.
 
     Args:
         ledger: Guards the parameters.
@@ -36,6 +41,7 @@ class Frame:
         self._training = training
         self._recorded = recorded
         self._grad = grad
+        self._thread = 0
         self._stack = ExitStack()
         self._hooks = ExitStack()
         self._hooked = False
@@ -47,6 +53,7 @@ class Frame:
 
     def __enter__(self) -> Self:
         self._token = borrower.set(self)
+        self._thread = threading.get_ident()
         self._grad_before = torch.is_grad_enabled()
         torch.set_grad_enabled(self._grad)
         return self
@@ -54,6 +61,7 @@ class Frame:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._thread = 0
         try:
             self._hooks.__exit__(kind, error, trace)
             self._stack.__exit__(kind, error, trace)
@@ -61,12 +69,13 @@ class Frame:
             torch.set_grad_enabled(self._grad_before)
             borrower.reset(self._token)
 
-    def keep(self) -> ExitStack:
-        """Leaves what was borrowed with the caller, who closes it later, from any thread: the call is not over yet."""
-        return self._stack.pop_all()
-
     def borrow(self, hosted: HostedObject) -> nn.Module:
         """The skin of a module for this call."""
+        if self._thread != threading.get_ident():
+            raise InvalidArgumentError(
+                f"{hosted} is lent to a call only while that runs, and in its thread; what runs later or elsewhere "
+                "calls it through its reference, with rpc_sync() or rpc_async()"
+            )
         known = self._borrowed.get(hosted.ref.object_id)
         if known is not None:
             return known

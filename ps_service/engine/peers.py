@@ -40,15 +40,24 @@ class Peers(Protocol):
     def local(self, rref: RRef) -> Any:
         """What hosted code shall see of a handle of an object here."""
 
-    def foreign(self, ref: Ref) -> Any:
+    def foreign(self, ref: Ref, history: ContextId | None) -> Any:
         """What hosted code shall see of a handle of another owner's object.
+
+        Args:
+            ref: What it refers to.
+            history: The pass in which the object was computed, if gradients go back through it.
 
         Raises:
             ForeignHandleError: That owner cannot be found from here.
         """
 
-    def departing(self, value: Any) -> RRef | Foreign | None:
-        """What a value among the results of hosted code refers to, if it is a reference."""
+    def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
+        """What a value among the results of hosted code refers to, if it is a reference.
+
+        Args:
+            value: Any value.
+            context: The pass in which the call is recorded, if it is.
+        """
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
         """Asks the directory for a member, by name or else by number.
@@ -79,13 +88,13 @@ class Alone:
     def local(self, rref: RRef) -> RRef:
         return rref
 
-    def foreign(self, ref: Ref) -> Any:
+    def foreign(self, ref: Ref, history: ContextId | None) -> Any:
         raise ForeignHandleError(
             f"the handle {ref} belongs to owner {ref.owner!r}, which cannot be found from here: "
             "start this owner with --directory"
         )
 
-    def departing(self, value: Any) -> RRef | None:
+    def departing(self, value: Any, context: ContextId | None) -> RRef | None:
         return value if isinstance(value, RRef) else None
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:

@@ -42,7 +42,9 @@ class Results:
         self._arguments = arguments
         self.passage: Passage | None = self._context.passage(engine.peers.passage)
 
-    def record(self, entry: Entry | None, leaves: Sequence[Leaf], pace: Pace | None, result: Any) -> Any:
+    def record(
+        self, entry: Entry | None, leaves: Sequence[Leaf], pace: Pace | None, is_module: bool, result: Any
+    ) -> Any:
         """Keeps everything the call's backward will need, and returns the result.
 
         Raises:
@@ -53,7 +55,7 @@ class Results:
         for leaf in leaves_in(result):
             if isinstance(leaf, torch.Tensor):
                 outputs.append(leaf)
-            elif (reference := self._peers.departing(leaf)) is not None:
+            elif (reference := self._peers.departing(leaf, self._context.id)) is not None:
                 references.append(reference)
         tokens: list[int] = []
         for reference in references:
@@ -67,7 +69,7 @@ class Results:
         if called is not None:
             pace = None  # it may wait for others
         record = Record(
-            outputs, entry, len(self._arguments.wanting), leaves, pace, self._arguments.kept, tokens, called
+            outputs, entry, len(self._arguments.wanting), leaves, pace, self._arguments.kept, tokens, called, is_module
         )
         self._context.add(self._call, record)
         return result

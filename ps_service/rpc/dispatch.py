@@ -177,6 +177,7 @@ class Attempt:
             if exchange.deferred is not None and not last:
                 return None
             self._frame.reply.borrowed.extend(each.ref.to_message() for each in exchange.borrowed)
+            self._frame.reply.granted.extend(exchange.granted)
             _check_size(exchange, self._frame)
             held = [each.held for each in exchange.borrowed]
             result = Answer(self._frame, exchange.written.chunks, exchange.written.nbytes, exchange.granted, held)

@@ -135,7 +135,8 @@ class Exchange:
         return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named).decode(message)
 
     def _reference(self, value: Any) -> Handle | None:
-        reference = self.engine.peers.departing(value)
+        context = self.recording.context if self.recording is not None else None
+        reference = self.engine.peers.departing(value, context)
         if reference is None:
             return None
         if isinstance(reference, Foreign):
@@ -143,14 +144,8 @@ class Exchange:
             message = reference.ref.to_message()
             message.history = reference.token is not None
             return message
-        hosted = reference.hosted
-        if hosted is None:
-            hosted = calling.host(self.engine, reference.local_value(), reference.history)
-            reference.adopt(hosted)
+        hosted = calling.hosted(self.engine, reference)
         self.grant(hosted)
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
-        history = hosted.history
-        message.history = (
-            history is not None and self.recording is not None and (history.context == self.recording.context)
-        )
+        message.history = hosted.history is not None and hosted.history.context == context
         return message

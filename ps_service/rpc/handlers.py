@@ -13,6 +13,7 @@ from ps_service.engine.hosting import fingerprint
 from ps_service.rpc import membership, reporting
 from ps_service.rpc.exchange import Exchange
 from ps_service.state.optimizers import NonFinite, Reads
+from ps_service.state.rrefs import RRef
 from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.names import name_of
@@ -69,6 +70,10 @@ def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> No
     if request.function:
         function = engine.allowlist.function(request.function)
         arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
+        if request.keep and engine.allowlist.is_hosted(request.function):
+            made, _ = hosting.create(engine, request.function, args, kwargs)
+            finish(RRef.to(made))
+            return
         deferred = marks.is_deferred(function)
         result = calling.call_function(
             engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
@@ -107,8 +112,8 @@ def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.Backward
 
 def gradients(exchange: Exchange, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
     """Copies the gradients of a context."""
-    found = passes.gradients(exchange.engine, _context(request))
-    reply.parameters.extend(each.ref.to_message() for each in found)
+    found = [each for each in passes.gradients(exchange.engine, _context(request)) if each.ref is not None]
+    reply.parameters.extend(each.ref.to_message() for each in found if each.ref is not None)
     exchange.write(reply.gradients, [each.tensor for each in found])
     reply.others.extend(passes.others(exchange.engine, _context(request)))
 
@@ -215,7 +220,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "release": Operation(release, quick=True, awaited=False),
     "delete": Operation(delete, quick=True),
     "call": Operation(call, hosted=True),
-    "fetch": Operation(fetch, mutates=False),
+    "fetch": Operation(fetch),
     "backward": Operation(backward, hosted=True),
     "gradients": Operation(gradients, mutates=False),
     "norm": Operation(norm, mutates=False),

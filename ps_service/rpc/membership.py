@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def members(exchange: Exchange, request: pb.MembersRequest, reply: pb.MembersRep
 def meet(exchange: Exchange, request: pb.MeetRequest, reply: pb.MeetReply) -> None:
     """Lets members wait for each other."""
     value = exchange.read(request.value) if request.HasField("value") else None
-    wait = exchange.engine.directory.meet(request.place, request.name, tuple(request.names), value)
+    wait = exchange.engine.directory.meet(exchange.trainer, request.place, request.name, tuple(request.names), value)
 
     def finish(met: Met) -> None:
         reply.missing.extend(met.missing)
@@ -71,7 +72,14 @@ def _when_over(exchange: Exchange, wait: Wait, seconds: float, finish: Callable[
         raise InvalidArgumentError(f"one may wait from 0 to {_LONGEST_WAIT:g} seconds, not {seconds:g}")
     if not wait.future.done():
         if seconds > 0:
-            exchange.engine.compute.later(seconds, wait.expire)
+            # The alarm must not keep what was brought until it rings.
+            waiting = weakref.ref(wait)
+            exchange.engine.compute.later(seconds, lambda: _expire(waiting()))
         else:
             wait.expire()
-    exchange.defer(Deferred(wait.future, lambda found: found), finish)
+    exchange.defer(Deferred(wait.future, lambda found: found, wait.expire), finish)
+
+
+def _expire(wait: Wait | None) -> None:
+    if wait is not None:
+        wait.expire()

@@ -18,7 +18,7 @@ from ps_service.rpc.unary import UnaryMethods
 from ps_wire import errors, frames
 from ps_wire.assembler import Assembler, Message
 from ps_wire.connection import Connection, ConnectionBroken, deliver
-from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.frames import Packet
 from ps_wire.lane import LaneConnection
 from ps_wire.limits import PROTOCOL
@@ -120,6 +120,8 @@ class Servicer:
             )
         if len(hello.trainer) != 16:
             raise InvalidArgumentError("a trainer's id has 16 bytes")
+        if hello.owner not in ("", self._engine.name):
+            raise UnknownNameError(f"this is owner {self._engine.name!r}, and not {hello.owner!r}")
         if self._engine.draining:
             raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
 

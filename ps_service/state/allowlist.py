@@ -115,6 +115,10 @@ class AllowList:
         """
         return _find(self._classes, name, "class", "wear @hosted in a module given to the owner with --import")
 
+    def is_hosted(self, name: str) -> bool:
+        """Whether it is the name of a class to host."""
+        return name in self._classes
+
     def optimizer(self, name: str) -> type[optim.Optimizer]:
         """The optimizer class of that name.
 
@@ -158,8 +162,9 @@ class AllowList:
 
 def _is_offered(value: Any) -> bool:
     if inspect.isclass(value):
-        # What travels by value may be made anywhere.
-        return is_hosted(value) or codec_of(value) is not None
+        # What arrives by value is made here anyway; but not what others have to be decoded from.
+        codec = codec_of(value)
+        return is_hosted(value) or (codec is not None and codec.is_record)
     return inspect.isroutine(value) and is_remote(value)
 
 

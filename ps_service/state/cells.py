@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_wire.limits import MIB
+from ps_wire.scopes import waiting
 
 COPY_AT_MOST = 8 * MIB
 """A parameter larger than this, in bytes, is waited for rather than copied while forwards read it."""
@@ -125,7 +126,8 @@ class Ledger:
     def _wait(self) -> None:
         if self._is_hurried:
             raise WouldWait
-        self._changed.wait()
+        with waiting:
+            self._changed.wait()
 
     @contextmanager
     def reading(

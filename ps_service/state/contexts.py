@@ -30,6 +30,7 @@ class Context:
         self.id = id
         self.callers: set[bytes] = set()
         self._lock = threading.RLock()
+        self._door = threading.Lock()
         self._passage: Passage | None = None
         self._records: dict[CallKey, Record] = {}
         self._gradients: dict[int, Gradient] = {}
@@ -45,7 +46,7 @@ class Context:
         Raises:
             ContextEndedError: The context has ended.
         """
-        with self._lock:
+        with self._door:
             if self._ended:
                 raise _ended(self.id)
             if self._passage is None:
@@ -129,10 +130,11 @@ class Context:
 
     def end(self) -> None:
         """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done."""
-        self._ended = True
+        with self._door:
+            self._ended = True
+            passage, self._passage = self._passage, None
         self._records = {}
         self._gradients = {}
-        passage, self._passage = self._passage, None
         if passage is not None:
             passage.end()
 
@@ -198,7 +200,7 @@ class Contexts:
         """Ends a context, also one that was never used here: requests of it may still be on their way."""
         with self._lock:
             context = self._open.pop(id, None)
-            self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
+            self._end(id)
         if context is not None:
             context.end()
 
@@ -206,12 +208,21 @@ class Contexts:
         """Frees everything of a trainer, or of an owner that called in the passes of others, that is gone."""
         with self._lock:
             gone = [self._open.pop(id) for id, each in list(self._open.items()) if self._is_last(trainer, each)]
+            for context in gone:
+                # A step that comes later must not find nothing to do, and think that it has been done.
+                self._end(context.id)
             self._ended.pop(trainer, None)
-            for other in self._delegated.pop(trainer, set()):
+            kept = {context.id.trainer for context in gone}
+            for other in self._delegated.pop(trainer, set()) - kept:
                 if not any(other in others for others in self._delegated.values()):
                     self._ended.pop(other, None)
         for context in gone:
             context.end()
+
+    def _end(self, id: ContextId) -> None:
+        self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
+        if len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
 
     def _is_last(self, trainer: bytes, context: Context) -> bool:
         if context.id.trainer == trainer:

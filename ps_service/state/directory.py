@@ -37,8 +37,9 @@ class Wait:
         future: Becomes what they wait for, or an error when the time is over.
     """
 
-    def __init__(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
+    def __init__(self, lock: threading.RLock, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
         self.future: Future[Any] = Future()
+        self._lock = lock
         self._look = look
         self._give_up = give_up
 
@@ -50,28 +51,14 @@ class Wait:
         return self.future.done()
 
     def expire(self) -> None:
-        """The time is over."""
-        if not self.future.done():
+        """The time is over, or nobody waits any more."""
+        with self._lock:
+            if self.future.done():
+                return
             try:
                 self.future.set_result(self._give_up())
             except Exception as error:
                 self.future.set_exception(error)
-
-
-class Meeting:
-    """A place at which members wait for each other.
-
-    Args:
-        names: Who is waited for.
-    """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        self.brought: dict[str, Any] = {}
-        self.left: set[str] = set()
-
-    def missing(self) -> list[str]:
-        return [name for name in self.names if name not in self.brought]
 
 
 class Met(NamedTuple):
@@ -84,6 +71,34 @@ class Met(NamedTuple):
 
     missing: list[str]
     brought: dict[str, Any]
+
+
+class Meeting:
+    """A place at which members wait for each other.
+
+    Args:
+        names: Who is waited for.
+
+    Attributes:
+        brought: What those who have come brought, by name.
+        sessions: The session of each.
+        left: Who has gone on.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.sessions: dict[str, bytes] = {}
+        self.brought: dict[str, Any] = {}
+        self.left: set[str] = set()
+
+    def missing(self) -> list[str]:
+        return [name for name in self.names if name not in self.brought]
+
+    def give_up(self, name: str) -> Met:
+        """One of those who came goes away again, and will have to come anew."""
+        missing = self.missing()
+        self.brought.pop(name, None)
+        return Met(missing, self.brought)
 
 
 class Directory:
@@ -138,6 +153,10 @@ class Directory:
         with self._lock:
             for entry in [entry for entry in self._entries.values() if entry.session == session]:
                 del self._entries[entry.name]
+            for place, meeting in list(self._meetings.items()):
+                for name in [name for name, of in meeting.sessions.items() if of == session]:
+                    meeting.brought.pop(name, None)
+                    self._depart(place, meeting, name)
             self._look_again()
 
     def find(self, name: str, id: int | None = None) -> Entry | None:
@@ -161,10 +180,15 @@ class Directory:
         """Waits until there are so many; afterwards it is whoever is there."""
         return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
 
-    def meet(self, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
+    def left_by_others(self, name: str) -> Wait:
+        """Waits until nobody but one member is there; afterwards it is whoever still is."""
+        return self._wait(lambda: self.members() if self._entries.keys() <= {name} else None, self.members)
+
+    def meet(self, session: bytes, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
         """Waits until all of some members are at the same place; afterwards it is a `Met` that says who is missing.
 
         Args:
+            session: Whose member comes.
             place: Any text that they agree on; it can be used again once all of them have left.
             name: Who comes.
             names: Who is waited for.
@@ -174,15 +198,17 @@ class Directory:
             InvalidArgumentError: It does not belong there, or others have come to meet somebody else.
         """
         with self._lock:
-            meeting = self._meetings.setdefault(place, Meeting(names))
+            meeting = self._meetings.get(place) or Meeting(names)
             if meeting.names != names or name not in names:
                 raise InvalidArgumentError(
                     f"{name!r} comes to {place!r} to meet {', '.join(names)}, but there {', '.join(meeting.names)} meet"
                 )
+            self._meetings[place] = meeting
             meeting.brought[name] = value
+            meeting.sessions[name] = session
             wait = self._wait(
                 lambda: None if meeting.missing() else Met([], meeting.brought),
-                lambda: Met(meeting.missing(), meeting.brought),
+                lambda: meeting.give_up(name),
             )
             wait.future.add_done_callback(lambda _: self._depart(place, meeting, name))
             return wait
@@ -190,12 +216,12 @@ class Directory:
     def _depart(self, place: str, meeting: Meeting, name: str) -> None:
         with self._lock:
             meeting.left.add(name)
-            if meeting.left == set(meeting.brought) and self._meetings.get(place) is meeting:
+            if meeting.left >= set(meeting.brought) and self._meetings.get(place) is meeting:
                 del self._meetings[place]
 
     def _wait(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> Wait:
         with self._lock:
-            wait = Wait(look, give_up)
+            wait = Wait(self._lock, look, give_up)
             self._waits.append(wait)
             wait.future.add_done_callback(lambda _: self._forget(wait))
             self._look_again()

@@ -8,27 +8,34 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
-from torch.nn import Parameter
 
 from ps_service.state.entry import Entry
 from ps_service.state.pace import Pace
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.graphs import leaves_of
 from ps_wire.refs import CallKey, Ref
 
 
 class Leaf(NamedTuple):
     """What stood for a parameter in one recorded call."""
 
-    ref: Ref
-    parameter: Parameter
+    ref: Ref | None
+    parameter: torch.Tensor
     tensor: torch.Tensor
 
 
 class Gradient(NamedTuple):
-    """A parameter's gradient in one context; `ref` is the handle under which the pass first met the parameter."""
+    """A parameter's gradient in one context.
 
-    ref: Ref
-    parameter: Parameter
+    Attributes:
+        ref: The handle under which the pass first met the parameter; None if it was met inside an object that is no
+            module.
+        parameter: The parameter; any leaf of the graph, in that case.
+        tensor: The gradient.
+    """
+
+    ref: Ref | None
+    parameter: torch.Tensor
     tensor: torch.Tensor
 
 
@@ -92,6 +99,7 @@ class Record:
         kept_inputs: The inputs that entered after those of the caller.
         tokens: Places of those outputs which only stand for what another owner keeps.
         passage: What it did on other owners.
+        is_module: Whether only modules took part, whose leaves are all known.
     """
 
     def __init__(
@@ -104,6 +112,7 @@ class Record:
         kept_inputs: Sequence[KeptInput] = (),
         tokens: Sequence[int] = (),
         passage: Passage | None = None,
+        is_module: bool = True,
     ) -> None:
         self._pace = pace
         self._lock = threading.Lock()
@@ -114,6 +123,7 @@ class Record:
         self._kept_inputs = kept_inputs
         self._tokens = tokens
         self._passage = passage
+        self._is_module = is_module
         self._gathered: dict[int, torch.Tensor] = {}
 
     def gather(self, position: int, gradient: torch.Tensor) -> None:
@@ -136,24 +146,24 @@ class Record:
         """
         for position, gradient in zip(positions, gradients, strict=True):
             self._check(position, gradient)
-        targets = [leaf.tensor for leaf in self._leaves]
-        if self._entry is not None:
-            targets.append(self._entry.token)
         propagating: AbstractContextManager[None] = nullcontext()
         if self._passage is not None:
-            targets.append(self._passage.root)
             propagating = self._passage.propagating(retain_graph)
         # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
         with self._lock, self._pace.measured() if self._pace is not None else nullcontext():
             roots, seeds = self._seeded(positions, gradients)
             if not roots:
                 return Propagated([None] * self._wanted, [], [])
+            leaves, others = self._leaves, self._ends()
+            if not self._is_module:
+                leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
+            targets = [*(leaf.tensor for leaf in leaves), *others]
             with propagating:
                 found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
             entered = list(self._entry.take_gradients()) if self._entry is not None else []
         of_parameters = [
             Gradient(leaf.ref, leaf.parameter, gradient)
-            for leaf, gradient in zip(self._leaves, found, strict=False)
+            for leaf, gradient in zip(leaves, found, strict=False)
             if gradient is not None
         ]
         of_kept = [
@@ -167,6 +177,16 @@ class Record:
     def is_quick(self) -> bool:
         """Whether its backward may run on the event loop."""
         return self._pace is not None and self._pace.is_quick and not self._lock.locked()
+
+    def _ends(self) -> list[torch.Tensor]:
+        """What autograd is asked for besides the parameters, to make it go all the way."""
+        ends = [] if self._entry is None else [self._entry.token]
+        return ends if self._passage is None else [*ends, self._passage.root]
+
+    def _met(self, roots: Sequence[torch.Tensor], known: set[int]) -> list[Leaf]:
+        """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own."""
+        known = known | {id(leaf.tensor) for leaf in self._leaves}
+        return [Leaf(None, leaf, leaf) for leaf in leaves_of(roots) if id(leaf) not in known]
 
     def _seeded(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor]

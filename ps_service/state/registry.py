@@ -83,6 +83,12 @@ class Registry:
                 self._names[made.name] = made
         return made
 
+    def revive(self, held: HostedObject) -> None:
+        """An anonymous object that somebody here refers to is on the shelf again, if nobody else held it any more."""
+        with self._lock:
+            if not held.name:
+                self._objects.setdefault(held.ref.object_id, held)
+
     def bind(self, dependent: HostedObject, to: Iterable[HostedObject]) -> None:
         """An object is to be removed with any of those it makes no sense without."""
         with self._lock:
@@ -123,6 +129,7 @@ class Registry:
     def grant(self, trainer: bytes, held: HostedObject) -> None:
         """A trainer receives one more handle."""
         with self._lock:
+            self.revive(held)
             held.references += 1
             self._holders.setdefault(trainer, Counter())[held.ref.object_id] += 1
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ps_service import async_execution, by_value, hosted, remote
+from ps_wire.errors import ContextEndedError
 from ps_wire.scopes import current_scope
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
@@ -478,3 +479,96 @@ def async_let_go(name: str, value: int) -> None:
 @remote
 def forward_module(module: RemoteModule, x: torch.Tensor) -> torch.Tensor:
     return module.forward(x)
+
+
+@remote
+def gradients_of_hosted(context_id: int) -> list[torch.Tensor]:
+    return list(autograd.get_gradients(context_id).values())
+
+
+LEAF = torch.ones(3, 3, requires_grad=True)
+
+
+@remote
+def leaf_of_this_process() -> torch.Tensor:
+    return LEAF
+
+
+@remote
+def gradient_of_leaf(context_id: int) -> torch.Tensor:
+    return autograd.get_gradients(context_id)[LEAF]
+
+
+@remote
+def knows_context(context_id: int) -> bool:
+    try:
+        autograd.get_gradients(context_id)
+    except (RuntimeError, ContextEndedError):
+        return False
+    return True
+
+
+@remote
+def complex_args(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(tensors)
+
+
+@remote
+def ps_trainer(x: rpc.RRef, owner: str) -> torch.Tensor:
+    """A trainer's whole pass, run by a call of somebody else: gives the gradient of the value it was shown."""
+    with autograd.context() as context_id:
+        y = rpc.rpc_sync(owner, my_add, args=(x.to_here().requires_grad_(), 1.0))
+        autograd.backward(context_id, [y.sum()])
+        (gradient,) = autograd.get_gradients(context_id).values()
+        return gradient
+
+
+@hosted
+class Plain:
+    """An object that is no module, with a parameter of its own."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.w = nn.Parameter(torch.rand(3, 3, generator=torch.Generator().manual_seed(seed)))
+
+    @remote
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(self.w, x)
+
+    @remote
+    def parameter(self) -> rpc.RRef:
+        return rpc.RRef(self.w)
+
+    @remote
+    def weight(self) -> torch.Tensor:
+        return self.w.detach()
+
+
+@remote
+def add_values(x: rpc.RRef, y: rpc.RRef) -> Any:
+    return x.local_value() + y.local_value()
+
+
+@hosted
+class FailingOptimizer(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    def step(self, closure: Any = None) -> None:
+        raise ValueError("a step that fails")
+
+
+@hosted
+class FailingAtOnce(torch.optim.Optimizer):
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+        raise ValueError("an optimizer that cannot be made")
+
+
+@remote
+def barrier_of(names: list[str], timeout: float = 20.0) -> None:
+    rpc.barrier(names, timeout)
+
+
+@remote
+def gather_of(value: Any, names: list[str]) -> dict[str, Any]:
+    return rpc.all_gather(value, names, 20.0)

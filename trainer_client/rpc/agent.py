@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ps_service.engine import calling
 from ps_service.server import Server
@@ -35,6 +37,9 @@ _log = logging.getLogger("trainer_client.rpc")
 
 T = TypeVar("T")
 
+_LAST_ONE_SECONDS: Final = 0.5
+"""How long who keeps the directory waits, at least, for others that are leaving too: they may still need an answer."""
+
 
 class Agent:
     """An owner and a client in one process, on one event loop.
@@ -53,6 +58,7 @@ class Agent:
         timeout: Seconds a call may take by default; None for as long as it takes.
         member: How the directory knows it.
         group: The members that began together, if they did.
+        meetings: How often it has come to meet some members: every time it is at another place.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -66,6 +72,8 @@ class Agent:
         self.keeps_directory = True
         self._address = address or server.address
         self._outstanding: weakref.WeakSet[Pending[Any]] = weakref.WeakSet()
+        self.meetings: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
 
@@ -91,7 +99,12 @@ class Agent:
         )
 
     async def leave(self, drain_seconds: float) -> None:
-        """Says goodbye to everybody, lets what runs here end, and stops."""
+        """Says goodbye to everybody, lets what runs here end, and stops; who keeps the directory goes last."""
+        if self.keeps_directory:
+            wait = self.engine.directory.left_by_others(self.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
+                    await asyncio.wrap_future(wait.future)
         await self.client.close()
         await self.server.drain(drain_seconds)
 
@@ -157,7 +170,8 @@ class Agent:
 
     def outstanding(self, pending: Pending[T]) -> Pending[T]:
         """The same; leaving the group waits for it."""
-        self._outstanding.add(pending)
+        with self._lock:
+            self._outstanding.add(pending)
         return pending
 
     def future(self, pending: Pending[Any]) -> Future[Any]:
@@ -173,7 +187,9 @@ class Agent:
         Raises:
             DeadlineExceededError: They did not come in time.
         """
-        for pending in list(self._outstanding):
+        with self._lock:
+            outstanding = list(self._outstanding)
+        for pending in outstanding:
             if not pending.done():
                 try:
                     pending.wait(deadline())
@@ -191,14 +207,14 @@ class Agent:
                 work()
             return _nothing
 
-        self.loop.call_soon_threadsafe(self.engine.compute.submit, run)
+        if self.engine.draining or self.loop.is_closed():
+            work()  # nobody else will
+        else:
+            self.loop.call_soon_threadsafe(self.engine.compute.submit, run)
 
     def publish(self, rref: HostedRRef) -> Handle:
         """A handle of a value of this process, which others can be given."""
-        hosted = rref.hosted
-        if hosted is None:
-            hosted = calling.host(self.engine, rref.local_value())
-            rref.adopt(hosted)
+        hosted = calling.hosted(self.engine, rref)
         session = self.session_here
         attach = AttachRequest(handle=hosted.ref.to_message())
         handle = submit(

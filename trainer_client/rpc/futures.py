@@ -90,7 +90,8 @@ class Future(Generic[T]):
         if self.done():
             run()
         else:
-            self._pending.on_done(lambda: agent().run_later(run))
+            here = agent()
+            self._pending.on_done(lambda: here.run_later(run))
 
     def set_result(self, result: T) -> None:
         """Gives a future that was made here its result.

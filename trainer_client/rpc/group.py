@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +43,18 @@ class Group:
         Raises:
             DeadlineExceededError: Somebody did not come in time; it says who.
         """
-        place = f"{what} {_count(self._agent, what, self.names)} of {' '.join(self.names)}"
+        key = (what, self.names)
+        with _lock:
+            self._agent.meetings[key] += 1
+            place = f"{what} {self._agent.meetings[key]} of {' '.join(self.names)}"
         payload = PayloadWriter()
         request = MeetRequest(place=place, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
         Encoder(payload).encode_into(request.value, value)
 
         def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
             if reply.meet.missing:
+                with _lock:
+                    self._agent.meetings[key] -= 1  # next time they meet at the same place
                 raise DeadlineExceededError(
                     f"{what}: {', '.join(reply.meet.missing)} did not come within {seconds:g} s"
                 )
@@ -59,16 +63,7 @@ class Group:
         return submit(self._agent.directory, Request(meet=request), payload, finish, None).wait()
 
 
-_counts: Counter[tuple[int, str, tuple[str, ...]]] = Counter()
 _lock = threading.Lock()
-
-
-def _count(agent: Agent, what: str, names: tuple[str, ...]) -> int:
-    """How often this process has come to such a place: every time it is another."""
-    with _lock:
-        key = (id(agent), what, names)
-        _counts[key] += 1
-        return _counts[key]
 
 
 def gathered(agent: Agent, size: int, seconds: float) -> Group:

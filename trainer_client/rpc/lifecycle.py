@@ -135,7 +135,7 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             if meeting is not None:
                 meeting.meet("shutdown for good", deadline.left())
     finally:
-        _stop(leaving, min(deadline.left(), 5.0) if graceful else 0.0)
+        _stop(leaving, min(deadline.left(), 5.0) if graceful and leaving.group is not None else 0.0)
 
 
 def _check(name: str, rank: int, world_size: int | None) -> None:

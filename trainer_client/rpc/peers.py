@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ps_service.engine.peers import Foreign
 from ps_service.state.cells import WouldWait
 from ps_service.state.rrefs import RRef as HostedRRef
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.operations_pb2 import LookupRequest, Member
-from trainer_client.context import current_context
 from trainer_client.pending import Pending
 from trainer_client.rpc.passage import Delegated, Passage
 from trainer_client.rpc.rref import RRef
@@ -35,14 +36,17 @@ class GroupPeers:
     def local(self, rref: HostedRRef) -> RRef:
         return RRef.of_hosted(rref)
 
-    def foreign(self, ref: Ref) -> RRef:
+    def foreign(self, ref: Ref, history: ContextId | None) -> RRef:
         self._check_thread()
         held = Pending.run(self._agent.loop, self._agent.client.others.take_hold([ref])).wait()
-        rref = RRef.of_handle(self._agent.client.others.held(ref))
+        handle = self._agent.client.others.held(ref)
         del held
-        return rref
+        if history is not None:
+            # Whoever passed it here lets gradients go on from its owner when all its uses have had theirs.
+            handle.mark(history, torch.empty(0, requires_grad=True))
+        return RRef.of_handle(handle)
 
-    def departing(self, value: Any) -> HostedRRef | Foreign | None:
+    def departing(self, value: Any, context: ContextId | None) -> HostedRRef | Foreign | None:
         if isinstance(value, HostedRRef):
             return value
         if not isinstance(value, RRef):
@@ -52,8 +56,7 @@ class GroupPeers:
         handle = value.handle()
         if handle.owner == self._agent.name:
             return HostedRRef.to(self._agent.engine.registry.find(handle.ref), handle.ref.parameter)
-        context = current_context()
-        return Foreign(handle.ref, handle, handle.token(context.id) if context is not None else None)
+        return Foreign(handle.ref, handle, handle.token(context) if context is not None else None)
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
         self._check_thread()

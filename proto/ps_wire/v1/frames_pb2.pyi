@@ -10,20 +10,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "lane_token")
+    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "lane_token", "owner")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     LANE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     trainer: bytes
     incarnation: str
     unanswered: _containers.RepeatedScalarFieldContainer[int]
     host: str
     lane_token: bytes
-    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., lane_token: _Optional[bytes] = ...) -> None: ...
+    owner: str
+    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., lane_token: _Optional[bytes] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class LaneOffer(_message.Message):
     __slots__ = ("socket", "token", "max_segment_bytes")
@@ -110,8 +112,9 @@ class Request(_message.Message):
     def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetRequest, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("borrowed", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
+    __slots__ = ("borrowed", "granted", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
     BORROWED_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +139,7 @@ class Reply(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
     borrowed: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    granted: _containers.RepeatedScalarFieldContainer[str]
     error: _errors_pb2.Error
     create: _operations_pb2.CreateReply
     attach: _operations_pb2.AttachReply
@@ -159,7 +163,7 @@ class Reply(_message.Message):
     lookup: _operations_pb2.LookupReply
     members: _operations_pb2.MembersReply
     meet: _operations_pb2.MeetReply
-    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., granted: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetReply, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("offset",)

@@ -1,0 +1,259 @@
+"""Programs of groups, each of whose members is a process of its own.
+
+python -m tests.rpc.groups PROGRAM WORLD_SIZE [ARGUMENT...]
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ps_wire.errors import DeadlineExceededError
+from tests.rpc import situations as s
+from trainer_client import rpc
+from trainer_client.rpc.current import agent
+
+
+def join(rank: int, size: int, **options: Any) -> None:
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, allow=[s], timeout=20.0, **options)
+
+
+def tell(rank: int, *what: Any) -> None:
+    os.write(1, (" ".join(map(str, (rank, *what))) + "\n").encode())
+
+
+def alone(rank: int, size: int) -> None:
+    ring(rank, size)
+
+
+def alone_sparse(rank: int, size: int) -> None:
+    ring(rank, size, torch.ones(2).to_sparse())
+
+
+def ring_sparse(rank: int, size: int) -> None:
+    ring(rank, size, torch.ones(2).to_sparse())
+
+
+def ring(rank: int, size: int, x: torch.Tensor | None = None) -> None:
+    """Everybody calls the next, and leaves."""
+    join(rank, size)
+    x = torch.ones(2) if x is None else x
+    result = rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(x, x))
+    rpc.shutdown(timeout=20)
+    tell(rank, size, result.to_dense().tolist())
+
+
+def uneven(rank: int, size: int) -> None:
+    """One has work for the others when these want to go."""
+    join(rank, size)
+    if rank == 0:
+        for n in range(20):
+            rpc.rpc_async(f"worker{n % size}", s.nested_async, args=(f"worker{(n + 1) % size}", 5))
+    rpc.shutdown(timeout=20)
+    tell(rank, "done")
+
+
+def after_shutdown(rank: int, size: int) -> None:
+    join(rank, size)
+    rpc.shutdown(timeout=20)
+    try:
+        rpc.rpc_sync("worker0", torch.add, args=(1, 1))
+    except RuntimeError as error:
+        tell(rank, "in no group" if "in no group" in str(error) else error)
+
+
+def rref_after_shutdown(rank: int, size: int) -> None:
+    join(rank, size)
+    rref = rpc.remote(f"worker{(rank + 1) % size}", torch.add, args=(torch.ones(2), 1))
+    rref.to_here()
+    rpc.shutdown(timeout=20)
+    try:
+        rref.to_here()
+    except RuntimeError as error:
+        tell(rank, "in no group" if "in no group" in str(error) else error)
+
+
+def local_shutdown(rank: int, size: int) -> None:
+    join(rank, size)
+    rpc.shutdown(graceful=False)
+    tell(rank, "left")
+
+
+def local_shutdown_with_rpc(rank: int, size: int) -> None:
+    join(rank, size)
+    rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(torch.ones(2), 1))
+    rpc.barrier(timeout=20)
+    rpc.barrier([f"worker{rank}"])
+    rpc.shutdown(graceful=False)
+    tell(rank, "left")
+
+
+def shutdown_timeout(rank: int, size: int) -> None:
+    """One waits for the other, who goes without a word."""
+    join(rank, size)
+    if rank == 1:
+        wait_for_news(0)
+        rpc.shutdown(graceful=False)
+        tell(rank, "left")
+        return
+    try:
+        rpc.shutdown(timeout=0.3)
+    except DeadlineExceededError as error:
+        tell(rank, str(error).partition(" within")[0])
+        news(0)
+
+
+def duplicate(rank: int, size: int) -> None:
+    """Two want the same name."""
+    if rank == 0:
+        join(0, 1)
+        open_door(rank)
+        wait_for_news(1)
+        rpc.shutdown(graceful=False)
+        tell(rank, "alone")
+        return
+    try:
+        rpc.init_rpc("worker0", directory=door())
+    except RuntimeError as error:
+        tell(rank, "another name is needed" if "choose another name" in str(error) else error)
+    news(1)
+
+
+def open_group(rank: int, size: int) -> None:
+    """Members come and go as they like."""
+    if rank == 0:
+        rpc.init_rpc("keeper", allow=[s])
+        open_door(rank)
+        for n in range(1, size):
+            wait_for_news(n)
+        tell(rank, len(agent().client.status().wait().members), "members")
+        news(0)
+        rpc.shutdown(group=["keeper", *(f"late{n}" for n in range(1, size))], timeout=20)
+        return
+    rpc.init_rpc(f"late{rank}", directory=door(), allow=[s])
+    tell(rank, rpc.rpc_sync("keeper", s.my_add, args=(2, 3)))
+    news(rank)
+    wait_for_news(0)
+    rpc.shutdown(group=["keeper", *(f"late{n}" for n in range(1, size))], timeout=20)
+
+
+def late(rank: int, size: int) -> None:
+    """One is there before the other; each calls the other."""
+    if rank == 0:
+        rpc.init_rpc("early", allow=[s])
+        open_door(rank)
+        wait_for_news(1)
+        tell(rank, "early called late:", rpc.rpc_sync("late", s.my_add, args=(1, 2)))
+    else:
+        rpc.init_rpc("late", directory=door(), allow=[s])
+        news(1)
+        tell(rank, "late called early:", rpc.rpc_sync("early", s.my_add, args=(1, 2)))
+    rpc.shutdown(group=["early", "late"], timeout=20)
+
+
+def without_rank(rank: int, size: int) -> None:
+    names = [f"m{n}" for n in range(size)]
+    if rank == 0:
+        rpc.init_rpc("m0")
+        open_door(rank)
+    else:
+        rpc.init_rpc(f"m{rank}", directory=door())
+    ids = rpc.all_gather(rpc.get_worker_info().id, names, timeout=20)
+    if rank == 0:
+        tell(rank, "ids", sorted(ids.values()))
+    rpc.shutdown(group=names, timeout=20)
+
+
+def threads(rank: int, size: int) -> None:
+    join(rank, size, rpc_backend_options=rpc.TensorPipeRpcBackendOptions(num_worker_threads=3))
+    tell(rank, agent().engine.compute.threads)
+    rpc.shutdown()
+
+
+def timeout(rank: int, size: int) -> None:
+    options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=12.5)
+    rpc.init_rpc("worker0", rank=rank, world_size=size, rpc_backend_options=options)
+    tell(rank, rpc.get_rpc_timeout())
+    rpc.shutdown()
+
+
+def process_group(rank: int, size: int, when: str) -> None:
+    """The group beside a process group of torch's."""
+
+    def begin() -> None:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{os.environ['GROUP_FILES']}/pg", rank=rank, world_size=size
+        )
+
+    if when == "first":
+        begin()
+    join(rank, size)
+    if when == "second":
+        begin()
+    x = torch.ones(())
+    dist.all_reduce(x)
+    tell(rank, x.item(), rpc.rpc_sync(f"worker{1 - rank}", s.my_add, args=(1, 2)))
+    rpc.shutdown(timeout=20)
+    dist.destroy_process_group()
+
+
+# Between the processes, before they are a group: files
+
+
+def news(rank: int) -> None:
+    """Tells whoever waits for it that this process has come so far."""
+    with open(f"{os.environ['GROUP_FILES']}/{rank}", "w"):
+        pass
+
+
+def wait_for_news(rank: int) -> None:
+    while not os.path.exists(f"{os.environ['GROUP_FILES']}/{rank}"):
+        os.sched_yield()
+
+
+def open_door(rank: int) -> None:
+    path = f"{os.environ['GROUP_FILES']}/door"
+    with open(f"{path}.new", "w") as file:
+        file.write(agent().server.address)
+    os.rename(f"{path}.new", path)
+
+
+def door() -> str:
+    path = f"{os.environ['GROUP_FILES']}/door"
+    while not os.path.exists(path):
+        os.sched_yield()
+    with open(path) as file:
+        return file.read()
+
+
+def main(program: str, size: int, *arguments: str) -> int:
+    """Starts the members, and gives the worst of their exit codes."""
+    run: Callable[..., None] = globals()[program]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
+    with tempfile.TemporaryDirectory() as files:
+        os.environ["GROUP_FILES"] = files
+        context = mp.get_context("spawn")
+        members = [context.Process(target=run, args=(rank, size, *arguments)) for rank in range(size)]
+        for member in members:
+            member.start()
+        for member in members:
+            member.join(45)
+        codes = [member.exitcode for member in members]
+        for member in members:
+            if member.is_alive():
+                member.kill()
+        return max((1 if code is None else abs(code) for code in codes), default=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))

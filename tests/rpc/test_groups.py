@@ -1,0 +1,208 @@
+"""Groups: who is there, who waits for whom, who may leave; under the names of torch's own suite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
+from tests.conftest import ROOT
+from tests.rpc import situations as s
+from trainer_client import rpc
+from trainer_client.rpc.current import agent
+
+
+def test_worker_id() -> None:
+    assert rpc.get_worker_info() == rpc.get_worker_info("worker0") == rpc.WorkerInfo("worker0", 0)
+    assert {rpc.get_worker_info(f"worker{n}").id for n in range(4)} == {0, 1, 2, 3}
+    with pytest.raises(RuntimeError, match=r"unknown member 'worker17'.*there is worker0"):
+        rpc.get_worker_info("worker17")
+
+
+def test_get_worker_infos() -> None:
+    members = agent().client.status("worker0").wait().members
+    assert {member.name for member in members} == {f"worker{n}" for n in range(4)}
+    assert all(rpc.rpc_sync(member.name, s.whoami) == member.id for member in members)
+
+
+def test_worker_info_pickle() -> None:
+    info = rpc.get_worker_info("worker2")
+    assert rpc.rpc_sync("worker1", s.Pair, args=(info, 1)).left == info
+
+
+def test_init_rpc_twice() -> None:
+    with pytest.raises(RuntimeError, match="in a group already, as 'worker0'"):
+        rpc.init_rpc("another")
+
+
+def test_reinit() -> None:
+    test_init_rpc_twice()
+
+
+def test_invalid_names() -> None:
+    for name in ("abc*", " ", "", "a b", "x" * 129):
+        with pytest.raises(ValueError, match="a member's name"):
+            rpc.init_rpc(name)
+    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
+        rpc.init_rpc("x", rank=3, world_size=3)
+
+
+def test_rpc_barrier_subset() -> None:
+    futures = [rpc.rpc_async(f"worker{n}", s.barrier_of, args=(["worker1", "worker2"],)) for n in (1, 2)]
+    assert rpc.wait_all(futures, timeout=20) == [None, None]
+
+
+def test_rpc_barrier_partial_subset() -> None:
+    with pytest.raises(DeadlineExceededError, match=r"barrier: worker2 did not come within 0\.1 s"):
+        rpc.rpc_sync("worker1", s.barrier_of, args=(["worker1", "worker2"], 0.1))
+    with pytest.raises(DeadlineExceededError, match=r"barrier: worker1 did not come"):
+        rpc.rpc_sync("worker2", s.barrier_of, args=(["worker1", "worker2"], 0.1))
+    # Nobody is out of step because of that.
+    test_rpc_barrier_subset()
+
+
+def test_rpc_barrier_all() -> None:
+    names = [f"worker{n}" for n in range(4)]
+    futures = [rpc.rpc_async(name, s.barrier_of, args=(names,)) for name in names[1:]]
+    rpc.barrier(names, timeout=20)
+    rpc.wait_all(futures, timeout=20)
+    with pytest.raises(InvalidArgumentError, match="'worker0' does not belong to the group of worker1"):
+        rpc.barrier(["worker1"])
+    with pytest.raises(ValueError, match="the group is open"):
+        rpc.barrier()
+
+
+def test_rpc_barrier_multithreaded() -> None:
+    names = ["worker0", "worker3"]
+    for _ in range(3):
+        other = rpc.rpc_async("worker3", s.barrier_of, args=(names,))
+        thread = threading.Thread(target=rpc.barrier, args=(names, 20.0))
+        thread.start()
+        thread.join(20)
+        other.wait(20)
+        assert not thread.is_alive()
+
+
+def test_all_gather() -> None:
+    names = [f"worker{n}" for n in range(4)]
+    futures = [rpc.rpc_async(name, s.gather_of, args=(name.upper(), names)) for name in names[1:]]
+    found = rpc.all_gather("WORKER0", names, timeout=20)
+    assert found == {name: name.upper() for name in names}
+    assert rpc.wait_all(futures) == [found] * 3
+
+
+def test_all_gather_timeout() -> None:
+    with pytest.raises(DeadlineExceededError, match=r"all_gather: worker1, worker2 did not come within 0\.1 s"):
+        rpc.all_gather(1, ["worker0", "worker1", "worker2"], timeout=0.1)
+
+
+def test_tensorpipe_options_throw_on_timedelta_timeout() -> None:
+    from datetime import timedelta
+
+    with pytest.raises(TypeError, match="number of seconds, not a timedelta"):
+        rpc.TensorPipeRpcBackendOptions(rpc_timeout=timedelta(seconds=3))  # type: ignore[arg-type]
+
+
+def test_mismatched_type_for_options() -> None:
+    with pytest.raises(TypeError, match="rpc_backend_options are RpcBackendOptions, not a str"):
+        rpc.init_rpc("x", rpc_backend_options="options")  # type: ignore[arg-type]
+
+
+def test_device_maps_in_options() -> None:
+    with pytest.raises(InvalidArgumentError, match="device_maps are not supported"):
+        rpc.TensorPipeRpcBackendOptions(device_maps={"worker1": {0: 1}})
+
+
+# In processes of their own
+
+
+def run(program: str, world_size: int = 1, *arguments: str) -> list[str]:
+    """Runs a program of `tests.rpc.groups` in as many processes; gives what each printed."""
+    command = [sys.executable, "-m", "tests.rpc.groups", program, str(world_size), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+def test_world_size_one() -> None:
+    assert run("alone") == ["0 1 [2.0, 2.0]"]
+
+
+def test_world_size_one_sparse() -> None:
+    assert torch.tensor([2.0, 2.0]).to_sparse().to_dense().tolist() == [2.0, 2.0]
+    assert run("alone_sparse") == ["0 1 [2.0, 2.0]"]
+
+
+def test_wait_all_workers_dense() -> None:
+    assert run("ring", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3)]
+
+
+def test_wait_all_workers_sparse() -> None:
+    assert run("ring_sparse", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3)]
+
+
+def test_graceful_shutdown_with_uneven_workload() -> None:
+    assert run("uneven", 3) == ["0 done", "1 done", "2 done"]
+
+
+def test_shutdown_followed_by_rpc() -> None:
+    assert run("after_shutdown", 2) == ["0 in no group", "1 in no group"]
+
+
+def test_use_rref_after_shutdown() -> None:
+    assert run("rref_after_shutdown", 2) == ["0 in no group", "1 in no group"]
+
+
+def test_local_shutdown() -> None:
+    assert run("local_shutdown", 2) == ["0 left", "1 left"]
+
+
+def test_local_shutdown_with_rpc() -> None:
+    assert run("local_shutdown_with_rpc", 2) == ["0 left", "1 left"]
+
+
+def test_wait_all_workers_timeout() -> None:
+    assert run("shutdown_timeout", 2) == ["0 shutdown: worker1 did not come", "1 left"]
+
+
+def test_duplicate_name() -> None:
+    assert run("duplicate", 2) == ["0 alone", "1 another name is needed"]
+
+
+def test_dynamic_rpc_init_rpc() -> None:
+    assert run("open_group", 3) == ["0 3 members", "1 5", "2 5"]
+
+
+def test_dynamic_rpc_new_rank_can_communicated_with_existing_rank() -> None:
+    assert run("late", 2) == ["0 early called late: 3", "1 late called early: 3"]
+
+
+def test_dynamic_rpc_existing_rank_can_communicate_with_new_rank() -> None:
+    assert run("late", 2)[0] == "0 early called late: 3"
+
+
+def test_dynamic_rpc_init_rpc_without_rank() -> None:
+    assert run("without_rank", 3) == ["0 ids [0, 1, 2]"]
+
+
+def test_set_and_get_num_worker_threads() -> None:
+    assert run("threads") == ["0 3"]
+
+
+def test_tensorpipe_set_default_timeout() -> None:
+    assert run("timeout") == ["0 12.5"]
+
+
+def test_init_pg_then_rpc() -> None:
+    assert run("process_group", 2, "first") == ["0 2.0 3", "1 2.0 3"]
+
+
+def test_init_rpc_then_pg() -> None:
+    assert run("process_group", 2, "second") == ["0 2.0 3", "1 2.0 3"]

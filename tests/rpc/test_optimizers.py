@@ -1,0 +1,102 @@
+"""Distributed optimizers, under the names that torch's own suite gives these situations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import optim
+
+from ps_wire.errors import InvalidArgumentError, NotAllowedError, RemoteError
+from tests.rpc import situations as s
+from trainer_client import autograd, rpc
+from trainer_client.optim import DistributedOptimizer
+
+SEEDS = (1, 2)
+
+
+def modules() -> list[rpc.RRef]:
+    return [rpc.remote(f"worker{seed}", s.Plain, args=(seed,)) for seed in SEEDS]
+
+
+def parameters(rrefs: list[rpc.RRef]) -> list[rpc.RRef]:
+    return [rref.rpc_sync().parameter() for rref in rrefs]
+
+
+class Unknown(optim.SGD):
+    """Not on the list of the members."""
+
+
+def test_dist_optim_exception() -> None:
+    both = modules()
+    optimizer = DistributedOptimizer(s.FailingOptimizer, parameters(both))
+    with autograd.context() as context_id:
+        loss = sum(rref.rpc_sync().forward(torch.rand(3, 3)).sum() for rref in both)
+        assert isinstance(loss, torch.Tensor)
+        autograd.backward(context_id, [loss])
+        with pytest.raises(RemoteError, match="a step that fails"):
+            optimizer.step(context_id)
+
+
+def test_dist_optim_exception_on_constructor() -> None:
+    with pytest.raises(InvalidArgumentError, match="an optimizer that cannot be made"):
+        DistributedOptimizer(s.FailingAtOnce, parameters(modules()))
+    with pytest.raises(NotAllowedError):
+        DistributedOptimizer(Unknown, parameters(modules()), lr=0.1)
+    with pytest.raises(InvalidArgumentError):
+        DistributedOptimizer(optim.SGD, parameters(modules()), lr=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "args", "kwargs"),
+    [
+        (optim.Adagrad, (), {"lr": 0.05}),
+        (optim.Adam, (), {"lr": 1e-2, "amsgrad": True}),
+        (optim.AdamW, (0.05,), {"betas": (0.9, 0.98)}),
+        (optim.SGD, (0.05,), {}),
+        (optim.SGD, (1e-2, 0.9), {"weight_decay": 0.01, "nesterov": True}),
+        (optim.RMSprop, (), {"lr": 0.05}),
+        (optim.Adadelta, (), {"rho": 0.95}),
+        (optim.Adamax, (), {"lr": 0.05}),
+        (optim.Rprop, (), {"lr": 0.05}),
+    ],
+)
+def test_dist_optim(cls: type[optim.Optimizer], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    here = [s.Plain(seed) for seed in SEEDS]
+    both = modules()
+    reference = cls([plain.w for plain in here], *args, **kwargs)
+    optimizer = DistributedOptimizer(cls, parameters(both), *args, **kwargs)
+    x = torch.rand(3, 3)
+    for _ in range(3):
+        reference.zero_grad()
+        here[1].forward(here[0].forward(x)).sum().backward()
+        reference.step()
+        with autograd.context() as context_id:
+            loss = both[1].rpc_sync().forward(both[0].rpc_sync().forward(x)).sum()
+            autograd.backward(context_id, [loss])
+            optimizer.step(context_id)
+    for rref, plain in zip(both, here, strict=True):
+        torch.testing.assert_close(rref.rpc_sync().weight(), plain.weight())
+
+
+def test_dist_optim_none_grads() -> None:
+    both = modules()
+    optimizer = DistributedOptimizer(optim.SGD, parameters(both), lr=0.1)
+    before = both[1].rpc_sync().weight()
+    with autograd.context() as context_id:
+        autograd.backward(context_id, [both[0].rpc_sync().forward(torch.ones(3, 3)).sum()])
+        optimizer.step(context_id)
+    assert torch.equal(both[1].rpc_sync().weight(), before)
+    assert not torch.equal(both[0].rpc_sync().weight(), s.Plain(SEEDS[0]).weight())
+
+
+def test_local_and_remote_parameters_together() -> None:
+    mine = torch.nn.Parameter(torch.ones(3, 3))
+    (remote, _), local = modules(), s.Plain(SEEDS[0])
+    optimizer = DistributedOptimizer(optim.SGD, [*parameters([remote]), rpc.RRef(mine)], lr=0.5)
+    with autograd.context() as context_id:
+        autograd.backward(context_id, [(remote.rpc_sync().forward(torch.eye(3)) * mine).sum()])
+        optimizer.step(context_id)
+    torch.testing.assert_close(mine.detach(), 1 - 0.5 * local.weight())
+    torch.testing.assert_close(remote.rpc_sync().weight(), local.weight() - 0.5)
