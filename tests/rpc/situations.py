@@ -11,6 +11,7 @@ from torch import nn
 
 from ps_service import async_execution, by_value, hosted, remote
 from ps_wire.errors import ContextEndedError
+from ps_wire.refs import Ref
 from ps_wire.scopes import current_scope
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
@@ -148,6 +149,7 @@ def for_ever() -> None:
 
 @remote
 def wait_for(event: str, seconds: float = 60.0) -> bool:
+    EVENTS.setdefault(f"{event} begun", threading.Event()).set()
     return EVENTS.setdefault(event, threading.Event()).wait(seconds)
 
 
@@ -181,6 +183,11 @@ def seconds_of_a_nested_call() -> float:
 @remote
 def let_go(event: str) -> None:
     EVENTS.setdefault(event, threading.Event()).set()
+
+
+@remote
+def begun(event: str) -> bool:
+    return EVENTS.setdefault(f"{event} begun", threading.Event()).wait(20)
 
 
 EVENTS: dict[str, threading.Event] = {}
@@ -572,3 +579,55 @@ def barrier_of(names: list[str], timeout: float = 20.0) -> None:
 @remote
 def gather_of(value: Any, names: list[str]) -> dict[str, Any]:
     return rpc.all_gather(value, names, 20.0)
+
+
+@remote
+def keep_rref(name: str, value: Any) -> None:
+    KEPT[name] = rpc.RRef(value)
+
+
+@remote
+def kept_rref(name: str) -> rpc.RRef:
+    return KEPT[name]
+
+
+@remote
+def remote_and_keep(to: str, name: str) -> rpc.RRef:
+    KEPT[name] = rpc.remote(to, Keeper, args=(5,))
+    return KEPT[name]
+
+
+@remote
+def is_there(reference: str) -> bool:
+    from trainer_client.rpc.current import agent
+
+    return Ref.parse(reference).object_id in {each.ref.object_id for each in agent().engine.registry.objects()}
+
+
+@remote
+def first_of_pair(to: str, third: str) -> Any:
+    """Asks for an answer that hands out a reference of a third member."""
+    return rpc.rpc_sync(to, remote_rref, args=(third, 1, 2)).to_here()
+
+
+@remote
+@async_execution
+def borrows_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
+    here = rpc.get_worker_info().name
+    return rpc.rpc_async(here, my_add, args=(x, 0.0)).then(lambda done: module.local_value()(done.wait()))
+
+
+@remote
+@async_execution
+def calls_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
+    here = rpc.get_worker_info().name
+    return rpc.rpc_async(here, my_add, args=(x, 0.0)).then(lambda done: module.rpc_sync().forward(done.wait()))
+
+
+@hosted
+class Late(nn.Module):
+    @async_execution
+    def forward(self, x: torch.Tensor) -> rpc.Future[torch.Tensor]:
+        done: rpc.Future[torch.Tensor] = rpc.Future()
+        done.set_result(x)
+        return done

@@ -27,6 +27,7 @@ def add_remotely(to: str = TO, x: Any = None, y: Any = 1) -> rpc.RRef:
 
 
 def references(worker: str) -> int:
+    agent().session(worker)  # opened now, if this test is the first
     return int(agent().client.status(worker).wait().references)
 
 

@@ -47,6 +47,7 @@ def init_rpc(
     device: str = "cpu",
     timeout: float = UNSET,
     join_timeout: float = 60.0,
+    lease_seconds: float = 30.0,
     lane: bool = True,
     insecure: bool = False,
 ) -> None:
@@ -70,6 +71,7 @@ def init_rpc(
         device: Where modules and arguments live here.
         timeout: Seconds a call may take by default; 0 for as long as it takes.
         join_timeout: Seconds to wait for the directory, and for the others.
+        lease_seconds: How long what another member holds here outlives its connection.
         lane: Whether to use shared memory with members on the same host.
         insecure: Listen beyond loopback although traffic is not encrypted.
 
@@ -96,7 +98,7 @@ def init_rpc(
             name,
             _allowed(allow),
             device=torch.device(device),
-            limits=Limits(max_segment_bytes=MAX_SEGMENT_BYTES if lane else 0),
+            limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if lane else 0),
             threads=options.num_worker_threads,
         )
         made = _start(engine, listen or "127.0.0.1:0", advertise, insecure, settings, directory, rank)

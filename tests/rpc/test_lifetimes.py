@@ -1,0 +1,176 @@
+"""Who holds what, when messages cross, when nobody looks, and when somebody is gone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from ps_wire.errors import CancelledCallError, DeadlineExceededError, InvalidArgumentError, NotAllowedError, PsError
+from tests.conftest import ROOT
+from tests.rpc import situations as s
+from tests.rpc.test_rrefs import freed, references, settled
+from trainer_client import autograd, rpc
+from trainer_client.nn import RemoteModule
+from trainer_client.rpc.current import agent
+
+
+def eventually(so: Callable[[], bool]) -> bool:
+    """Looks again and again, for some seconds."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if so():
+            return True
+    return False
+
+
+def test_what_nobody_looks_at_is_given_back() -> None:
+    gc.collect()
+    before = references("worker1")
+    for _ in range(20):
+        rpc.remote("worker1", s.Keeper)
+    rpc.rpc_async("worker1", s.make_rref, args=(1,))
+    rpc.rpc_sync("worker1", s.nothing)
+    settled("worker1", before)
+
+
+def test_what_was_given_up_is_given_back() -> None:
+    before = references("worker1")
+    with pytest.raises(DeadlineExceededError):
+        rpc.remote("worker1", s.wait_for, args=("given up",), timeout=0.05).to_here()
+    rpc.rpc_sync("worker1", s.let_go, args=("given up",))
+    settled("worker1", before)
+
+
+def test_a_value_that_its_owner_keeps_can_be_given_out_again() -> None:
+    rpc.rpc_sync("worker1", s.keep_rref, args=("again", [7]))
+    for _ in range(3):
+        rref = rpc.rpc_sync("worker1", s.kept_rref, args=("again",))
+        reference = rref.handle().ref
+        assert rref.to_here() == [7]
+        del rref
+        assert freed(reference)
+
+
+def test_one_that_is_made_here_can_be_given_out_again() -> None:
+    mine = rpc.RRef([3])
+    for worker in ("worker1", "worker2", "worker1"):
+        assert rpc.rpc_sync(worker, s.to_here_of, args=(mine,)) == [3]
+        settled("worker0", references("worker0"))
+
+
+def test_both_ends_may_let_go_in_any_order() -> None:
+    """A value of worker2 that worker1 made and worker0 was given: whoever lets go last frees it."""
+    for first, second in (("worker0", "worker1"), ("worker1", "worker0")):
+        rref = rpc.rpc_sync("worker1", s.remote_and_keep, args=("worker2", "both ends"))
+        reference = rref.handle().ref
+        for who in (first, second):
+            assert rpc.rpc_sync("worker2", s.is_there, args=(str(reference),))
+            if who == "worker0":
+                del rref
+                gc.collect()
+            else:
+                rpc.rpc_sync("worker1", s.drop, args=("both ends",))
+        assert freed(reference)
+
+
+def test_a_session_does_not_stay_in_the_call_that_opened_it() -> None:
+    # The first call from worker3 to worker2 is made by a call that is given up.
+    with pytest.raises(DeadlineExceededError):
+        rpc.rpc_sync("worker3", s.nested_wait, args=("worker2", "opened by"), timeout=0.3)
+    rpc.rpc_sync("worker2", s.let_go, args=("opened by",))
+    for _ in range(3):
+        assert rpc.rpc_sync("worker3", s.first_of_pair, args=("worker2", "worker1")) == 3
+
+
+def test_callbacks_call_modules_and_borrow_none() -> None:
+    module = rpc.remote("worker1", s.Scale)
+    with pytest.raises(InvalidArgumentError, match="lent to a call only while that runs, and in its thread"):
+        rpc.rpc_sync("worker1", s.borrows_in_a_callback, args=(module, torch.ones(2)))
+    assert rpc.rpc_sync("worker1", s.calls_in_a_callback, args=(module, torch.ones(2))).tolist() == [2.0, -2.0]
+    with pytest.raises(InvalidArgumentError, match="methods of modules cannot"):
+        RemoteModule("worker1", s.Late).forward(torch.ones(2))
+
+
+def test_what_travels_by_a_codec_cannot_be_made_by_name() -> None:
+    with pytest.raises(NotAllowedError):
+        rpc.rpc_sync("worker1", RemoteModule, args=("worker2", torch.nn.Linear))
+
+
+def test_a_pass_ends_on_every_owner_when_its_trainer_is_gone() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.rpc.doomed", agent().server.address]
+    before = {to: rpc.rpc_sync(to, s.seen_contexts) for to in ("worker1", "worker2")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as doomed:
+        assert doomed.stdout is not None
+        assert doomed.stdout.readline() == "in the middle of a pass\n"
+        assert all(rpc.rpc_sync(to, s.seen_contexts) == count + 1 for to, count in before.items())
+        kept = references("worker1")
+        os.kill(doomed.pid, signal.SIGKILL)
+    assert eventually(lambda: all(rpc.rpc_sync(to, s.seen_contexts) == count for to, count in before.items()))
+    assert eventually(lambda: references("worker1") < kept)
+
+
+def test_an_owner_that_is_gone_is_told_by_name() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.rpc.member", "mortal", agent().server.address]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as mortal:
+        assert mortal.stdout is not None
+        assert mortal.stdout.readline() == "mortal is there\n"
+        rref = rpc.remote("mortal", s.Keeper, args=(4,))
+        module = RemoteModule("worker1", s.Scale)
+        assert rref.rpc_sync().value() == 4
+        os.kill(mortal.pid, signal.SIGKILL)
+    with pytest.raises(DeadlineExceededError, match="'mortal', to which there is no connection"):
+        rref.rpc_sync(timeout=0.5).value()
+    with pytest.raises(PsError):
+        rpc.rpc_sync("worker1", s.call_method, args=(rref, "value"), timeout=0.5)
+    x = torch.ones(2, requires_grad=True)
+    with autograd.context() as context_id:
+        autograd.backward(context_id, [module.forward(x).sum()])
+        assert autograd.get_gradients(context_id)[x].tolist() == [2.0, -2.0]
+
+
+def test_leaving_tells_everybody_who_waits() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.rpc.leaver", agent().server.address],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ClosedError", "ClosedError", "left"]
+
+
+def test_two_that_want_the_same_session_get_it() -> None:
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(rpc.rpc_sync("worker3", s.my_add, args=(1, 1)))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [2] * 8
+
+
+def test_a_future_that_is_cancelled_ends_what_it_stands_for() -> None:
+    future = rpc.rpc_async("worker1", s.nested_wait, args=("worker2", "cancelled"))
+    assert rpc.rpc_sync("worker2", s.begun, args=("cancelled",))
+    future.cancel()
+    with pytest.raises(CancelledCallError):
+        future.wait()
+    assert rpc.rpc_sync("worker1", s.how_it_ended, args=("cancelled",)) == "CancelledCallError"
+    rpc.rpc_sync("worker2", s.let_go, args=("cancelled",))
