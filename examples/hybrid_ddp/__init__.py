@@ -1,0 +1,1 @@
+"""Two trainers share a dense layer by DistributedDataParallel and a table on a parameter server."""
