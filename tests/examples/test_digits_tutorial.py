@@ -1,0 +1,74 @@
+"""The tutorial's program: one parameter server and two trainers, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from examples.digits.data import load_small
+from examples.digits.tutorial import get_parameter_server, loaders
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> str:
+    """A port that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def run(world_size: int) -> list[str]:
+    """Runs the program in so many processes for one pass over the digits; gives what each printed."""
+    port = free_port()
+    command = [sys.executable, "-m", "examples.digits.tutorial", "--world-size", str(world_size), "--epochs", "1"]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [*command, "--rank", str(rank), "--master-addr", "127.0.0.1", "--master-port", port],
+                    cwd=ROOT,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            for rank in range(world_size)
+        ]
+        for process in processes:
+            stack.callback(process.kill)
+        printed = [process.communicate(timeout=60)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * world_size, "\n".join(printed)
+    return printed
+
+
+def test_two_trainers_teach_one_server() -> None:
+    server, *trainers = run(3)
+    assert server.splitlines()[-1] == "RPC shutdown on parameter server."
+    for rank, printed in enumerate(trainers, start=1):
+        # 1438 digits, 719 for each trainer: 23 batches, of which each fifth is printed.
+        found = re.findall(rf"Rank {rank} training batch (\d+) loss (\S+)", printed)
+        assert [int(batch) for batch, _ in found] == [0, 5, 10, 15, 20]
+        assert float(found[-1][1]) < 0.9 * float(found[0][1])
+        accuracy = re.search(r"^Accuracy (\S+)$", printed, re.MULTILINE)
+        assert accuracy is not None
+        # Whoever guesses reads a tenth correctly.
+        assert 0.3 < float(accuracy[1]) <= 1
+
+
+def test_there_is_one_parameter_server() -> None:
+    assert get_parameter_server() is get_parameter_server()
+
+
+def test_trainers_have_digits_of_their_own() -> None:
+    first, second = (torch.cat([labels for _, labels in loaders(rank, 2, epochs=1)[0]]) for rank in (1, 2))
+    assert len(first) == len(second) == 719
+    assert torch.equal(torch.cat([first, second]).bincount(), load_small().train.labels.bincount())
