@@ -51,6 +51,24 @@ def ring(rank: int, size: int, x: torch.Tensor | None = None) -> None:
     tell(rank, size, result.to_dense().tolist())
 
 
+def ring_twice(rank: int, size: int) -> None:
+    """A process may leave a group and join another."""
+    ring(rank, size)
+    os.environ["MASTER_PORT"] = str(second_port())
+    ring(rank, size)
+
+
+def no_group(rank: int, size: int) -> None:
+    try:
+        rpc.get_worker_info()
+    except RuntimeError as error:
+        tell(rank, "in no group" if "in no group" in str(error) else error)
+
+
+def second_port() -> int:
+    return int(os.environ["SECOND_PORT"])
+
+
 def uneven(rank: int, size: int) -> None:
     """One has work for the others when these want to go."""
     join(rank, size)
@@ -237,9 +255,11 @@ def door() -> str:
 def main(program: str, size: int, *arguments: str) -> int:
     """Starts the members, and gives the worst of their exit codes."""
     run: Callable[..., None] = globals()[program]
-    with socket.socket() as probe:
+    with socket.socket() as probe, socket.socket() as another:
         probe.bind(("127.0.0.1", 0))
+        another.bind(("127.0.0.1", 0))
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
+        os.environ.update(SECOND_PORT=str(another.getsockname()[1]))
     with tempfile.TemporaryDirectory() as files:
         os.environ["GROUP_FILES"] = files
         context = mp.get_context("spawn")

@@ -631,3 +631,29 @@ class Late(nn.Module):
         done: rpc.Future[torch.Tensor] = rpc.Future()
         done.set_result(x)
         return done
+
+
+@by_value
+@dataclass
+class Fussy:
+    """Cannot be made where it arrives."""
+
+    fine: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if rpc.get_worker_info().name != "worker0":
+            raise OSError("not here")
+
+
+@remote
+def call_everybody(names: list[str], depth: int = 1) -> int:
+    if depth == 0:
+        return len([rpc.rpc_sync(name, my_name) for name in names])
+    futures = [rpc.rpc_async(name, call_everybody, args=(names, depth - 1)) for name in names]
+    return sum(rpc.wait_all(futures))
+
+
+@remote
+def scaled_value(rref: rpc.RRef, factor: float) -> torch.Tensor:
+    return rref.to_here() * factor

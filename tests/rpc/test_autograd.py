@@ -368,6 +368,10 @@ def test_trainer_ps() -> None:
     trainer_ps(False)
 
 
+def test_trainer_ps_sparse() -> None:
+    trainer_ps(True)
+
+
 @pytest.mark.parametrize("rounds", [3])
 def test_backward_multiple_round_trips(rounds: int) -> None:
     leaves = [leaf() for _ in range(rounds)]

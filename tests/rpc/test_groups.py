@@ -148,6 +148,10 @@ def test_wait_all_workers_sparse() -> None:
     assert run("ring_sparse", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3)]
 
 
+def test_wait_all_workers_twice_dense() -> None:
+    assert run("ring_twice", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3) for _ in range(2)]
+
+
 def test_graceful_shutdown_with_uneven_workload() -> None:
     assert run("uneven", 3) == ["0 done", "1 done", "2 done"]
 
@@ -158,6 +162,10 @@ def test_shutdown_followed_by_rpc() -> None:
 
 def test_use_rref_after_shutdown() -> None:
     assert run("rref_after_shutdown", 2) == ["0 in no group", "1 in no group"]
+
+
+def test_pg_init_no_rpc_init() -> None:
+    assert run("no_group") == ["0 in no group"]
 
 
 def test_local_shutdown() -> None:

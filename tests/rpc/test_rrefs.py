@@ -376,11 +376,6 @@ def test_rref_timeout() -> None:
     rpc.rpc_sync(TO, s.let_go, args=("rref_timeout",))
 
 
-def test_rref_to_here_timeout() -> None:
-    kept = rpc.remote(TO, torch.ones, args=(2,))
-    assert torch.equal(kept.to_here(timeout=20), torch.ones(2))
-
-
 def test_non_garbage_collected_user_rref_due_to_local_circular_dependency() -> None:
     circle: list[Any] = [add_remotely()]
     reference = circle[0].handle().ref

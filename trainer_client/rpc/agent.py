@@ -55,7 +55,6 @@ class Agent:
         server: The owner.
         client: The client.
         loop: Their event loop.
-        timeout: Seconds a call may take by default; None for as long as it takes.
         member: How the directory knows it.
         group: The members that began together, if they did.
         meetings: How often it has come to meet some members: every time it is at another place.
@@ -66,7 +65,7 @@ class Agent:
         self.engine = server.engine
         self.name = server.engine.name
         self.loop = asyncio.get_running_loop()
-        self.timeout = settings.timeout
+        self._settings = settings
         self.member = Member()
         self.group: Group | None = None
         self.keeps_directory = True
@@ -107,6 +106,15 @@ class Agent:
                     await asyncio.wrap_future(wait.future)
         await self.client.close()
         await self.server.drain(drain_seconds)
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds a call may take by default; None for as long as it takes."""
+        return self._settings.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._settings.timeout = seconds
 
     @property
     def session_here(self) -> Session:
