@@ -24,8 +24,11 @@ from ps_service.engine.engine import Engine
 from ps_service.rpc import probe
 from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
-from ps_wire.errors import UnavailableError
+from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.current import set_agent
+from trainer_client.settings import Settings
 
 _log = logging.getLogger("ps_service.cli")
 
@@ -61,6 +64,8 @@ def serve(
     name: Annotated[str | None, typer.Option(help=_field("name"))] = None,
     listen: Annotated[str | None, typer.Option(help=_field("listen"))] = None,
     imports: Annotated[list[str] | None, typer.Option("--import", help=_field("imports"))] = None,
+    directory: Annotated[str | None, typer.Option(help=_field("directory"))] = None,
+    advertise: Annotated[str | None, typer.Option(help=_field("advertise"))] = None,
     device: Annotated[str | None, typer.Option(help=_field("device"))] = None,
     threads: Annotated[int | None, typer.Option(help=_field("threads"))] = None,
     torch_threads: Annotated[int | None, typer.Option(help=_field("torch_threads"))] = None,
@@ -85,6 +90,8 @@ def serve(
         name=name,
         listen=listen,
         imports=modules or None,
+        directory=directory,
+        advertise=advertise,
         device=device,
         threads=threads,
         torch_threads=torch_threads,
@@ -163,6 +170,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await server.start()
+    member = await _join(server, settings)
     print(f"{settings.name} is serving on {server.address}", flush=True)
     await stopping.wait()
     # A second signal does not wait.
@@ -173,8 +181,25 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     last = threading.Timer(settings.drain_seconds + 1.0, _end_at_once)
     last.daemon = True
     last.start()
-    await server.drain(settings.drain_seconds)
+    if member is not None:
+        await member.leave(settings.drain_seconds)
+    else:
+        await server.drain(settings.drain_seconds)
     last.cancel()
+
+
+async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
+    """Makes the owner a member of a group, if it was told of one: only then does it need a client."""
+    if not settings.directory:
+        return None
+    member = Agent(server, Settings(lane=settings.lane), settings.advertise)
+    try:
+        await member.join("" if settings.directory == "self" else settings.directory)
+    except PsError as error:
+        await member.leave(0.0)
+        raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
+    set_agent(member)
+    return member
 
 
 def _end_at_once() -> NoReturn:

@@ -40,6 +40,10 @@ class OwnerConfig(BaseSettings):
     imports: Annotated[tuple[str, ...], NoDecode] = Field(
         (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
     )
+    directory: str = Field(
+        "", description="Owner (host:port) that keeps the directory of others which hosted code may call; or self."
+    )
+    advertise: str = Field("", description="Address under which others in the group find this owner, if not `listen`.")
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")

@@ -14,7 +14,7 @@ def show(status: StatusReply, console: Console | None = None) -> None:
     console = console or Console()
     console.print(_headline(status))
     console.print(_numbers(status))
-    for table in (_objects(status), _optimizers(status), _operations(status)):
+    for table in (_objects(status), _optimizers(status), _members(status), _operations(status)):
         if table.row_count:
             console.print(table)
 
@@ -46,7 +46,9 @@ def _numbers(status: StatusReply) -> Table:
         ("sessions", f"{status.sessions} ({status.connected_sessions} connected)"),
         ("same-host lanes", f"{status.lanes} ({size(status.shared_bytes)} shared)"),
         ("contexts open", f"{status.contexts}"),
-        ("requests in flight", f"{status.requests_in_flight}"),
+        ("references given out", f"{status.references}"),
+        ("references to other owners", f"{status.borrowed}"),
+        ("requests in flight", f"{status.requests_in_flight} ({status.waiting} waiting for something else)"),
         ("answers kept", f"{status.kept_answers}"),
         ("calls per second", f"{status.calls_per_second:.1f}"),
         ("memory of the process", size(status.resident_bytes)),
@@ -70,6 +72,14 @@ def _optimizers(status: StatusReply) -> Table:
         table.add_column(heading, justify="right")
     for each in status.optimizers:
         table.add_row(*_named(each), f"{each.parameters:,}", f"{each.version:,}")
+    return table
+
+
+def _members(status: StatusReply) -> Table:
+    table = Table("member", "address", title="Directory", title_justify="left")
+    table.add_column("number", justify="right")
+    for each in status.members:
+        table.add_row(Text(each.name), Text(each.address), str(each.id))
     return table
 
 

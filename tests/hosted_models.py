@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ps_service import RRef, hosted, remote
+from trainer_client import rpc
 
 
 @hosted
@@ -141,3 +142,21 @@ class Prompt(nn.Module):
         if y.requires_grad:
             y.register_hook(lambda _: RAN_IN.append(f"backward {threading.current_thread().name}"))
         return y
+
+
+@hosted
+class Delegating(nn.Module):
+    """scale * (x + what a module of another owner makes of x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, inner: Any) -> torch.Tensor:
+        return self.scale * (x + inner.rpc_sync().forward(x))
+
+
+@remote
+def made_elsewhere(owner: str) -> Any:
+    """A reference to a counter on another owner."""
+    return rpc.remote(owner, Counter, args=(3,))

@@ -30,7 +30,18 @@ ENVIRONMENT = {
     "NO_COLOR": "1",
 }
 OPTIONS = [
-    *("name", "listen", "import", "device", "threads", "torch-threads", "max-message-bytes", "max-in-flight"),
+    *(
+        "name",
+        "listen",
+        "import",
+        "directory",
+        "advertise",
+        "device",
+        "threads",
+        "torch-threads",
+        "max-message-bytes",
+        "max-in-flight",
+    ),
     *("lease-seconds", "drain-seconds", "lane", "insecure", "log-level", "log-format", "config"),
 ]
 

@@ -30,6 +30,8 @@ FIELDS: dict[str, Field] = {
     "name": Field("ps0", ('"ps1"', "ps1"), ("ps2", "ps2"), "ps3"),
     "listen": Field("127.0.0.1:50051", ('"127.0.0.1:1"', "127.0.0.1:1"), ("localhost:0", "localhost:0"), "[::1]:65535"),
     "imports": Field((), ('["a", "b.c"]', ("a", "b.c")), ("d, e.f,", ("d", "e.f")), ("g",)),
+    "directory": Field("", ('"127.0.0.1:1"', "127.0.0.1:1"), ("self", "self"), "self"),
+    "advertise": Field("", ('"a:1"', "a:1"), ("b:2", "b:2"), "c:3"),
     "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
     "threads": Field(0, ("3", 3), ("4", 4), 0),
     "torch_threads": Field(0, ("3", 3), ("4", 4), 5),

@@ -56,7 +56,7 @@ def test_days_are_counted_in_hours() -> None:
         "bytes hosted 5.0 MiB",
         "sessions 3 (2 connected)",
         "contexts open 4",
-        "requests in flight 6",
+        "requests in flight 6 (0 waiting for something else)",
         "answers kept 7",
         "calls per second 12.3",
         "memory of the process 3.0 GiB",

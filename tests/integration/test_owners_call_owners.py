@@ -1,0 +1,81 @@
+"""Owners started by the command line that find each other in a directory; trainers that know only one of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import trainer_client as tc
+from tests.conftest import StartProcess
+from tests.hosted_models import made_elsewhere
+from tests.integration.support import COUNTER
+
+
+async def started(start_process: StartProcess) -> tuple[str, str]:
+    """Two owners of one group; the first keeps its directory."""
+    first = await start_process("--name", "ps0", "--directory", "self")
+    second = await start_process("--name", "ps1", "--directory", first.address)
+    return first.address, second.address
+
+
+async def test_a_hosted_module_calls_one_of_another_owner(start_process: StartProcess) -> None:
+    first, second = await started(start_process)
+    async with tc.connect(first, second) as ps:
+        inner = await ps.module("torch.nn.Linear", 3, 3, owner="ps1", seed=0)
+        outer = await ps.module("tests.hosted_models.Delegating", owner="ps0")
+        opt = await ps.optimizer(torch.optim.SGD, [*outer.parameters(), *inner.parameters()], lr=0.1)
+        state = await inner.state_dict()
+        x = torch.rand(2, 3, requires_grad=True)
+        async with ps.context() as ctx:
+            loss = (await outer(x, inner)).sum()
+            await ctx.backward(loss)
+            found = await ctx.get_gradients()
+            await opt.step(ctx)
+        weight, bias = (state[name].requires_grad_() for name in ("weight", "bias"))
+        scale = torch.tensor(2.0, requires_grad=True)
+        expected = torch.autograd.grad((scale * (x + F.linear(x, weight, bias))).sum(), (x, scale, weight, bias))
+        by_name = {key.ref.parameter if isinstance(key, tc.RRef) else "x": value for key, value in found.items()}
+        assert sorted(by_name) == ["bias", "scale", "weight", "x"]
+        for name, gradient in zip(("x", "scale", "weight", "bias"), expected, strict=True):
+            torch.testing.assert_close(by_name[name], gradient)
+        after = await inner.state_dict()
+        torch.testing.assert_close(after["weight"], state["weight"].detach() - 0.1 * expected[2])
+
+
+async def test_a_trainer_reaches_an_owner_of_which_it_was_handed_a_handle(start_process: StartProcess) -> None:
+    first, _ = await started(start_process)
+    async with tc.connect(first) as ps:
+        assert ps.owners == ["ps0"]
+        rref = await ps.call(made_elsewhere, "ps1")
+        assert rref.owner == "ps1" and ps.owners == ["ps0", "ps1"]
+        counter = await ps.attach(str(rref))
+        assert await counter.add(4) == 7
+        status = await ps.status("ps1")
+        assert status.references >= 2
+        with pytest.raises(tc.UnknownNameError, match="nobody"):
+            await ps.reach("nobody")
+
+
+async def test_status_tells_the_members_and_what_is_held_elsewhere(start_process: StartProcess) -> None:
+    first, second = await started(start_process)
+    async with tc.connect(first, second) as ps:
+        counter = await ps.create(COUNTER, 5, owner="ps1")
+        keeper = await ps.create("tests.hosted_models.Counter", counter, owner="ps0")
+        status = await ps.status("ps0")
+        assert [(member.name, member.address) for member in status.members] == [("ps0", first), ("ps1", second)]
+        assert status.borrowed == 1
+        del keeper
+        for _ in range(5000):
+            if not (await ps.status("ps0")).borrowed:
+                break
+            await asyncio.sleep(0)
+        assert not (await ps.status("ps0")).borrowed
+
+
+async def test_an_owner_that_cannot_join_says_why(start_process: StartProcess) -> None:
+    first, _ = await started(start_process)
+    with pytest.raises(AssertionError):
+        await start_process("--name", "ps1", "--directory", first)
