@@ -16,7 +16,7 @@ from examples.batched_updates.data import batches, big_batches
 from examples.batched_updates.measurement import measure
 from examples.batched_updates.model import gradients_of, loss_of, network
 from examples.batched_updates.reference import train_here
-from examples.batched_updates.server import BatchingServer, ParameterServer
+from examples.batched_updates.server import BatchingServer, EagerServer
 from examples.batched_updates.settings import Settings, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_a_step_that_fails_fails_for_all_and_the_next_one_can_be_made() -> None:
 
 
 def test_answers_are_not_written_to_by_later_steps() -> None:
-    server = ParameterServer(SMALL)
+    server = EagerServer(SMALL)
     gradients = first_gradients(SMALL)
     answer = server.update(0, gradients[0])
     kept = {name: parameter.clone() for name, parameter in answer.items()}

@@ -1,0 +1,51 @@
+"""The group: a parameter server and its trainers, each a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import multiprocessing
+
+from trainer_client import rpc
+from trainer_client.rpc.current import agent, has_agent
+
+SERVER = "ps"
+
+
+@contextmanager
+def group(trainers: int) -> Iterator[list[str]]:
+    """This process is the parameter server's; trainers run, and can be called, inside the block. None is left after it.
+
+    Gives the trainers' names.
+
+    Raises:
+        PsError: A member failed, or did not come.
+    """
+    trainer_names = [f"trainer{rank}" for rank in range(trainers)]
+    names = [SERVER, *trainer_names]
+    rpc.init_rpc(SERVER, rank=0, allow=["examples.batched_updates.server"])
+    started = multiprocessing.spawn(
+        _train, args=(names, agent().server.address), nprocs=trainers, join=False, daemon=True
+    )
+    try:
+        rpc.barrier(names)
+        yield trainer_names
+        rpc.shutdown(group=names)
+        while not started.join():
+            pass
+    except BaseException:
+        for process in started.processes:
+            process.kill()
+        if has_agent():
+            rpc.shutdown(graceful=False)
+        raise
+
+
+def _train(index: int, names: list[str], directory: str) -> None:
+    """A trainer's process: it joins, and then waits to be called."""
+    torch.set_num_threads(1)
+    rpc.init_rpc(names[index + 1], rank=index + 1, directory=directory, allow=["examples.batched_updates.trainer"])
+    rpc.barrier(names)
+    rpc.shutdown(group=names)
