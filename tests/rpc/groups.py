@@ -58,6 +58,12 @@ def ring_twice(rank: int, size: int) -> None:
     ring(rank, size)
 
 
+def ring_twice_sparse(rank: int, size: int) -> None:
+    ring_sparse(rank, size)
+    os.environ["MASTER_PORT"] = str(second_port())
+    ring_sparse(rank, size)
+
+
 def no_group(rank: int, size: int) -> None:
     try:
         rpc.get_worker_info()

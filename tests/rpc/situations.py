@@ -657,3 +657,11 @@ def call_everybody(names: list[str], depth: int = 1) -> int:
 @remote
 def scaled_value(rref: rpc.RRef, factor: float) -> torch.Tensor:
     return rref.to_here() * factor
+
+
+@remote
+def directory_of() -> str:
+    """Where this member found the directory."""
+    from trainer_client.rpc.current import agent
+
+    return next(each.address for each in agent().client.status("worker0").wait().members if each.name == "worker0")

@@ -30,6 +30,10 @@ def test_get_worker_infos() -> None:
     assert all(rpc.rpc_sync(member.name, s.whoami) == member.id for member in members)
 
 
+def test_the_address_is_where_others_find_this_process() -> None:
+    assert rpc.address() == agent().server.address == rpc.rpc_sync("worker1", s.directory_of)
+
+
 def test_worker_info_pickle() -> None:
     info = rpc.get_worker_info("worker2")
     assert rpc.rpc_sync("worker1", s.Pair, args=(info, 1)).left == info
@@ -150,6 +154,10 @@ def test_wait_all_workers_sparse() -> None:
 
 def test_wait_all_workers_twice_dense() -> None:
     assert run("ring_twice", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3) for _ in range(2)]
+
+
+def test_wait_all_workers_twice_sparse() -> None:
+    assert run("ring_twice_sparse", 2) == [f"{rank} 2 [2.0, 2.0]" for rank in range(2) for _ in range(2)]
 
 
 def test_graceful_shutdown_with_uneven_workload() -> None:

@@ -21,6 +21,7 @@ from trainer_client.rpc import functions
 from trainer_client.rpc.barrier import all_gather, barrier
 from trainer_client.rpc.futures import Future, collect_all, wait_all
 from trainer_client.rpc.invoke import (
+    address,
     get_rpc_timeout,
     get_worker_info,
     remote,
@@ -39,6 +40,7 @@ __all__ = [
     "RpcBackendOptions",
     "TensorPipeRpcBackendOptions",
     "WorkerInfo",
+    "address",
     "all_gather",
     "async_execution",
     "barrier",

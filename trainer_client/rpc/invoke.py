@@ -84,6 +84,11 @@ def get_worker_info(worker_name: str | None = None) -> WorkerInfo:
     return agent().worker(worker_name)
 
 
+def address() -> str:
+    """Host and port at which this process can be called: what others give as `directory`, if it keeps that."""
+    return agent().member.address
+
+
 def get_rpc_timeout() -> float:
     """Seconds a call may take by default; 0 for as long as it takes."""
     return agent().timeout or 0.0
