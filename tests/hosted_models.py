@@ -160,3 +160,9 @@ class Delegating(nn.Module):
 def made_elsewhere(owner: str) -> Any:
     """A reference to a counter on another owner."""
     return rpc.remote(owner, Counter, args=(3,))
+
+
+@remote
+def add_there(counter: Any, amount: int) -> int:
+    """Adds to a counter wherever it is."""
+    return int(counter.rpc_sync().add(amount))

@@ -183,6 +183,24 @@ def late(rank: int, size: int) -> None:
     rpc.shutdown(group=["early", "late"], timeout=20)
 
 
+def before_the_directory(rank: int, size: int) -> None:
+    """One asks for a directory that is not there yet."""
+    place = f"127.0.0.1:{second_port()}"
+    if rank == 1:
+        news(1)
+        rpc.init_rpc("bird", directory=place, allow=[s])
+        other = "keeper"
+    else:
+        wait_for_news(1)
+        rpc.init_rpc("keeper", listen=place, allow=[s])
+        rpc.barrier(["keeper", "bird"], timeout=20)
+        other = "bird"
+    if rank == 1:
+        rpc.barrier(["keeper", "bird"], timeout=20)
+    tell(rank, rpc.rpc_sync(other, s.my_add, args=(1, 2)))
+    rpc.shutdown(group=["keeper", "bird"], timeout=20)
+
+
 def without_rank(rank: int, size: int) -> None:
     names = [f"m{n}" for n in range(size)]
     if rank == 0:

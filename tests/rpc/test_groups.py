@@ -204,6 +204,10 @@ def test_dynamic_rpc_existing_rank_can_communicate_with_new_rank() -> None:
     assert run("late", 2)[0] == "0 early called late: 3"
 
 
+def test_a_member_may_come_before_the_directory() -> None:
+    assert run("before_the_directory", 2) == ["0 3", "1 3"]
+
+
 def test_dynamic_rpc_init_rpc_without_rank() -> None:
     assert run("without_rank", 3) == ["0 ids [0, 1, 2]"]
 

@@ -1,0 +1,88 @@
+"""Handles that an owner gives out of another owner's objects: counted right wherever a stream breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+import trainer_client as tc
+from ps_wire.frames import Packet
+from tests.conftest import StartProcess
+from tests.hosted_models import add_there, made_elsewhere
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.grpc_stream import GrpcConnector
+
+FAULTS = (Fault.CUT, Fault.CUT_AFTER, Fault.TWICE)
+
+
+@dataclass
+class BreakOnce:
+    """A plan with one fault, at one packet."""
+
+    fault: Fault
+    direction: Direction
+    index: int
+    hit: bool = field(default=False, init=False)
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        if self.hit or direction is not self.direction or index != self.index:
+            return Fault.NONE
+        self.hit = True
+        return self.fault
+
+
+async def job(address: str, plan: Plan) -> list[int]:
+    """A trainer of ps1 that is handed a counter on ps0, uses it, hands it back, and lets go of it."""
+    async with tc.connect(FaultyConnector(GrpcConnector(address), plan), lane=False) as ps:
+        rref = await ps.call(made_elsewhere, "ps0")
+        counter = await ps.attach(str(rref))
+        seen = [await counter.add(1), await ps.call(add_there, rref, 2)]
+        # The parent goes before the child, and what nobody looks at was never held.
+        del rref
+        ignored = ps.call(made_elsewhere, "ps0")
+        seen += [await counter.add(4), await ps.call(add_there, counter, 8)]
+        del ignored, counter
+        gc.collect()
+        seen.append(await ps.call("tests.hosted_models.add_there", await ps.call(made_elsewhere, "ps0"), 1))
+        return seen
+
+
+async def nothing_is_held(watching: tc.Client) -> bool:
+    """Looks until both owners have got everything back."""
+    for _ in range(3000):
+        first, second = await asyncio.gather(watching.status("ps0"), watching.status("ps1"))
+        if not (first.references or second.references or first.borrowed or second.borrowed):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_stream_may_break_at_any_packet(start_process: StartProcess, fault: Fault) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self")
+    second = await start_process("--name", "ps1", "--directory", first.address)
+    async with tc.connect(first.address, second.address) as watching:
+        for direction in Direction:
+            for index in itertools.count():
+                plan = BreakOnce(fault, direction, index)
+                assert await job(second.address, plan) == [4, 6, 10, 18, 4], plan
+                assert await nothing_is_held(watching), plan
+                if not plan.hit:
+                    break
+            assert index >= 6, "a plan that never struck would prove nothing"
+
+
+async def test_a_trainer_that_is_gone_holds_nothing(start_process: StartProcess) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self", "--lease-seconds", "1")
+    second = await start_process("--name", "ps1", "--directory", first.address, "--lease-seconds", "1")
+    async with tc.connect(first.address, second.address) as watching:
+        trainer = await tc.connect(second.address)
+        held = [await trainer.call(made_elsewhere, "ps0") for _ in range(3)]
+        assert (await watching.status("ps0")).references >= 3
+        for session in trainer.sessions.values():
+            await session._link.stop()  # as if its process had died: no goodbye
+        assert held and await nothing_is_held(watching)
+        await trainer.close()
