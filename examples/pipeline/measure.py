@@ -1,0 +1,80 @@
+"""Measure: the same training with different numbers of micro-batches in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from examples.digits.data import batches, load_small
+from examples.pipeline.pipeline import Pipeline
+from examples.pipeline.settings import Settings
+
+
+@dataclass
+class Measure:
+    """What the steps with one number in flight took, and their losses.
+
+    Attributes:
+        in_flight: Micro-batches that were on their way at once.
+        forward_ms: Milliseconds of each forward without a step, in evaluation.
+        step_ms: Milliseconds of each step: forward, backward and optimizer.
+        losses: The loss of each step.
+    """
+
+    in_flight: int
+    forward_ms: list[float] = field(default_factory=list)
+    step_ms: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def take(self, pipeline: Pipeline, x: Tensor, y: Tensor, micro_batches: int) -> None:
+        """Measures one forward and one step."""
+        began = time.perf_counter()
+        with torch.no_grad():
+            pipeline.forward(x.chunk(micro_batches), self.in_flight)
+        between = time.perf_counter()
+        self.losses.append(pipeline.step(x, y, micro_batches, self.in_flight))
+        self.forward_ms.append((between - began) * 1e3)
+        self.step_ms.append((time.perf_counter() - between) * 1e3)
+
+    @property
+    def forward(self) -> float:
+        """The median forward, in milliseconds."""
+        return median(self.forward_ms)
+
+    @property
+    def step(self) -> float:
+        """The median step, in milliseconds."""
+        return median(self.step_ms)
+
+
+def measure(pipeline: Pipeline, settings: Settings) -> list[Measure]:
+    """Trains, one step with each number in flight in turn, so that whatever else the machine does hits all of them.
+
+    Returns:
+        A measure for each number in flight. The first round, in which everybody warms up, is not among them.
+    """
+    dealt = deal(settings.batch_size, settings.seed)
+    warm_up, measures = ([Measure(number) for number in settings.in_flight] for _ in range(2))
+    for measuring in (warm_up, *[measures] * settings.rounds):
+        for each in measuring:
+            each.take(pipeline, *next(dealt), settings.micro_batches)
+    return measures
+
+
+def deal(size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Deals batches of digits without end, all of the same size.
+
+    Yields:
+        Images ``[size, 1, 28, 28]`` float32 and labels ``[size]`` int64.
+    """
+    part = load_small().train
+    while True:
+        for x, y in batches(part, size, epochs=1, seed=seed):
+            if len(y) == size:
+                yield x, y
+        seed += 1

@@ -1,0 +1,31 @@
+"""A process that has one half of the network; it does what it is asked until all are done."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from trainer_client import rpc
+
+TRAINER = "trainer"
+SHARDS = ("shard1", "shard2")
+MEMBERS = (TRAINER, *SHARDS)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Joins the trainer's group, and leaves it with all others."""
+    parser = argparse.ArgumentParser(prog="python -m examples.pipeline.owner", description="Runs one owner.")
+    parser.add_argument("name", choices=SHARDS, help="its name in the group")
+    parser.add_argument("--directory", required=True, help="the trainer, as host:port")
+    parser.add_argument("--allow", default="examples.pipeline.shards", help="the module whose classes it hosts")
+    options = parser.parse_args(arguments)
+    # Both owners are to work at once: neither may take the cores of the other.
+    torch.set_num_threads(1)
+    rpc.init_rpc(options.name, directory=options.directory, allow=[options.allow])
+    rpc.barrier(MEMBERS)
+    rpc.shutdown(group=MEMBERS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""What a run of the example comes to, as a table and as a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from examples.pipeline.measure import Measure
+from examples.pipeline.settings import Settings
+
+
+def table(measures: Sequence[Measure]) -> str:
+    """The medians, a line for each number in flight, and how much faster each is than the first."""
+    lines = ["in flight   forward              step"]
+    first = measures[0]
+    for each in measures:
+        forward = f"{each.forward:7.1f} ms  {first.forward / each.forward:4.2f} x"
+        step = f"{each.step:7.1f} ms  {first.step / each.step:4.2f} x"
+        lines.append(f"{each.in_flight:9}   {forward}   {step}")
+    return "\n".join(lines)
+
+
+def write(path: Path, settings: Settings, measures: Sequence[Measure]) -> None:
+    """Writes choices, medians, ratios and every single figure as JSON; directories are made."""
+    first = measures[0]
+    chosen = {name: value for name, value in asdict(settings).items() if name != "out"}
+    rows = [
+        {
+            "in_flight": each.in_flight,
+            "forward_ms": each.forward,
+            "forward_ratio": first.forward / each.forward,
+            "step_ms": each.step,
+            "step_ratio": first.step / each.step,
+            "all": asdict(each),
+        }
+        for each in measures
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"settings": chosen, "measures": rows}, indent=2) + "\n")
