@@ -47,6 +47,9 @@ _log = logging.getLogger("trainer_client.session")
 _CONFIRM_DELAY: Final = 0.1
 """Seconds after which answers are confirmed, if no request has carried the news before."""
 
+_GIVEN_UP_SECONDS: Final = 60.0
+"""How long an answer to a request that was given up may still come: it was sent before the owner heard of that."""
+
 _NOT_AWAITED: Final = frozenset({"end_context", "release"})
 """Requests whose answers nobody waits for."""
 
@@ -104,6 +107,7 @@ class Session:
         self._closed: PsError | None = None
         self._last_number = 0
         self._unanswered: dict[int, Exchange] = {}
+        self._given_up: set[int] = set()
         self._waiting: deque[Exchange] = deque()
         self._outbox: Outbox | None = None
         self._confirmed: list[int] = []
@@ -283,6 +287,8 @@ class Session:
     def _forget(self, exchange: Exchange) -> None:
         if self._unanswered.pop(exchange.number, None) is not None and self._outbox is not None:
             self._outbox.put(Frame(number=exchange.number, cancel=Cancel()))
+            self._given_up.add(exchange.number)
+            self.loop.call_later(_GIVEN_UP_SECONDS, self._given_up.discard, exchange.number)
         self._send_waiting()
 
     def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
@@ -312,9 +318,11 @@ class Session:
             self.loop.call_later(_CONFIRM_DELAY, self._confirm)
         exchange = self._unanswered.pop(number, None)
         if exchange is None:
-            # Nobody waits for it any more, and what it hands out is not wanted.
-            for object_id in reply.granted:
-                self.release(object_id)
+            if number in self._given_up:
+                # What it hands out is not wanted any more. An answer that comes twice is no such.
+                self._given_up.discard(number)
+                for object_id in reply.granted:
+                    self.release(object_id)
             return
         if reply.HasField("error"):
             exchange.finish(error=errors.from_message(reply.error))

@@ -152,9 +152,11 @@ class Conversation:
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
             return
-        if OPERATIONS[operation].mutates:
+        # A reference must not be handed out twice, even by what may be run again.
+        kept = OPERATIONS[operation].mutates or bool(result.granted) or bool(result.held)
+        if kept:
             journal.record(self.session.trainer, number, result)
-        if journal.instant or not OPERATIONS[operation].mutates:
+        if journal.instant or not kept:
             self._send(result, later=not OPERATIONS[operation].awaited)
         else:
             self._later(self._send_when_durable(result))

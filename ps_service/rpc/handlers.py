@@ -220,7 +220,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "release": Operation(release, quick=True, awaited=False),
     "delete": Operation(delete, quick=True),
     "call": Operation(call, hosted=True),
-    "fetch": Operation(fetch),
+    "fetch": Operation(fetch, mutates=False),
     "backward": Operation(backward, hosted=True),
     "gradients": Operation(gradients, mutates=False),
     "norm": Operation(norm, mutates=False),

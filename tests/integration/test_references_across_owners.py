@@ -66,7 +66,8 @@ async def test_a_stream_may_break_at_any_packet(start_process: StartProcess, fau
     second = await start_process("--name", "ps1", "--directory", first.address)
     async with tc.connect(first.address, second.address) as watching:
         for direction in Direction:
-            for index in itertools.count():
+            # Delivered and then broken is the hardest: both sides have something to hold. The others are sampled.
+            for index in itertools.count(step=1 if fault is Fault.CUT_AFTER else 4):
                 plan = BreakOnce(fault, direction, index)
                 assert await job(second.address, plan) == [4, 6, 10, 18, 4], plan
                 assert await nothing_is_held(watching), plan

@@ -524,8 +524,9 @@ def complex_args(tensors: list[torch.Tensor]) -> torch.Tensor:
 def ps_trainer(x: rpc.RRef, owner: str) -> torch.Tensor:
     """A trainer's whole pass, run by a call of somebody else: gives the gradient of the value it was shown."""
     with autograd.context() as context_id:
-        y = rpc.rpc_sync(owner, my_add, args=(x.to_here().requires_grad_(), 1.0))
-        autograd.backward(context_id, [y.sum()])
+        value = x.to_here().requires_grad_()
+        y = rpc.rpc_sync(owner, my_add, args=(value, value))
+        autograd.backward(context_id, [(y.to_dense() if y.is_sparse else y).sum()])
         (gradient,) = autograd.get_gradients(context_id).values()
         return gradient
 

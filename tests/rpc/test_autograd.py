@@ -361,7 +361,7 @@ def trainer_ps(sparse: bool) -> None:
     x = rpc.RRef(leaf(sparse).detach())
     futures = [rpc.rpc_async(to, s.ps_trainer, args=(x, "worker0")) for to in ("worker1", "worker2", "worker3")]
     for gradient in rpc.wait_all(futures):
-        assert torch.equal(dense(gradient), torch.ones(3, 3))
+        assert torch.equal(dense(gradient), torch.full((3, 3), 2.0))
 
 
 def test_trainer_ps() -> None:

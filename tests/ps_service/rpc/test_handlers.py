@@ -249,6 +249,7 @@ async def test_status_tells_everything(ask: Asker) -> None:
 
 def test_what_changes_something_is_never_run_twice() -> None:
     assert {name for name, operation in OPERATIONS.items() if not operation.mutates} == {
+        "fetch",
         "gradients",
         "lookup",
         "members",
