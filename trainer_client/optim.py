@@ -53,6 +53,28 @@ class DistributedOptimizer:
         return self._made
 
 
+def clip_grad_norm_(
+    context_id: int, params_rref: Iterable[Any], max_norm: float, norm_type: float = 2.0
+) -> torch.Tensor:
+    """Scales the gradients of a pass so that their norm, over all processes together, is at most `max_norm`.
+
+    Args:
+        context_id: The pass.
+        params_rref: References to parameters and tensors of this process, as for a `DistributedOptimizer`.
+        max_norm: The largest norm to leave.
+        norm_type: Which norm.
+
+    Returns:
+        The norm before.
+
+    Raises:
+        RuntimeError: No such pass is open here.
+        InvalidArgumentError: `max_norm` or `norm_type` is not positive.
+    """
+    parameters: Any = [_parameter(each) for each in params_rref]
+    return context_of(context_id).clip_grad_norm(parameters, max_norm, norm_type).wait()
+
+
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
     return {**group, "params": [_parameter(each) for each in group["params"]]}
 

@@ -11,7 +11,7 @@ from torch import optim
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, RemoteError
 from tests.rpc import situations as s
 from trainer_client import autograd, rpc
-from trainer_client.optim import DistributedOptimizer
+from trainer_client.optim import DistributedOptimizer, clip_grad_norm_
 
 SEEDS = (1, 2)
 
@@ -100,3 +100,20 @@ def test_local_and_remote_parameters_together() -> None:
         optimizer.step(context_id)
     torch.testing.assert_close(mine.detach(), 1 - 0.5 * local.weight())
     torch.testing.assert_close(remote.rpc_sync().weight(), local.weight() - 0.5)
+
+
+def test_gradients_are_clipped_over_all_processes() -> None:
+    both, mine = modules(), torch.nn.Parameter(torch.ones(3, 3))
+    here = [s.Plain(seed) for seed in SEEDS]
+    everything = [*parameters(both), rpc.RRef(mine)]
+    reference = [*(plain.w for plain in here), mine.detach().clone().requires_grad_()]
+    loss = sum((plain.forward(torch.eye(3)) * reference[-1]).sum() for plain in here)
+    assert isinstance(loss, torch.Tensor)
+    gradients = torch.autograd.grad(loss, reference)
+    expected = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+    with autograd.context() as context_id:
+        there = sum((rref.rpc_sync().forward(torch.eye(3)) * mine).sum() for rref in both)
+        assert isinstance(there, torch.Tensor)
+        autograd.backward(context_id, [there])
+        torch.testing.assert_close(clip_grad_norm_(context_id, everything, 0.5), expected)
+        torch.testing.assert_close(clip_grad_norm_(context_id, everything, 10.0), torch.tensor(0.5))
