@@ -9,7 +9,7 @@ import torch
 from torch import multiprocessing
 
 from trainer_client import rpc
-from trainer_client.rpc.current import agent, has_agent
+from trainer_client.rpc.current import has_agent
 
 SERVER = "ps"
 
@@ -26,9 +26,7 @@ def group(trainers: int) -> Iterator[list[str]]:
     trainer_names = [f"trainer{rank}" for rank in range(trainers)]
     names = [SERVER, *trainer_names]
     rpc.init_rpc(SERVER, rank=0, allow=["examples.batched_updates.server"])
-    started = multiprocessing.spawn(
-        _train, args=(names, agent().server.address), nprocs=trainers, join=False, daemon=True
-    )
+    started = multiprocessing.spawn(_train, args=(names, rpc.address()), nprocs=trainers, join=False, daemon=True)
     try:
         rpc.barrier(names)
         yield trainer_names

@@ -9,7 +9,6 @@ from examples.cartpole.report import Report
 from examples.cartpole.settings import Settings
 from examples.cartpole.training import train
 from trainer_client import rpc
-from trainer_client.rpc.current import agent as member
 from trainer_client.rpc.current import has_agent
 
 AGENT = "agent"
@@ -30,7 +29,7 @@ def run_together(settings: Settings) -> Report:
     names = observer_names(settings.observers)
     rpc.init_rpc(AGENT, rank=0, allow=OFFERS)
     started = multiprocessing.spawn(
-        _observe, args=(names, member().server.address), nprocs=settings.observers, join=False, daemon=True
+        _observe, args=(names, rpc.address()), nprocs=settings.observers, join=False, daemon=True
     )
     try:
         rpc.barrier([AGENT, *names])

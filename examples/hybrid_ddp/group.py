@@ -13,7 +13,7 @@ from torch import distributed, multiprocessing
 
 from examples.hybrid_ddp.trainer import TRAINERS
 from trainer_client import rpc
-from trainer_client.rpc.current import agent, has_agent
+from trainer_client.rpc.current import has_agent
 
 TRAINER_NAMES = [f"trainer{rank}" for rank in range(TRAINERS)]
 MASTER = "master"
@@ -33,7 +33,7 @@ def group() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         others = [name for name in NAMES if name != MASTER]
         started = multiprocessing.spawn(
-            _run, args=(others, agent().server.address, folder), nprocs=len(others), join=False, daemon=True
+            _run, args=(others, rpc.address(), folder), nprocs=len(others), join=False, daemon=True
         )
         try:
             rpc.barrier(NAMES)

@@ -14,7 +14,6 @@ import examples
 from examples.pipeline import shards
 from examples.pipeline.owner import MEMBERS, SHARDS, TRAINER
 from trainer_client import rpc
-from trainer_client.rpc.current import agent
 
 _ROOT = Path(examples.__file__).resolve().parents[1]
 
@@ -35,7 +34,7 @@ def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
     rpc.init_rpc(TRAINER, allow=[offered])
     try:
         with ExitStack() as stack:
-            owners = [stack.enter_context(_owner(name, agent().server.address, offered.__name__)) for name in SHARDS]
+            owners = [stack.enter_context(_owner(name, rpc.address(), offered.__name__)) for name in SHARDS]
             rpc.barrier(MEMBERS)
             yield SHARDS
             rpc.shutdown(group=MEMBERS)

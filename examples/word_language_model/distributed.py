@@ -10,7 +10,7 @@ from examples.word_language_model.model import Decoder, EmbeddingTable, Hidden, 
 from examples.word_language_model.settings import Settings
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
-from trainer_client.optim import DistributedOptimizer
+from trainer_client.optim import DistributedOptimizer, clip_grad_norm_
 
 
 class DistributedSide:
@@ -34,8 +34,7 @@ class DistributedSide:
             *decoder.remote_parameters(),
         ]
         self._opt = DistributedOptimizer(torch.optim.SGD, parameters, lr=settings.lr)
-        # Clipping takes parameters as the client knows them: handles of those that are elsewhere, tensors of ours.
-        self._clipped = [each.local_value() if each.is_owner() else each.handle() for each in parameters]
+        self._parameters = parameters
         self._clip = settings.clip
 
     def step(self, data: Tensor, target: Tensor, hidden: Hidden) -> tuple[float, Hidden]:
@@ -53,7 +52,7 @@ class DistributedSide:
             scores, (memory, cell) = self.model.train()(data, hidden)
             loss = F.cross_entropy(scores.flatten(0, 1), target.flatten())
             autograd.backward(context_id, [loss])
-            autograd.context_of(context_id).clip_grad_norm(self._clipped, self._clip).wait()
+            clip_grad_norm_(context_id, self._parameters, self._clip)
             self._opt.step(context_id)
         return loss.item(), (memory.detach(), cell.detach())
 

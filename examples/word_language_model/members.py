@@ -12,7 +12,6 @@ from pathlib import Path
 import examples
 from examples.word_language_model.ps import PS, TRAINER
 from trainer_client import rpc
-from trainer_client.rpc.current import agent
 
 _ROOT = Path(examples.__file__).resolve().parents[1]
 
@@ -32,7 +31,7 @@ def together(seed: int) -> Iterator[str]:
     """
     rpc.init_rpc(TRAINER)
     try:
-        with _owner(agent().server.address, seed) as owner:
+        with _owner(rpc.address(), seed) as owner:
             rpc.barrier([PS, TRAINER])
             yield PS
             rpc.shutdown(group=[PS, TRAINER])
