@@ -38,6 +38,14 @@ def alone_sparse(rank: int, size: int) -> None:
     ring(rank, size, torch.ones(2).to_sparse())
 
 
+def one_by_one(rank: int, size: int) -> None:
+    """Groups of one, one after the other."""
+    for program in (alone, alone_sparse, threads, timeout, no_group):
+        os.environ["MASTER_PORT"] = "0"
+        os.write(1, f"{program.__name__} ".encode())
+        program(rank, size)
+
+
 def ring_sparse(rank: int, size: int) -> None:
     ring(rank, size, torch.ones(2).to_sparse())
 
