@@ -13,7 +13,9 @@ from ps_wire.refs import Ref
 
 def leaves_in(value: Any) -> Iterator[Any]:
     """What stands in a tree, in the order in which the codec meets it."""
-    if isinstance(value, (list, tuple)) and not isinstance(value, Ref):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)) and not isinstance(value, Ref):
         # What a registered NamedTuple stands for is a tuple as well.
         for item in value:
             yield from leaves_in(item)

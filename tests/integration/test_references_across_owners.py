@@ -5,34 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-from dataclasses import dataclass, field
 
 import pytest
 
 import trainer_client as tc
-from ps_wire.frames import Packet
 from tests.conftest import StartProcess
 from tests.hosted_models import add_there, made_elsewhere
+from tests.integration.test_retries import FAULTS, BreakOnce
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 from trainer_client.transport.grpc_stream import GrpcConnector
-
-FAULTS = (Fault.CUT, Fault.CUT_AFTER, Fault.TWICE)
-
-
-@dataclass
-class BreakOnce:
-    """A plan with one fault, at one packet."""
-
-    fault: Fault
-    direction: Direction
-    index: int
-    hit: bool = field(default=False, init=False)
-
-    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
-        if self.hit or direction is not self.direction or index != self.index:
-            return Fault.NONE
-        self.hit = True
-        return self.fault
 
 
 async def job(address: str, plan: Plan) -> list[int]:

@@ -11,12 +11,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ps_wire.errors import DeadlineExceededError
+from ps_wire.errors import DeadlineExceededError, PsError
 from tests.rpc import situations as s
 from trainer_client import rpc
 from trainer_client.rpc.current import agent
@@ -141,6 +142,26 @@ def shutdown_timeout(rank: int, size: int) -> None:
     except DeadlineExceededError as error:
         tell(rank, str(error).partition(" within")[0])
         news(0)
+
+
+def shutdown_while_called(rank: int, size: int) -> None:
+    """One wants to go while a call of the other runs there."""
+    join(rank, size)
+    if rank == 1:
+        call = rpc.rpc_async("worker0", s.wait_for, args=("the end", 20.0))
+        rpc.rpc_sync("worker0", s.begun, args=("the end",))
+        news(1)
+        with suppress(PsError):
+            call.wait()
+        tell(rank, "heard of it")
+        rpc.shutdown(graceful=False)
+        return
+    wait_for_news(1)
+    try:
+        rpc.shutdown(timeout=0.5, group=["worker0"])
+    except DeadlineExceededError as error:
+        s.let_go("the end")
+        tell(rank, error)
 
 
 def duplicate(rank: int, size: int) -> None:

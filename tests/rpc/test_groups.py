@@ -194,6 +194,13 @@ def test_wait_all_workers_timeout() -> None:
     assert run("shutdown_timeout", 2) == ["0 shutdown: worker1 did not come", "1 left"]
 
 
+def test_a_call_that_does_not_end_is_told_to_whoever_wants_to_leave() -> None:
+    assert run("shutdown_while_called", 2) == [
+        "0 shutdown: what others have called here is still running",
+        "1 heard of it",
+    ]
+
+
 def test_duplicate_name() -> None:
     assert run("duplicate", 2) == ["0 alone", "1 another name is needed"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from ps_service.engine import calling
 from ps_service.server import Server
 from ps_service.state.rrefs import RRef as HostedRRef
-from ps_wire.errors import DeadlineExceededError, PsError, UnavailableError
+from ps_wire.errors import DeadlineExceededError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, RegisterRequest
 from trainer_client.client import Client
@@ -235,10 +235,3 @@ class Agent:
 
 def _nothing() -> None:
     """There is nothing to do afterwards."""
-
-
-def check_reachable(error: PsError, directory: str) -> RuntimeError:
-    """What to say when a group cannot be joined."""
-    if isinstance(error, UnavailableError):
-        return RuntimeError(f"the directory at {directory} cannot be reached: {error}")
-    return RuntimeError(str(error))

@@ -56,7 +56,7 @@ class Group:
                 with _lock:
                     self._agent.meetings[key] -= 1  # next time they meet at the same place
                 raise DeadlineExceededError(
-                    f"{what}: {', '.join(reply.meet.missing)} did not come within {seconds:g} s"
+                    f"{what}: {', '.join(reply.meet.missing)} did not come within {seconds:.3g} s"
                 )
             return dict(zip(reply.meet.names, Decoder(answer).decode(reply.meet.values), strict=True))
 

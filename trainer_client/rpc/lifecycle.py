@@ -17,7 +17,7 @@ import torch
 from ps_service.engine.engine import Engine
 from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
-from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NameConflictError, PsError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from trainer_client.portal import Portal
 from trainer_client.rpc.agent import Agent
@@ -121,14 +121,16 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
 
     Raises:
         RuntimeError: This process is in no group.
-        DeadlineExceededError: Somebody did not come in time; it says who. This process has left all the same.
+        DeadlineExceededError: Somebody did not come in time, and it says who; or a call did not end. This process has
+            left all the same.
+        InvalidArgumentError: This process is not in `group`, and has not left.
     """
     leaving = agent()
+    meeting = Group(leaving, group) if group is not None else leaving.group
     deadline = Deadline(timeout)
     try:
         if graceful:
             leaving.finish(deadline.left)
-            meeting = Group(leaving, group) if group is not None else leaving.group
             if meeting is not None:
                 meeting.meet("shutdown", deadline.left())
             # What the others have asked for last may call on in turn.
@@ -137,7 +139,7 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             if meeting is not None:
                 meeting.meet("shutdown for good", deadline.left())
     finally:
-        _stop(leaving, min(deadline.left(), 5.0) if graceful and leaving.group is not None else 0.0)
+        _stop(leaving, min(deadline.left(), 5.0) if graceful and meeting is not None else 0.0)
 
 
 def _check(name: str, rank: int, world_size: int | None) -> None:
@@ -197,8 +199,11 @@ def _start(
 
 def _run(work: Any, seconds: float) -> None:
     async def within() -> None:
-        async with asyncio.timeout(seconds):
-            await work
+        try:
+            async with asyncio.timeout(seconds):
+                await work
+        except TimeoutError:
+            raise DeadlineExceededError("shutdown: what others have called here is still running") from None
 
     assert _portal is not None
     _portal.run(within())

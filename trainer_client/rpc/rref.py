@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ps_service.state.rrefs import RRef as HostedRRef
-from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.errors import PsError
 from trainer_client import calls
 from trainer_client.pending import Pending
 from trainer_client.references import RRef as Handle
@@ -212,15 +212,4 @@ def wrapped(value: Any) -> Any:
         return type(value)(map(wrapped, value))
     if type(value) is dict:
         return {wrapped(key): wrapped(item) for key, item in value.items()}
-    return value
-
-
-def check_reference(value: Any) -> RRef:
-    """The value, if it is a reference.
-
-    Raises:
-        InvalidArgumentError: It is something else.
-    """
-    if not isinstance(value, RRef):
-        raise InvalidArgumentError(f"an RRef is needed here, not a {type(value).__name__}")
     return value
