@@ -7,14 +7,72 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ps_service import async_execution, by_value, hosted, remote
 from ps_wire.errors import ContextEndedError
 from ps_wire.refs import Ref
 from ps_wire.scopes import current_scope
+from tests.rpc.later import (
+    FUTURES,
+    async_add,
+    async_chained,
+    async_fails,
+    async_fanout,
+    async_let_go,
+    async_multi_chained,
+    async_nested,
+    async_raises,
+    async_until,
+    async_with_torchs_future,
+    async_wrong_type,
+    borrows_in_a_callback,
+    calls_in_a_callback,
+    returns_a_future,
+    with_callback,
+)
+from tests.rpc.models import (
+    Chain,
+    Failing,
+    FailingAtOnce,
+    FailingOptimizer,
+    Fork,
+    Late,
+    Lookup,
+    Plain,
+    Scale,
+    Table,
+)
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
+
+__all__ = [
+    "FUTURES",
+    "Chain",
+    "Failing",
+    "FailingAtOnce",
+    "FailingOptimizer",
+    "Fork",
+    "Late",
+    "Lookup",
+    "Plain",
+    "Scale",
+    "Table",
+    "async_add",
+    "async_chained",
+    "async_fails",
+    "async_fanout",
+    "async_let_go",
+    "async_multi_chained",
+    "async_nested",
+    "async_raises",
+    "async_until",
+    "async_with_torchs_future",
+    "async_wrong_type",
+    "borrows_in_a_callback",
+    "calls_in_a_callback",
+    "returns_a_future",
+    "with_callback",
+]  # situations that stand in rooms of their own
 
 # Values
 
@@ -262,152 +320,7 @@ def drop(name: str) -> None:
     del KEPT[name]
 
 
-# Futures
-
-
-@remote
-@async_execution
-def async_raises() -> rpc.Future[None]:
-    raise RuntimeError("expected error")
-
-
-@remote
-@async_execution
-def async_fails() -> rpc.Future[None]:
-    failed: rpc.Future[None] = rpc.Future()
-    failed.set_exception(ValueError("later"))
-    return failed
-
-
-@remote
-@async_execution
-def async_wrong_type() -> torch.Tensor:
-    return torch.zeros(2)
-
-
-@remote
-@async_execution
-def async_add(to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
-    return rpc.rpc_async(to, my_add, args=(x, y))
-
-
-@remote
-@async_execution
-def async_with_torchs_future(x: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    threading.Thread(target=lambda: future.set_result(x + 1)).start()
-    return future
-
-
-@remote
-@async_execution
-def async_chained(to: str, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> rpc.Future[torch.Tensor]:
-    return rpc.rpc_async(to, my_add, args=(x, y)).then(lambda future: future.wait() + z)
-
-
-@remote
-@async_execution
-def async_nested(to: str, x: torch.Tensor, y: torch.Tensor) -> rpc.Future[torch.Tensor]:
-    return rpc.rpc_async(to, async_add, args=(rpc.get_worker_info().name, x, y))
-
-
-@remote
-@async_execution
-def async_multi_chained(to: str, x: torch.Tensor, count: int, step: float) -> rpc.Future[torch.Tensor]:
-    future = rpc.rpc_async(to, my_add, args=(x, 0.0))
-    for _ in range(count):
-        future = future.then(lambda done: done.wait() + step)
-    return future
-
-
-@remote
-@async_execution
-def async_fanout(to: str, x: torch.Tensor, count: int, step: float) -> rpc.Future[torch.Tensor]:
-    calls = [rpc.rpc_async(to, my_add, args=(x, i * step)) for i in range(count)]
-    return rpc.collect_all(calls).then(lambda done: sum((each.wait() for each in done.wait()), torch.zeros_like(x)))
-
-
-@remote
-def returns_a_future() -> rpc.Future[int]:
-    return rpc.Future()
-
-
-@remote
-def with_callback(to: str, x: torch.Tensor) -> torch.Tensor:
-    return rpc.rpc_async(to, my_add, args=(x, x)).then(lambda done: done.wait() + 1).wait()
-
-
 # Autograd
-
-
-@hosted
-class Scale(nn.Module):
-    """x * weight, and on another member's module if it is given one."""
-
-    def __init__(self, weight: float = 2.0) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([weight, -weight]))
-
-    def forward(self, x: torch.Tensor, *inner: rpc.RRef) -> torch.Tensor:
-        y = x * self.weight
-        for each in inner:
-            y = y + each.rpc_sync().forward(x)
-        return y
-
-
-@hosted
-class Chain(nn.Module):
-    """Its own layer, and then a module of another member."""
-
-    def __init__(self, following: rpc.RRef | None = None) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-        self.following = following
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.tanh(self.layer(x))
-        return y if self.following is None else self.following.rpc_sync().forward(y)
-
-
-@hosted
-class Fork(nn.Module):
-    """Two modules of other members on the same input."""
-
-    def __init__(self, left: rpc.RRef, right: rpc.RRef) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(0.5))
-        self.left, self.right = left, right
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x * self.scale
-        calls = [self.left.rpc_async().forward(x), self.right.rpc_async().forward(x)]
-        left, right = rpc.wait_all(calls)
-        return left * right
-
-
-@hosted
-class Table(nn.Module):
-    """An embedding."""
-
-    def __init__(self, rows: int = 10, width: int = 3, sparse: bool = False) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(rows, width, sparse=sparse)
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        return self.embedding(index)
-
-
-@hosted
-class Lookup(nn.Module):
-    """Asks another member's table, whose input has no gradient, and has parameters of its own."""
-
-    def __init__(self, table: rpc.RRef) -> None:
-        super().__init__()
-        self.table = table
-        self.out = nn.Linear(3, 1)
-
-    def forward(self, index: torch.Tensor) -> torch.Tensor:
-        return self.out(self.table.rpc_sync().forward(index))
 
 
 @remote
@@ -430,16 +343,6 @@ def my_mul_nested(to: str, back: str, x: torch.Tensor, y: torch.Tensor, depth: i
 @remote
 def gradient_sum(context_id: int) -> float:
     return float(sum(gradient.sum() for gradient in autograd.get_gradients(context_id).values()))
-
-
-class Failing(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("a backward that fails on purpose")
 
 
 @remote
@@ -467,20 +370,6 @@ def seen_contexts() -> int:
 @remote
 def call_kept(name: str, method: str, *args: Any) -> Any:
     return getattr(KEPT[name].rpc_sync(), method)(*args)
-
-
-FUTURES: dict[str, rpc.Future[int]] = {}
-
-
-@remote
-@async_execution
-def async_until(name: str) -> rpc.Future[int]:
-    return FUTURES.setdefault(name, rpc.Future())
-
-
-@remote
-def async_let_go(name: str, value: int) -> None:
-    FUTURES[name].set_result(value)
 
 
 @remote
@@ -531,45 +420,9 @@ def ps_trainer(x: rpc.RRef, owner: str) -> torch.Tensor:
         return gradient
 
 
-@hosted
-class Plain:
-    """An object that is no module, with a parameter of its own."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.w = nn.Parameter(torch.rand(3, 3, generator=torch.Generator().manual_seed(seed)))
-
-    @remote
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.mm(self.w, x)
-
-    @remote
-    def parameter(self) -> rpc.RRef:
-        return rpc.RRef(self.w)
-
-    @remote
-    def weight(self) -> torch.Tensor:
-        return self.w.detach()
-
-
 @remote
 def add_values(x: rpc.RRef, y: rpc.RRef) -> Any:
     return x.local_value() + y.local_value()
-
-
-@hosted
-class FailingOptimizer(torch.optim.Optimizer):
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-
-    def step(self, closure: Any = None) -> None:
-        raise ValueError("a step that fails")
-
-
-@hosted
-class FailingAtOnce(torch.optim.Optimizer):
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-        raise ValueError("an optimizer that cannot be made")
 
 
 @remote
@@ -609,29 +462,6 @@ def is_there(reference: str) -> bool:
 def first_of_pair(to: str, third: str) -> Any:
     """Asks for an answer that hands out a reference of a third member."""
     return rpc.rpc_sync(to, remote_rref, args=(third, 1, 2)).to_here()
-
-
-@remote
-@async_execution
-def borrows_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
-    here = rpc.get_worker_info().name
-    return rpc.rpc_async(here, my_add, args=(x, 0.0)).then(lambda done: module.local_value()(done.wait()))
-
-
-@remote
-@async_execution
-def calls_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
-    here = rpc.get_worker_info().name
-    return rpc.rpc_async(here, my_add, args=(x, 0.0)).then(lambda done: module.rpc_sync().forward(done.wait()))
-
-
-@hosted
-class Late(nn.Module):
-    @async_execution
-    def forward(self, x: torch.Tensor) -> rpc.Future[torch.Tensor]:
-        done: rpc.Future[torch.Tensor] = rpc.Future()
-        done.set_result(x)
-        return done
 
 
 @by_value
