@@ -34,7 +34,7 @@ def test_a_hundred_steps_of_four_processes_equal_those_of_one() -> None:
     assert outcome.losses == [pytest.approx(told, abs=1e-5) for told in losses]
     # All of it was trained.
     before = {"table": outcome.table_before, **dense_layer(settings.seed).state_dict()}
-    assert all(value > 0.1 for value in differences(outcome, before).values())
+    assert all(value > 0.01 for value in differences(outcome, before).values())
     assert all(sum(told[-10:]) < sum(told[:10]) / 2 for told in outcome.losses)
 
 
