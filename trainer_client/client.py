@@ -16,7 +16,14 @@ from ps_wire.names import name_of
 from ps_wire.payload import PayloadWriter
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest, DeleteRequest, StatusReply, StatusRequest
+from ps_wire.v1.operations_pb2 import (
+    AttachRequest,
+    CreateRequest,
+    DeleteRequest,
+    LookupRequest,
+    StatusReply,
+    StatusRequest,
+)
 from ps_wire.values import Encoder
 from trainer_client import calls, optimizer, scheduler
 from trainer_client.calls import HandlesMet
@@ -55,13 +62,18 @@ class Client:
         self._sessions: dict[str, Session] = {}
         self.others = OtherOwners(self.trainer, settings, self._sessions, dial)
         self._opening = [Session(each, self.trainer, settings, self.others) for each in connectors]
+        self._patience = settings.connect_timeout
         self._contexts = 0
 
-    async def open(self) -> None:
+    async def open(self, names: Sequence[str] = ()) -> None:
         """Connects to every owner.
+
+        Args:
+            names: Owners to find beside those that connectors lead to: the first of these keeps the directory.
 
         Raises:
             UnavailableError: One cannot be reached in time.
+            UnknownNameError: One has not entered the directory in time.
             InvalidArgumentError: Two have the same name.
         """
         try:
@@ -72,9 +84,26 @@ class Client:
                         f"two of the owners are called {session.owner!r}: start each under its own --name"
                     )
                 self._sessions[session.owner] = session
+            if names:
+                await self._find(names)
         except BaseException:
             await self.close()
             raise
+
+    async def _find(self, names: Sequence[str]) -> None:
+        """Connects to owners by their names; they come first from now on, in this order."""
+        directory = self.others.directory = self.session()
+
+        async def find(name: str) -> Session:
+            if name in self._sessions:
+                return self._sessions[name]
+            member = await self.others.ask(directory, LookupRequest(name=name, wait_seconds=self._patience))
+            return await self.others.reach(name, member.address)
+
+        found = dict(zip(names, await asyncio.gather(*map(find, names)), strict=True))
+        found.update((name, session) for name, session in self._sessions.items() if name not in found)
+        self._sessions.clear()
+        self._sessions.update(found)
 
     async def close(self) -> None:
         """Leaves every owner; they free what this trainer held. Calling it again does nothing."""

@@ -18,15 +18,16 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 class Connecting:
     """What `connect` returns: enter it with `async with` or with `with`, or await it."""
 
-    def __init__(self, connectors: Sequence[Connector], settings: Settings) -> None:
+    def __init__(self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = ()) -> None:
         self._connectors = connectors
+        self._names = names
         self._settings = settings
         self._client: Client | None = None
         self._portal: Portal | None = None
 
     async def __aenter__(self) -> Client:
         client = Client(self._connectors, self._settings, GrpcConnector)
-        await client.open()
+        await client.open(self._names)
         self._client = client
         return client
 
@@ -59,6 +60,7 @@ class Connecting:
 
 def connect(
     *owners: str | Connector,
+    directory: str = "",
     timeout: float | None = 60.0,
     connect_timeout: float = 30.0,
     reconnect_timeout: float = 60.0,
@@ -68,19 +70,37 @@ def connect(
 
         async with tc.connect("127.0.0.1:50051") as ps: ...     # methods return awaitables
         with tc.connect("127.0.0.1:50051") as ps: ...           # methods block
+        async with tc.connect("ps0", "ps1", directory="127.0.0.1:50051") as ps: ...     # found by their names
 
     Args:
-        owners: Addresses (host:port), or connectors of another transport.
+        owners: Addresses (host:port), or connectors of another transport; with `directory`, names.
+        directory: Address of an owner that knows where the others are (`ps-service serve --directory`).
         timeout: Seconds a call may take when it says nothing else; None waits for ever.
-        connect_timeout: Seconds to wait for an owner that is not there yet.
+        connect_timeout: Seconds to wait for an owner that is not there yet, or not in the directory.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
         lane: Whether to use shared memory with an owner on the same host, when it offers that.
 
     Raises:
-        InvalidArgumentError: No address was given.
+        InvalidArgumentError: No address was given, or a name twice.
         UnavailableError: An owner cannot be reached in time (when entered).
+        UnknownNameError: The directory does not know an owner by its name in time (when entered).
     """
+    settings = Settings(timeout, connect_timeout, reconnect_timeout, lane)
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")
-    connectors = [GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners]
-    return Connecting(connectors, Settings(timeout, connect_timeout, reconnect_timeout, lane))
+    if directory:
+        return Connecting([GrpcConnector(directory)], settings, _checked(owners))
+    return Connecting([GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners], settings)
+
+
+def _checked(owners: Sequence[str | Connector]) -> list[str]:
+    """Names to look up in a directory."""
+    names = [owner for owner in owners if isinstance(owner, str)]
+    if len(names) < len(owners):
+        raise InvalidArgumentError("with directory= owners are given by name, and not by connectors")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"owner {name!r} is named twice")
+        if ":" in name:
+            raise InvalidArgumentError(f"with directory= owners are given by name, and {name!r} is an address")
+    return names

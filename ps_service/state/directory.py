@@ -101,6 +101,14 @@ class Meeting:
         return Met(missing, self.brought)
 
 
+def _nobody(session: bytes) -> bool:
+    return False
+
+
+def _is_again(known: Entry, address: str, is_away: Callable[[bytes], bool]) -> bool:
+    return known.address == address and is_away(known.session)
+
+
 class Directory:
     """The members of a group. Safe to use from several threads."""
 
@@ -123,8 +131,20 @@ class Directory:
         with self._lock:
             return sorted(self._entries.values(), key=lambda entry: entry.id)
 
-    def enter(self, session: bytes, name: str, address: str, id: int | None = None) -> Entry:
+    def enter(
+        self, session: bytes, name: str, address: str, id: int | None = None, is_away: Callable[[bytes], bool] = _nobody
+    ) -> Entry:
         """Enters a member. Doing so again with the same name and session changes the address.
+
+        Who comes with the name and address of a member that is away is that member, which died and was started again:
+        it has its place and its number at once, and does not wait for the lease of the session that it had.
+
+        Args:
+            session: Whose entry it is.
+            name: Under which it is found.
+            address: Where its owner listens.
+            id: The number it wants; what it had, or the lowest that is free, if None.
+            is_away: Whether a session has no open stream.
 
         Raises:
             InvalidArgumentError: A name or address is missing.
@@ -134,13 +154,15 @@ class Directory:
             raise InvalidArgumentError("a member of a group needs a name and an address")
         with self._lock:
             known = self._entries.get(name)
-            if known is not None and known.session != session:
+            if known is not None and known.session != session and not _is_again(known, address, is_away):
                 raise NameConflictError(
                     f"the group has a member {name!r} already, at {known.address}; choose another name, or wait until "
                     "its session has ended"
                 )
             taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
-            if id is None:
+            if id is None and known is not None:
+                id = known.id
+            elif id is None:
                 id = next(number for number in range(len(taken) + 1) if number not in taken)
             elif id in taken:
                 raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")

@@ -1,0 +1,134 @@
+"""Trainers that are told the names of owners, and the address of one that knows where the others are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+import trainer_client as tc
+from ps_service.engine.engine import Engine
+from ps_service.server import Server
+from ps_service.state.allowlist import AllowList
+from tests import hosted_models
+from trainer_client.rpc.agent import Agent
+from trainer_client.settings import Settings
+from trainer_client.transport.memory import MemoryConnector
+
+COUNTER = "tests.hosted_models.Counter"
+
+
+class Group:
+    """Owners in this process, of which the first keeps the directory."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self.agents: list[Agent] = []
+
+    async def enter(self, name: str) -> Agent:
+        """Another owner, which leaves before those that came earlier."""
+        server = Server(Engine(name, AllowList([hosted_models])))
+        await server.start()
+        agent = Agent(server, Settings())
+        self._stack.push_async_callback(agent.leave, 0.0)
+        await agent.join(self.directory if self.agents else "")
+        self.agents.append(agent)
+        return agent
+
+    @property
+    def directory(self) -> str:
+        """Address of the first owner."""
+        return self.agents[0].server.address
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[Group]:
+    """A group of which the keeper of the directory is there."""
+    async with AsyncExitStack() as stack:
+        group = Group(stack)
+        await group.enter("directory")
+        yield group
+
+
+async def until(so: Callable[[], bool]) -> None:
+    """Lets others run until something is so."""
+    for _ in range(200_000):
+        if so():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to be")
+
+
+async def test_owners_are_found_by_name_and_come_first_in_their_order(group: Group) -> None:
+    for name in ("ps0", "ps1"):
+        await group.enter(name)
+    async with tc.connect("ps1", "ps0", directory=group.directory) as ps:
+        assert ps.owners == ["ps1", "ps0", "directory"]
+        assert (await ps.create(COUNTER, 1)).owner == "ps1"
+        assert (await ps.create(COUNTER, 1, owner="ps0")).owner == "ps0"
+    assert [len(agent.engine.registry) for agent in group.agents] == [0, 0, 0]
+
+
+async def test_who_keeps_the_directory_may_be_one_of_them(group: Group) -> None:
+    await group.enter("ps0")
+    async with tc.connect("ps0", "directory", directory=group.directory) as ps:
+        assert ps.owners == ["ps0", "directory"]
+        assert (await ps.create(COUNTER, 1, owner="directory")).owner == "directory"
+
+
+async def test_any_owner_of_the_group_can_be_asked(group: Group) -> None:
+    first = await group.enter("ps0")
+    await group.enter("ps1")
+    async with tc.connect("ps1", directory=first.server.address) as ps:
+        assert ps.owners == ["ps1", "ps0"]
+
+
+async def test_owners_that_have_not_come_yet_are_waited_for(group: Group) -> None:
+    connecting = asyncio.ensure_future(tc.connect("ps0", directory=group.directory).__aenter__())
+    directory = group.agents[0].engine.directory
+    await until(lambda: directory.waiting > 0)
+    assert not connecting.done()
+    await group.enter("ps0")
+    ps = await connecting
+    assert ps.owners == ["ps0", "directory"]
+    await ps.close()
+
+
+async def test_a_name_that_nobody_has_is_told_with_those_that_are_there(group: Group) -> None:
+    await group.enter("ps0")
+    with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; there is directory, ps0"):
+        await tc.connect("ps0", "ps9", directory=group.directory, connect_timeout=0.05)
+    # Only the member itself is still connected to the keeper of the directory: nothing is left behind.
+    keeper = group.agents[0].engine.sessions
+    await until(lambda: len(keeper) == 2)
+
+
+async def test_without_await_it_is_the_same(group: Group) -> None:
+    await group.enter("ps0")
+
+    def train() -> list[str]:
+        with tc.connect("ps0", directory=group.directory) as ps:
+            ps.create(COUNTER, 1)
+            return list(ps.owners)
+
+    assert await asyncio.to_thread(train) == ["ps0", "directory"]
+
+
+@pytest.mark.parametrize(
+    ("owners", "message"),
+    [
+        ((), "at least one owner"),
+        (("ps0", "ps1", "ps0"), "'ps0' is named twice"),
+        (("127.0.0.1:50051",), "by name, and '127.0.0.1:50051' is an address"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(owners: tuple[str, ...], message: str) -> None:
+    with pytest.raises(tc.InvalidArgumentError, match=message):
+        tc.connect(*owners, directory="127.0.0.1:50051")
+
+
+async def test_a_connector_is_no_name(owner: Server) -> None:
+    with pytest.raises(tc.InvalidArgumentError, match="by name, and not by connectors"):
+        tc.connect(MemoryConnector(owner.servicer.serve), directory=owner.address)
