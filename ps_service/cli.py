@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import pydantic
 import torch
@@ -31,6 +31,9 @@ from trainer_client.rpc.current import set_agent
 from trainer_client.settings import Settings
 
 _log = logging.getLogger("ps_service.cli")
+
+_STOP_SECONDS: Final = 1.0
+"""How long stopping may take, when all that matters has been done."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,6 +69,8 @@ def serve(
     imports: Annotated[list[str] | None, typer.Option("--import", help=_field("imports"))] = None,
     directory: Annotated[str | None, typer.Option(help=_field("directory"))] = None,
     advertise: Annotated[str | None, typer.Option(help=_field("advertise"))] = None,
+    http: Annotated[str | None, typer.Option(help=_field("http"))] = None,
+    data_dir: Annotated[Path | None, typer.Option(help=_field("data_dir"))] = None,
     device: Annotated[str | None, typer.Option(help=_field("device"))] = None,
     threads: Annotated[int | None, typer.Option(help=_field("threads"))] = None,
     torch_threads: Annotated[int | None, typer.Option(help=_field("torch_threads"))] = None,
@@ -82,7 +87,8 @@ def serve(
     """Runs an owner until it receives SIGTERM or Ctrl-C; then it drains and exits with code 0.
 
     Every option can also be set as `PS_…` in the environment or in the TOML file; flags win over the environment, and
-    the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`.
+    the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`;
+    with `--http`, the next says where its metrics are.
     """
     modules = tuple(part for entry in imports or () for part in entry.split(","))
     settings = _load(
@@ -92,6 +98,8 @@ def serve(
         imports=modules or None,
         directory=directory,
         advertise=advertise,
+        http=http,
+        data_dir=data_dir,
         device=device,
         threads=threads,
         torch_threads=torch_threads,
@@ -108,8 +116,7 @@ def serve(
     # Modules beside the user are found, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
-        engine = _engine(settings)
-        _runner()(_serve(Server(engine, settings.listen, settings.insecure), settings))
+        _runner()(_serve(_server(settings), settings))
     except (ImportError, ValueError, OSError) as error:
         _fail(str(error))
 
@@ -147,6 +154,10 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
         _fail(f"the configuration cannot be read: {error}")
 
 
+def _server(settings: OwnerConfig) -> Server:
+    return Server(_engine(settings), settings.listen, settings.insecure, settings.data_dir, settings.http)
+
+
 def _engine(settings: OwnerConfig) -> Engine:
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
@@ -172,20 +183,24 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     await server.start()
     member = await _join(server, settings)
     print(f"{settings.name} is serving on {server.address}", flush=True)
+    if server.http_address:
+        print(f"{settings.name} tells its metrics at http://{server.http_address}/metrics", flush=True)
     await stopping.wait()
     # A second signal does not wait.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     _log.info("draining")
     # Hosted code that never returns holds its thread, and Python waits for its threads.
-    last = threading.Timer(settings.drain_seconds + 1.0, _end_at_once)
-    last.daemon = True
-    last.start()
-    if member is not None:
-        await member.leave(settings.drain_seconds)
-    else:
-        await server.drain(settings.drain_seconds)
-    last.cancel()
+    ended = threading.Event()
+    patience = None if settings.data_dir is not None else settings.drain_seconds
+    threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
+    try:
+        if member is not None:
+            await member.leave(settings.drain_seconds)
+        else:
+            await server.drain(settings.drain_seconds)
+    finally:
+        ended.set()
 
 
 async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
@@ -196,15 +211,20 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
     try:
         await member.join("" if settings.directory == "self" else settings.directory)
     except PsError as error:
-        await member.leave(0.0)
+        # Not `leave`, which would write a checkpoint of an owner that nobody has used.
+        await member.client.close()
+        await server.stop()
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
     set_agent(member)
     return member
 
 
-def _end_at_once() -> NoReturn:
+def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:
+    server.kept.wait(patience)
+    if ended.wait(_STOP_SECONDS):
+        return
     _log.warning("hosted code is still running; the process ends without it")
-    os._exit(0)
+    os._exit(1 if server.failed else 0)
 
 
 def _runner() -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, FiniteFloat, field_validator
+from pydantic import Field, FiniteFloat, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -44,6 +44,10 @@ class OwnerConfig(BaseSettings):
         "", description="Owner (host:port) that keeps the directory of others which hosted code may call; or self."
     )
     advertise: str = Field("", description="Address under which others in the group find this owner, if not `listen`.")
+    http: str = Field("", description="Host and port of /metrics and /healthz over HTTP; empty for none.")
+    data_dir: Path | None = Field(
+        None, description="Where the owner keeps a checkpoint when it drains, and starts from; without it, nothing."
+    )
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
@@ -60,6 +64,11 @@ class OwnerConfig(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _none_if_empty(cls, value: Any) -> Any:
+        return value or None
 
     @field_validator("name")
     @classmethod
@@ -79,9 +88,11 @@ class OwnerConfig(BaseSettings):
             raise ValueError(f"{value!r} was asked for, but torch sees no CUDA here")
         return value
 
-    @field_validator("listen")
+    @field_validator("listen", "http")
     @classmethod
-    def _check_listen(cls, value: str) -> str:
+    def _check_address(cls, value: str, info: ValidationInfo) -> str:
+        if info.field_name == "http" and not value:
+            return value
         host, _, port = value.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"{value!r} is not HOST:PORT")

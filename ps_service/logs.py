@@ -19,7 +19,7 @@ def configure(level: str, format: Literal["auto", "text", "json"]) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
         if as_text
         else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
     )

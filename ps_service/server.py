@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import socket
+import threading
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from ps_service import addresses
+from ps_service.checkpoint.keeper import Keeper
 from ps_service.engine.engine import Engine
+from ps_service.engine.gate import Gate
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.servicer import Servicer
 from ps_wire.buffers import teach_malloc
+
+if TYPE_CHECKING:
+    from ps_service.web import Web
 
 _log = logging.getLogger("ps_service.server")
 
 SERVICE: Final = "ps_wire.v1.Owner"
 """Full name of the gRPC service, under which its health is asked for too."""
+
+_LOOK_SECONDS: Final = 0.01
+"""How often an owner that drains looks whether the passes here are over."""
+
+_BACK_SECONDS: Final = 2.0
+"""How soon a trainer whose stream broke has to be back, to end its pass with an owner that drains."""
 
 
 class Server:
@@ -36,20 +47,38 @@ class Server:
         engine: The owner.
         listen: Host and port; port 0 takes a free one.
         insecure: Allows to listen elsewhere than on loopback, although nothing is encrypted.
+        data_dir: Where the owner writes a checkpoint when it drains, and starts from; without it, neither.
+        http: Host and port of its metrics and its health over HTTP; empty for none.
+
+    Attributes:
+        kept: Set once nothing has to be written any more before the process may end.
+        failed: Whether the checkpoint could not be written.
 
     Raises:
-        ValueError: The address is not a loopback address and `insecure` was not given.
+        ValueError: An address is not a loopback address and `insecure` was not given.
     """
 
-    def __init__(self, engine: Engine, listen: str = "127.0.0.1:0", insecure: bool = False) -> None:
-        if not insecure and not _is_loopback(listen):
-            raise ValueError(
-                f"{listen} can be reached from other machines and traffic is not encrypted; "
-                "listen on 127.0.0.1, or pass --insecure if the network is trusted"
-            )
+    def __init__(
+        self,
+        engine: Engine,
+        listen: str = "127.0.0.1:0",
+        insecure: bool = False,
+        data_dir: Path | None = None,
+        http: str = "",
+    ) -> None:
+        for address in filter(None, (listen, http)):
+            addresses.check_allowed(address, insecure)
         self.engine = engine
         self.servicer = Servicer(engine)
+        self.kept = threading.Event()
+        self.failed = False
         self._listen = listen
+        self._http = http
+        self._web: Web | None = None
+        self._serving = False
+        self._data_dir = data_dir
+        self._keeper: Keeper | None = None
+        self._orderly = True
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -60,13 +89,40 @@ class Server:
         """Host and port that trainers connect to."""
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
 
+    @property
+    def http_address(self) -> str:
+        """Host and port of /metrics and /healthz; empty unless the owner tells them."""
+        return "" if self._web is None else self._web.address
+
+    @property
+    def state(self) -> str:
+        """How far the owner is: `starting`, `serving` or `draining`."""
+        if self.engine.draining:
+            return "draining"
+        return "serving" if self._serving else "starting"
+
     async def start(self) -> None:
         """Begins to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: An address cannot be had.
+            CheckpointError: The data directory cannot be used, or not be started from.
         """
-        _check_free(self._listen)
+        addresses.check_free(self._listen)
+        if self._http:
+            await self._open_web()
+        try:
+            await self._begin()
+        except BaseException:
+            await self._close_web()
+            self._close_keeper()
+            raise
+        self._serving = True
+
+    async def _begin(self) -> None:
+        if self._data_dir is not None:
+            self._keeper = Keeper(self.engine, self._data_dir)
+            await asyncio.to_thread(self._keeper.resume)
         teach_malloc()
         self._server = self._assemble()
         try:
@@ -82,32 +138,84 @@ class Server:
         _log.info("%s is serving on %s", self.engine.name, self.address)
 
     async def drain(self, seconds: float) -> None:
-        """Takes no new work, lets what is running end, and stops.
+        """Takes no new work, lets what is running end, writes a checkpoint if the owner keeps one, and stops.
 
         Args:
             seconds: How long running work is waited for.
+
+        Raises:
+            CheckpointError: It could not be written; the owner has stopped all the same.
         """
+        await self.quiet(seconds)
+        try:
+            await self._keep()
+        except BaseException as error:
+            self.failed = True
+            # Now, because code that hangs may keep the owner from stopping.
+            _log.error("%s", error)
+            raise
+        finally:
+            self.kept.set()
+            await self.stop()
+
+    async def quiet(self, seconds: float) -> None:
+        """Takes no new work, and lets what is running end.
+
+        An owner that keeps a checkpoint waits for the passes that are open here, too: forward graphs cannot be kept.
+
+        Args:
+            seconds: How long that is waited for.
+        """
+        gate = self.engine.gate
+        if gate.state is Gate.State.SHUT:
+            return
         await self._health.enter_graceful_shutdown()
-        self.engine.draining = True
+        gate.state = Gate.State.ENDING if self.engine.durable else Gate.State.SHUT
         try:
             async with asyncio.timeout(seconds):
-                await self.servicer.settled()
+                await self._at_rest()
+                # While answers were on their way, more may have been taken up.
+                while self._unfinished():
+                    await self._at_rest()
         except TimeoutError:
+            self._orderly = False
             _log.warning("work was still running after %g s of draining; it is cut off", seconds)
-        await self.stop()
+        gate.state = Gate.State.SHUT
+
+    async def _at_rest(self) -> None:
+        """Waits until nothing is unfinished, and every answer is on its way."""
+        # Passes end in many places, and none of them should have to tell.
+        while self._unfinished():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+        await self.servicer.settled()
+
+    def _unfinished(self) -> bool:
+        return self.servicer.busy or (self.engine.gate.state is Gate.State.ENDING and self._passes())
+
+    async def _keep(self) -> None:
+        if self._keeper is None:
+            return
+        # Nobody's session ends any more, lest what it held is missing from what was written down of it.
+        await self._end_sweeper()
+        self.servicer.cut_off()
+        await self._keeper.keep(self._orderly)
+
+    def _close_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
 
     async def stop(self) -> None:
         """Stops at once."""
-        self.engine.draining = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sweeper
+        self.engine.gate.state = Gate.State.SHUT
+        await self._end_sweeper()
         if self._server is not None:
             await self._server.stop(0)
         await self.servicer.lanes.close()
         self.servicer.close()
         await asyncio.to_thread(self.engine.close)
+        # Late, because until then it can be asked how far the end has come.
+        await self._close_web()
+        self._close_keeper()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -118,6 +226,18 @@ class Server:
     ) -> None:
         await self.stop()
 
+    async def _open_web(self) -> None:
+        # Not at the top: it takes 0.3 s, and most owners that are members of a group have no use for it.
+        from ps_service.web import Web
+
+        self._web = Web(self.engine, self._http, lambda: self.state)
+        await self._web.start()
+        _log.info("%s tells its metrics at http://%s/metrics", self.engine.name, self.http_address)
+
+    async def _close_web(self) -> None:
+        if self._web is not None:
+            await self._web.stop()
+
     def _assemble(self) -> grpc.aio.Server:
         # A gRPC server belongs to the event loop that runs when it is made.
         server = grpc.aio.server(options=OPTIONS)
@@ -127,31 +247,18 @@ class Server:
         reflection.enable_server_reflection((SERVICE, health, reflection.SERVICE_NAME), server)
         return server
 
+    def _passes(self) -> bool:
+        """Whether a pass is open here, of somebody who is connected or was a moment ago."""
+        there = {each.trainer for each in self.engine.sessions.all() if each.idle_seconds() < _BACK_SECONDS}
+        return self.engine.contexts.used_by(there)
+
+    async def _end_sweeper(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.engine.limits.lease_seconds / 4)
             self.servicer.conversations.sweep()
-
-
-def _is_loopback(listen: str) -> bool:
-    host = listen.rpartition(":")[0].strip("[]")
-    if host == "localhost" or listen.startswith("unix:"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _check_free(listen: str) -> None:
-    """Raises `OSError` when an address cannot be had, and says why; gRPC tells that only to its own log."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal():
-        return
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host.strip("[]"), int(port)), family=family):
-            pass
-    except OSError as error:
-        reason = "is another owner there?" if error.errno == errno.EADDRINUSE else error.strerror
-        raise OSError(f"cannot listen on {listen}: {reason}") from error

@@ -42,6 +42,7 @@ def test_the_contracts_of_the_floors_are_kept() -> None:
         "the floors of ps_service",
         "server and client know nothing of each other",
         "only transport speaks gRPC",
+        "only the web speaks HTTP and Prometheus",
     ):
         assert f"{contract} KEPT" in done.stdout
     assert "0 broken" in done.stdout

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from ps_wire.errors import ClosedError, ContextEndedError, InvalidArgumentError
+from ps_wire.errors import ClosedError, ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.payload import PayloadReader
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -83,6 +83,8 @@ class Context:
         self._pass_lock = threading.Lock()
         self._calls = 0
         self._sessions: dict[str, Session] = {}
+        # How often each had been lost when the pass came to it.
+        self._losses: dict[str, int] = {}
         self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._token: Token[Context | None] | None = None
 
@@ -106,6 +108,7 @@ class Context:
             self.check(session)
             self._calls += 1
             self._sessions[session.owner] = session
+            self._losses.setdefault(session.owner, session.losses)
             return RecordedCall(self, session, self._calls, inputs, tokens)
 
     def check(self, *sessions: Session) -> None:
@@ -113,10 +116,17 @@ class Context:
 
         Raises:
             ContextEndedError: The block was left.
+            ContextLostError: An owner has forgotten its part.
             InvalidArgumentError: A session is another client's.
         """
         if self.ended:
             raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
+        for owner, losses in self._losses.items():
+            # It would take a step for one of a pass in which it had no part, and do nothing.
+            if self._sessions[owner].losses != losses:
+                raise ContextLostError(
+                    f"owner {owner!r} has lost its part of context {self.id} with the session: run forward again"
+                )
         if not all(map(self._may_take_part, sessions)):
             raise InvalidArgumentError(
                 "the handle and the context belong to different clients; connect to all owners of a pass with one "

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ps_wire.errors import StaleHandleError
 from ps_wire.payload import PayloadReader
 from ps_wire.refs import ContextId, Ref
 from ps_wire.trees import mapped
@@ -31,6 +32,7 @@ class Reference:
     def __init__(self, session: Session, object_id: str) -> None:
         self._session = session
         self._losses = session.losses
+        self._restarts = session.restarts
         # At exit the session's goodbye gives everything back at once.
         weakref.finalize(self, session.release, object_id).atexit = False
 
@@ -38,6 +40,11 @@ class Reference:
     def counts(self) -> bool:
         """Whether the owner still knows of it."""
         return self._session.losses == self._losses and self._session.state != "closed"
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the owner has started anew since. It may have an object of that id, in an earlier state."""
+        return self._session.restarts != self._restarts
 
 
 class RRef:
@@ -48,15 +55,28 @@ class RRef:
     they are shared as `str(handle)`, which the other trainer passes to `attach` while this one is still held.
 
     Attributes:
-        session: Leads to its owner.
         ref: What it refers to.
     """
 
     def __init__(self, session: Session, ref: Ref, reference: Reference | None) -> None:
-        self.session = session
+        self._session = session
         self.ref = ref
         self._reference = reference
         self._token: tuple[ContextId, torch.Tensor] | None = None
+
+    @property
+    def session(self) -> Session:
+        """Leads to the owner.
+
+        Raises:
+            StaleHandleError: The owner has started anew, and not from where it was.
+        """
+        if self._reference is not None and self._reference.is_stale:
+            raise StaleHandleError(
+                f"owner {self.owner!r} has restarted since {self} was received, and what it did in between is gone. "
+                "Attach to the object by name, or make it again"
+            )
+        return self._session
 
     @property
     def owner(self) -> str:

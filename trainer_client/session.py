@@ -83,6 +83,7 @@ class Session:
         trainer: The trainer's 16 random bytes.
         loop: Its event loop.
         losses: How often the owner has forgotten it, and with it every reference.
+        restarts: How often the owner had another state than before, because it started anew.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Session:
         expected: str = "",
     ) -> None:
         self.losses = 0
+        self.restarts = 0
         self._expected = expected
         self.owner = ""
         self.settings = settings
@@ -189,6 +191,7 @@ class Session:
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         if self._welcome is not None and not welcome.resumed:
             self.losses += 1
+            self.restarts += self._welcome.incarnation != welcome.incarnation
             self._fail(_lost(self._welcome, welcome))
             self._confirmed.clear()
         self._welcome = welcome

@@ -23,6 +23,7 @@ from ps_wire.frames import Packet
 from ps_wire.lane_socket import LaneSocket
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.segments import Segment, SegmentPool, SegmentView
+from ps_wire.traffic import Traffic
 from ps_wire.v1.frames_pb2 import Frame
 
 INLINE_BYTES: Final = 32 * 1024
@@ -58,13 +59,17 @@ class LaneConnection:
         sock: A connected Unix socket of type stream.
         max_message_bytes: Largest payload that is accepted.
         max_segment_bytes: How much shared memory each direction may use.
+        traffic: Where its bytes are counted, those in shared memory too.
     """
 
     part_bytes: Final = 1 << 62
     """Payloads are not cut: what lies in a segment stands in nobody's way."""
 
-    def __init__(self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int) -> None:
+    def __init__(
+        self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int, traffic: Traffic | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._traffic = traffic or Traffic()
         self._max_message_bytes = max_message_bytes
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
@@ -128,6 +133,7 @@ class LaneConnection:
         frame = packet.frame.SerializeToString()
         kind = _SEGMENT if segment.known else _NEW_SEGMENT
         record = _HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
+        self._traffic.sent += packet.nbytes
         self._write(record, (), None if segment.known else segment.descriptor)
         segment.known = True
 
@@ -149,7 +155,9 @@ class LaneConnection:
     def _write_out(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
         """Writes a record now, behind all that waited for it."""
         self._bunch = 0
-        self._socket.write((self._notes() + record, *payload), descriptor)
+        record = self._notes() + record
+        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
+        self._socket.write((record, *payload), descriptor)
 
     def _end_turn(self) -> None:
         self._is_busy = False
@@ -221,6 +229,7 @@ class LaneConnection:
     # Records
 
     def _take_in(self, data: memoryview) -> None:
+        self._traffic.received += len(data)
         # Most reads bring whole records: those are parsed where they lie.
         try:
             if not self._rest:
@@ -277,6 +286,7 @@ class LaneConnection:
             if not self._socket.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")
             self._view.add(number, self._socket.descriptors.popleft())
+        self._traffic.received += nbytes
         return (self._view.bytes_of(number, nbytes).data,)
 
     def _notice(self, kind: int, number: int) -> None:

@@ -54,6 +54,11 @@ class Compute:
         self._lock = threading.Lock()
         self._blocked = 0
 
+    @property
+    def queued(self) -> int:
+        """How many functions wait for a thread."""
+        return self._waiting.qsize()
+
     def submit(self, function: Callable[[], Work]) -> None:
         """Runs a function in one of the threads, and then, on the calling event loop, what it returned.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ps_service.engine.compute import Compute
+from ps_service.engine.gate import Gate
 from ps_service.engine.peers import Alone, Peers
 from ps_service.state.allowlist import AllowList
 from ps_service.state.cells import Ledger
@@ -32,7 +33,8 @@ class Engine:
         limits: What one session may ask for.
         threads: Size of the compute pool; 0 chooses by the number of cores.
         incarnation: Changes with every start of the owner.
-        draining: Whether the owner takes no new work.
+        continues: Earlier incarnations, as whose state this one began: trainers that knew those simply go on.
+        durable: Whether it writes a checkpoint when it stops, and goes on from there when it starts again.
         peers: Other owners, as far as hosted code meets them.
         lanes: Tells how many same-host lanes are open, and how many bytes of shared memory they use.
     """
@@ -44,7 +46,8 @@ class Engine:
     threads: int = 0
     journal: Journal = field(default_factory=MemoryJournal)
     incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
-    draining: bool = False
+    durable: bool = False
+    continues: tuple[str, ...] = ()
     peers: Peers = field(default_factory=Alone)
     lanes: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
@@ -52,10 +55,20 @@ class Engine:
         self.registry = Registry(self.name)
         self.ledger = Ledger()
         self.contexts = Contexts()
+        self.gate = Gate(self.contexts)
         self.sessions = Sessions(self.limits)
         self.counters = Counters()
         self.directory = Directory()
         self.compute = Compute(self.threads)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the owner takes no new work."""
+        return self.gate.state is not Gate.State.OPEN
+
+    def knows(self, incarnation: str) -> bool:
+        """Whether what a trainer did with an incarnation of this owner is still so."""
+        return incarnation == self.incarnation or incarnation in self.continues
 
     def end_session(self, session: Session) -> None:
         """Frees everything a trainer held: its contexts, handles and kept answers."""

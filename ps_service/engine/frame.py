@@ -92,8 +92,10 @@ class Frame:
             for leaf in reading.leaves:
                 leaf.requires_grad_(False)
         module = self._stack.enter_context(hosted.skins.lend(self._training, parameters, reading.leaves))
-        for name, parameter, leaf, pin in zip(hosted.parameters, parameters, reading.leaves, reading.pins, strict=True):
-            self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf))
+        for name, parameter, leaf, pin, steps in zip(
+            hosted.parameters, parameters, reading.leaves, reading.pins, reading.steps, strict=True
+        ):
+            self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf, steps))
             self._parameters[id(leaf)] = (hosted, name)
             self._pins.setdefault(_storage(leaf), []).append(pin)
         self._buffers.update(_storage(buffer) for buffer in hosted.value.buffers())

@@ -28,6 +28,7 @@ def create(
     name: str = "",
     seed: int | None = None,
     fingerprint: bytes = b"",
+    object_id: str = "",
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the one of that name.
 
@@ -38,6 +39,7 @@ def create(
         name: Named objects are made once and stay until deleted.
         seed: Seeds torch's generator for the constructor, and leaves it as it was.
         fingerprint: Tells requests with other arguments apart.
+        object_id: The id it had before its owner started again; a new one if empty.
 
     Returns:
         The object, and whether it was made.
@@ -55,7 +57,7 @@ def create(
         if isinstance(value, nn.Module):
             _check_shapes(class_name, value)
             value.to(engine.device)
-        made = HostedObject(engine.name, value, engine.ledger, name, fingerprint)
+        made = HostedObject(engine.name, value, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
         return made
 

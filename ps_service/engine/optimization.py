@@ -26,6 +26,7 @@ def create_optimizer(
     reads: Reads = Reads.CONSISTENT,
     non_finite: NonFinite = NonFinite.APPLY,
     fingerprint: bytes = b"",
+    object_id: str = "",
 ) -> tuple[HostedObject, bool]:
     """Makes an optimizer, or finds the one of that name.
 
@@ -53,7 +54,8 @@ def create_optimizer(
             raise
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
-        made = HostedObject(engine.name, value, engine.ledger, name, fingerprint)
+        value.counter = engine.counters.steps.of(name)
+        made = HostedObject(engine.name, value, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
         engine.registry.bind(made, hosts.values())
         return made
@@ -69,6 +71,7 @@ def create_scheduler(
     kwargs: dict[str, Any],
     name: str = "",
     fingerprint: bytes = b"",
+    object_id: str = "",
 ) -> tuple[HostedObject, bool]:
     """Makes a learning-rate scheduler for an optimizer, or finds the one of that name.
 
@@ -88,7 +91,7 @@ def create_scheduler(
             scheduler = HostedScheduler(cls, value, args, kwargs)
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
-        made = HostedObject(engine.name, scheduler, engine.ledger, name, fingerprint)
+        made = HostedObject(engine.name, scheduler, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
         engine.registry.bind(made, [hosted])
         return made
@@ -123,7 +126,15 @@ def state_dict(engine: Engine, ref: Ref) -> Any:
     Raises:
         InvalidArgumentError: The object has no state.
     """
-    target = engine.registry.find(ref)
+    return state_of(engine, engine.registry.find(ref))
+
+
+def state_of(engine: Engine, target: HostedObject) -> Any:
+    """Like `state_dict`, also for an object that nobody holds a handle to.
+
+    Raises:
+        InvalidArgumentError: The object has no state.
+    """
     if isinstance(target.value, nn.Module):
         # Of a private copy, whose parameters are all from between the same two steps.
         with Frame(engine.ledger, target.value.training, recorded=False, grad=False) as frame:

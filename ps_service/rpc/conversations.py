@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ps_service.engine.engine import Engine
-from ps_service.rpc.dispatch import failure, perform_quickly
+from ps_service.rpc.dispatch import failure, perform_quickly, stopping
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
 from ps_service.rpc.jobs import Job
@@ -38,6 +38,7 @@ class Conversation:
         self.outbox: Outbox | None = None
         self._engine = engine
         self._running: dict[int, Job] = {}
+        self._turn = 0
         self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
@@ -51,11 +52,27 @@ class Conversation:
             self._stream.cancel()
             self._stream = None
 
-    def take_over(self, outbox: Outbox) -> None:
-        """From now on answers go to this outbox; the current task serves its stream."""
+    def greeted(self) -> int:
+        """The trainer has come on a new stream, which ends the one before.
+
+        Returns:
+            The turn of the new one, for `take_over`.
+        """
         self.interrupt()
+        self._turn += 1
+        return self._turn
+
+    def take_over(self, outbox: Outbox, turn: int) -> bool:
+        """From now on answers go to this outbox; the current task serves its stream.
+
+        Returns:
+            Whether that is so: not if the trainer has come on a newer stream, before this one's welcome was sent.
+        """
+        if turn != self._turn:
+            return False
         self.outbox = outbox
         self._stream = asyncio.current_task()
+        return True
 
     def leave(self, outbox: Outbox) -> None:
         """The stream of this outbox has ended."""
@@ -75,12 +92,12 @@ class Conversation:
         if known is not None:
             self._send(known)
         elif message.error is not None:
-            self._send(failure(message.error, number))
+            self._refuse(failure(message.error, number))
         elif number in self.session.taken:
-            self._send(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
+            self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
         elif len(self._running) >= self._engine.limits.max_in_flight:
             limit = self._engine.limits.max_in_flight
-            self._send(failure(OverloadedError(f"{limit} requests of this session are in flight already"), number))
+            self._refuse(failure(OverloadedError(f"{limit} requests of this session are in flight already"), number))
         else:
             self._start(number, message)
 
@@ -97,6 +114,11 @@ class Conversation:
         if job is not None:
             job.cancel()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is running, besides what waits for others."""
+        return bool(self._busy) or any(job.is_due for job in self._running.values())
+
     async def settled(self) -> None:
         """Waits until nothing is running but what waits for others."""
         await self._settled.wait()
@@ -106,22 +128,35 @@ class Conversation:
         for job in list(self._running.values()):
             job.cancel()
 
+    def cut_off(self) -> None:
+        """Answers what is still running, once and for all; what can be run later has no answer now, and will be."""
+        for number, job in list(self._running.items()):
+            rules = OPERATIONS[job.operation]
+            if job.drop(even_if_begun=rules.waits or not rules.mutates):
+                self.session.taken.discard(number)
+            else:
+                job.cut_off()
+
     def _start(self, number: int, message: Message) -> None:
         envelope = message.frame.request
         operation = envelope.WhichOneof("operation")
         if operation is None:
-            self._send(failure(InvalidArgumentError("a request without an operation"), number))
+            self._refuse(failure(InvalidArgumentError("a request without an operation"), number))
             return
         if envelope.depth > MAX_NESTING:
             text = (
                 f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
             )
-            self._send(failure(TooLargeError(text), number))
+            self._refuse(failure(TooLargeError(text), number))
             return
-        if OPERATIONS[operation].mutates:
+        request = getattr(envelope, operation)
+        mutates = OPERATIONS[operation].mutates
+        if not self._engine.gate.admits(self.session.trainer, operation, request, mutates, envelope.depth):
+            self._turn_away(number)
+            return
+        if mutates:
             # Others may run again when their answer is lost.
             self.session.taken.add(number)
-        request = getattr(envelope, operation)
         quickly = perform_quickly(self._exchange(message), operation, request, number)
         if quickly is not None:
             self._finish(operation, number, quickly)
@@ -134,6 +169,11 @@ class Conversation:
             self._busy += 1
             self._settled.clear()
         job.start()
+
+    def _turn_away(self, number: int) -> None:
+        # Of an owner that will go on from where it stops, its trainer hears nothing, and sends it again after that.
+        if not self._engine.durable:
+            self._refuse(failure(stopping(self._engine), number))
 
     def _exchange(self, message: Message) -> Exchange:
         return Exchange(self._engine, self.session.trainer, message.payload)
@@ -169,6 +209,10 @@ class Conversation:
         task = asyncio.create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    def _refuse(self, error: Answer) -> None:
+        self._engine.counters.refuse(error.reply.error.code)
+        self._send(error)
 
     def _send(self, result: Answer, later: bool = False) -> None:
         # Without a stream the answer waits in the journal until the trainer is back and asks again.
@@ -210,6 +254,16 @@ class Conversations:
         for session in self._engine.sessions.expired():
             _log.info("the lease of trainer %s has run out", session.trainer.hex()[:8])
             self.end(self._all.get(session.trainer) or Conversation(self._engine, session))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running, besides those that wait for others."""
+        return any(conversation.busy for conversation in self._all.values())
+
+    def cut_off(self) -> None:
+        """Answers what is still running, as that it was cut off."""
+        for conversation in self._all.values():
+            conversation.cut_off()
 
     async def settled(self) -> None:
         """Waits until no request is running, and every answer is on its way."""

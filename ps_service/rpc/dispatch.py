@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -23,6 +22,7 @@ from ps_wire.errors import (
     InternalError,
     PsError,
     RemoteError,
+    SessionLostError,
     TooLargeError,
     UnavailableError,
 )
@@ -62,28 +62,29 @@ async def answer(
         timeout_seconds: How long the caller will wait; 0 for as long as it takes.
         inline: Whether tensor bytes go into the reply's message.
     """
+    if not engine.gate.admits(trainer, operation, request, OPERATIONS[operation].mutates):
+        refused = failure(stopping(engine))
+        engine.counters.refuse(refused.reply.error.code)
+        return refused
     exchange = Exchange(engine, trainer, payload, inline)
     quickly = perform_quickly(exchange, operation, request)
     if quickly is not None:
         return quickly
     exchange = Exchange(engine, trainer, payload, inline)
     scope = Scope(timeout_seconds)
-    started = time.perf_counter()
     engine.counters.running += 1
     try:
         async with asyncio.timeout(timeout_seconds or None):
-            result = await engine.compute.run(lambda: perform(exchange, operation, request, scope=scope))
+            result = await engine.compute.run(lambda: perform_queued(exchange, operation, request, scope=scope))
             if isinstance(result, Later):
                 result = await _awaited(engine, result)
             return result
     except TimeoutError:
         scope.cancel()
-        abandon(exchange, operation, started)
-        return too_late(operation, timeout_seconds)
+        return abandoned(exchange, operation, too_late(operation, timeout_seconds))
     except asyncio.CancelledError:
         scope.cancel()
-        abandon(exchange, operation, started)
-        return cancelled()
+        return abandoned(exchange, operation, cancelled())
     finally:
         engine.counters.running -= 1
 
@@ -145,7 +146,6 @@ class Attempt:
         self._operation = operation
         self._number = number
         self._scope = scope
-        self._started = time.perf_counter()
         self._frame = Frame(number=number)
 
     def run(self, request: Any) -> Answer | Later:
@@ -154,8 +154,6 @@ class Attempt:
 
         def handle() -> None:
             rules = OPERATIONS[self._operation]
-            if exchange.engine.draining and rules.mutates:
-                raise UnavailableError(f"owner {exchange.engine.name!r} is shutting down and takes no new work")
             slot = getattr(self._frame.reply, self._operation)
             slot.SetInParent()
             rules.handle(exchange, request, slot)
@@ -191,7 +189,8 @@ class Attempt:
             current_scope.reset(token)
         # A request that was given up has been counted then.
         if not exchange.abandoned:
-            exchange.engine.counters.count(self._operation, time.perf_counter() - self._started, failed)
+            code = result.reply.error.code if failed else 0
+            exchange.engine.counters.count(self._operation, exchange.seconds, code)
         if failed:
             exchange.give_back()
         return result
@@ -215,10 +214,23 @@ def perform(
     return Attempt(exchange, operation, number, scope).run(request)
 
 
-def abandon(exchange: Exchange, operation: str, started: float) -> None:
-    """Nobody waits for an operation any more: it is counted as failed, and what it grants is taken back."""
-    exchange.engine.counters.count(operation, time.perf_counter() - started, failed=True)
+def perform_queued(
+    exchange: Exchange, operation: str, request: Any, number: int = 0, scope: Scope | None = None
+) -> Answer | Later:
+    """Runs one operation in the compute thread that it has waited for. Never raises."""
+    exchange.engine.counters.queued(exchange.seconds)
+    return perform(exchange, operation, request, number, scope)
+
+
+def abandoned(exchange: Exchange, operation: str, error: Answer) -> Answer:
+    """Nobody waits for an operation any more: it is counted as failed, and what it grants is taken back.
+
+    Returns:
+        The answer it has instead: the same.
+    """
+    exchange.engine.counters.count(operation, exchange.seconds, error.reply.error.code)
     exchange.give_back()
+    return error
 
 
 def perform_quickly(exchange: Exchange, operation: str, request: Any, number: int = 0) -> Answer | None:
@@ -262,6 +274,17 @@ def failure(error: PsError, number: int = 0) -> Answer:
     frame = Frame(number=number)
     frame.reply.error.CopyFrom(errors.to_message(error))
     return Answer(frame, [], 0, [])
+
+
+def stopping(engine: Engine) -> PsError:
+    """Why an owner that is about to stop does not take a request up."""
+    return UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
+
+
+def cut_off(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request that was still running when its owner stopped."""
+    text = f"owner {engine.name!r} stopped while this request ran; whether it had an effect is not known"
+    return failure(SessionLostError(text), number)
 
 
 def cancelled(number: int = 0) -> Answer:

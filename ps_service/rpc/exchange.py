@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -53,6 +54,12 @@ class Exchange:
         self._inline = inline
         self._granting = threading.Lock()
         self._given_back = False
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """How long ago the request was taken up."""
+        return time.perf_counter() - self._began
 
     def read(self, message: Value) -> Any:
         """The value of a message; handles in it are looked up."""

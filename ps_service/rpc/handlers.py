@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from ps_service.engine import calling, hosting, optimization, passes
 from ps_service.engine.calling import Recording
 from ps_service.engine.deferred import Deferred
-from ps_service.engine.hosting import fingerprint
-from ps_service.rpc import membership, reporting
+from ps_service.rpc import making, membership, reporting
 from ps_service.rpc.exchange import Exchange
-from ps_service.state.optimizers import NonFinite, Reads
 from ps_service.state.rrefs import RRef
 from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.names import name_of
 from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.values_pb2 import Value
 
-T = TypeVar("T")
-
-_READS: dict[int, Reads] = {pb.READS_CONSISTENT: Reads.CONSISTENT, pb.READS_INCONSISTENT: Reads.INCONSISTENT}
-_NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NON_FINITE_REFUSE: NonFinite.REFUSE}
-
 
 def create(exchange: Exchange, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
     """Makes an object of an allowed class, or finds the one of that name."""
-    cls = exchange.engine.allowlist.hosted(request.class_name)
-    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
-    hosted, reply.created = hosting.create(
-        exchange.engine,
-        request.class_name,
-        args,
-        kwargs,
-        name=request.name,
-        seed=request.seed if request.HasField("seed") else None,
-        fingerprint=_fingerprint(exchange, name_of(cls), request),
-    )
+    hosted, reply.created = making.create(exchange, request)
     exchange.describe(reply.object, hosted)
 
 
@@ -68,12 +50,12 @@ def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> No
         exchange.write(reply.result, result)
 
     if request.function:
-        function = engine.allowlist.function(request.function)
-        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
         if request.keep and engine.allowlist.is_hosted(request.function):
-            made, _ = hosting.create(engine, request.function, args, kwargs)
+            made, _ = making.instance(exchange, request)
             finish(RRef.to(made))
             return
+        function = engine.allowlist.function(request.function)
+        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
         deferred = marks.is_deferred(function)
         result = calling.call_function(
             engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
@@ -120,13 +102,13 @@ def gradients(exchange: Exchange, request: pb.GradientsRequest, reply: pb.Gradie
 
 def norm(exchange: Exchange, request: pb.NormRequest, reply: pb.NormReply) -> None:
     """Sums the powers of gradients, for clipping over several owners."""
-    refs = _refs(request.parameters)
+    refs = making.refs(request.parameters)
     reply.power_sum = passes.power_sum(exchange.engine, _context(request), refs, request.norm_type)
 
 
 def scale(exchange: Exchange, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
     """Multiplies gradients of a context."""
-    passes.scale(exchange.engine, _context(request), _refs(request.parameters), request.factor)
+    passes.scale(exchange.engine, _context(request), making.refs(request.parameters), request.factor)
 
 
 def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
@@ -136,34 +118,13 @@ def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.End
 
 def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
-    cls = exchange.engine.allowlist.optimizer(request.class_name)
-    groups = [(_refs(group.parameters), _options(exchange, group.options)) for group in request.groups]
-    hosted, reply.created = optimization.create_optimizer(
-        exchange.engine,
-        request.class_name,
-        groups,
-        _options(exchange, request.options),
-        name=request.name,
-        reads=_known(_READS, request.reads, "reads"),
-        non_finite=_known(_NON_FINITE, request.non_finite, "non_finite"),
-        fingerprint=_fingerprint(exchange, name_of(cls), request),
-    )
+    hosted, reply.created = making.optimizer(exchange, request)
     exchange.describe(reply.object, hosted)
 
 
 def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
     """Makes a learning-rate scheduler, or finds the one of that name."""
-    cls = exchange.engine.allowlist.scheduler(request.class_name)
-    _, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
-    hosted, reply.created = optimization.create_scheduler(
-        exchange.engine,
-        request.class_name,
-        Ref.from_message(request.optimizer),
-        args,
-        kwargs,
-        name=request.name,
-        fingerprint=_fingerprint(exchange, name_of(cls), request),
-    )
+    hosted, reply.created = making.scheduler(exchange, request)
     exchange.describe(reply.object, hosted)
 
 
@@ -175,7 +136,7 @@ def step(exchange: Exchange, request: pb.StepRequest, reply: pb.StepReply) -> No
 def set_options(exchange: Exchange, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
     group = request.group if request.HasField("group") else None
-    options = _options(exchange, request.options)
+    options = making.options(exchange, request.options)
     optimization.set_options(exchange.engine, Ref.from_message(request.optimizer), group, options)
 
 
@@ -252,30 +213,3 @@ def _recording(exchange: Exchange, request: Any) -> Recording | None:
     if not request.HasField("context"):
         return None
     return Recording(_context(request), CallKey(exchange.trainer, request.call))
-
-
-def _known(table: Mapping[int, T], number: int, what: str) -> T:
-    try:
-        return table[number]
-    except KeyError:
-        raise InvalidArgumentError(f"{what} {number} is not one that this owner knows; is it older than you?") from None
-
-
-def _refs(handles: Any) -> list[Ref]:
-    return [Ref.from_message(handle) for handle in handles]
-
-
-def _options(exchange: Exchange, message: Any) -> dict[str, Any]:
-    options = exchange.read(message) if message.WhichOneof("kind") else {}
-    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-        raise InvalidArgumentError("options are a dict with text keys")
-    return options
-
-
-def _fingerprint(exchange: Exchange, class_name: str, request: Any) -> bytes:
-    same = type(request)()
-    same.CopyFrom(request)
-    # Several names may lead to one class.
-    same.class_name = class_name
-    payload = b"" if exchange.payload is None else exchange.payload.tobytes()
-    return fingerprint(same.SerializeToString(deterministic=True), payload)

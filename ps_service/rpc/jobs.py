@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ps_service.engine.compute import Work
-from ps_service.rpc.dispatch import Later, abandon, cancelled, perform, too_late
+from ps_service.rpc.dispatch import Later, abandoned, cancelled, cut_off, perform_queued, too_late
 from ps_service.rpc.exchange import Exchange
 from ps_service.state.journal import Answer
 from ps_wire.scopes import Scope
@@ -45,8 +45,10 @@ class Job:
         self._seconds = timeout_seconds
         self._scope = Scope(timeout_seconds, depth)
         self._finished = finished
-        self._started = time.perf_counter()
         self._answered = False
+        self._begun = False
+        self._due = False
+        self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -57,28 +59,54 @@ class Job:
 
     def cancel(self) -> None:
         """Its trainer does not want it any more; it is not run if no thread had taken it yet."""
-        self._give_up()
-        self._answer(cancelled(self.number))
+        self._answer(self._given_up(cancelled(self.number)))
+
+    def cut_off(self) -> None:
+        """Its owner stops, and whoever waits for it should know."""
+        self._answer(self._given_up(cut_off(self._exchange.engine, self.number)))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it has waited for others, and its result is there."""
+        return self._due and not self._answered
+
+    def drop(self, even_if_begun: bool) -> bool:
+        """Its owner stops, and it is run another time, so that it has no answer now.
+
+        Returns:
+            Whether that is so: not if it has begun and that matters.
+        """
+        with self._lock:
+            if self._begun and not even_if_begun:
+                return False
+            self._answered = True
+        self._given_up(cut_off(self._exchange.engine, self.number))
+        return True
 
     def _run(self) -> Work:
-        if self._answered:
-            return _nothing
-        result = perform(self._exchange, self.operation, self._request, self.number, self._scope)
+        with self._lock:
+            if self._answered:
+                return _nothing
+            self._begun = True
+        result = perform_queued(self._exchange, self.operation, self._request, self.number, self._scope)
         if isinstance(result, Later):
-            result.when_done(lambda: self._exchange.engine.compute.submit(partial(self._complete, result)))
+            result.when_done(lambda: self._come_back(result))
             return _nothing
         return partial(self._answer, result)
+
+    def _come_back(self, later: Later) -> None:
+        self._due = True
+        self._exchange.engine.compute.submit(partial(self._complete, later))
 
     def _complete(self, later: Later) -> Work:
         return _nothing if self._answered else partial(self._answer, later.finish())
 
     def _expire(self) -> None:
-        self._give_up()
-        self._answer(too_late(self.operation, self._seconds, self.number))
+        self._answer(self._given_up(too_late(self.operation, self._seconds, self.number)))
 
-    def _give_up(self) -> None:
+    def _given_up(self, error: Answer) -> Answer:
         self._scope.cancel()
-        abandon(self._exchange, self.operation, self._started)
+        return abandoned(self._exchange, self.operation, error)
 
     def _answer(self, result: Answer) -> None:
         if self._answered:

@@ -19,6 +19,7 @@ from typing import Final
 from ps_wire.hosts import host_id
 from ps_wire.lane import LaneConnection
 from ps_wire.limits import Limits
+from ps_wire.traffic import Traffic
 from ps_wire.v1.frames_pb2 import Hello, LaneOffer
 
 _log = logging.getLogger("ps_service.lanes")
@@ -33,10 +34,14 @@ class LaneDoor:
     Args:
         limits: Of messages and of shared memory.
         serve: Holds the owner's end of a lane until it ends.
+        traffic: Where the bytes of all lanes are counted.
     """
 
-    def __init__(self, limits: Limits, serve: Callable[[LaneConnection], Awaitable[None]]) -> None:
+    def __init__(
+        self, limits: Limits, serve: Callable[[LaneConnection], Awaitable[None]], traffic: Traffic | None = None
+    ) -> None:
         self._limits = limits
+        self._traffic = traffic
         self._serve = serve
         self._socket: socket.socket | None = None
         self._name = b""
@@ -102,7 +107,7 @@ class LaneDoor:
             _log.warning("user %d was refused at the lane door", user)
             peer.close()
             return
-        lane = LaneConnection(peer, self._limits.max_message_bytes, self._limits.max_segment_bytes)
+        lane = LaneConnection(peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic)
         task = asyncio.create_task(self._hold(lane))
         self._lanes[task] = lane
         task.add_done_callback(lambda done: self._lanes.pop(done, None))

@@ -19,7 +19,9 @@ _LONGEST_WAIT: Final = 86_400.0
 def register(exchange: Exchange, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
     """Enters the asking process into the directory."""
     id = request.id if request.HasField("id") else None
-    describe(reply.member, exchange.engine.directory.enter(exchange.trainer, request.name, request.address, id))
+    engine = exchange.engine
+    entry = engine.directory.enter(exchange.trainer, request.name, request.address, id, engine.sessions.is_away)
+    describe(reply.member, entry)
 
 
 def lookup(exchange: Exchange, request: pb.LookupRequest, reply: pb.LookupReply) -> None:

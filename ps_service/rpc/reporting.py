@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import version
 from typing import Final
 
 import psutil
 
 from ps_service.engine import report
+from ps_service.release import RELEASE
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.membership import describe
 from ps_wire.v1 import operations_pb2 as pb
@@ -20,7 +20,7 @@ def status(exchange: Exchange, request: pb.StatusRequest, reply: pb.StatusReply)
     """Tells what the owner hosts and does."""
     now = report.report(exchange.engine)
     reply.owner = exchange.engine.name
-    reply.version = version("torch-parameter-server")
+    reply.version = RELEASE
     reply.uptime_seconds = time.monotonic() - _STARTED
     reply.serving = not exchange.engine.draining
     reply.resident_bytes = psutil.Process().memory_info().rss

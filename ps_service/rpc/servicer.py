@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
 
 from ps_service.engine.engine import Engine
+from ps_service.engine.gate import Gate
+from ps_service.release import RELEASE
 from ps_service.rpc.conversations import Conversation, Conversations
 from ps_service.rpc.grpc_stream import GrpcStream
 from ps_service.rpc.lanes import LaneDoor
+from ps_service.rpc.serializers import reading, writing
 from ps_service.rpc.unary import UnaryMethods
 from ps_wire import errors, frames
 from ps_wire.assembler import Assembler, Message
@@ -40,7 +42,7 @@ class Servicer:
 
     def __init__(self, engine: Engine) -> None:
         self.conversations = Conversations(engine)
-        self.lanes = LaneDoor(engine.limits, self._serve_lane)
+        self.lanes = LaneDoor(engine.limits, self._serve_lane, engine.counters.traffic["lane"])
         engine.lanes = lambda: (self.lanes.count, self.lanes.shared_bytes)
         self._engine = engine
         self._unary = UnaryMethods(engine)
@@ -55,7 +57,7 @@ class Servicer:
     async def _serve(self, connection: Connection, lane: bool) -> None:
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                conversation = await self._greet(connection, lane)
+                conversation, turn = await self._greet(connection, lane)
         except PsError as error:
             with suppress(ConnectionBroken):
                 await connection.send(Packet(Frame(refusal=Refusal(error=errors.to_message(error)))))
@@ -63,7 +65,9 @@ class Servicer:
         except (ConnectionBroken, TimeoutError):
             return
         outbox = Outbox()
-        conversation.take_over(outbox)
+        if not conversation.take_over(outbox, turn):
+            await connection.close()
+            return
         session = conversation.session
         session.streams += 1
         writer = asyncio.create_task(_drain(outbox, connection))
@@ -83,7 +87,7 @@ class Servicer:
             conversation.leave(outbox)
             await connection.close()
 
-    async def _greet(self, connection: Connection, lane: bool) -> Conversation:
+    async def _greet(self, connection: Connection, lane: bool) -> tuple[Conversation, int]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
@@ -91,12 +95,12 @@ class Servicer:
         self._check(hello)
         if lane and not self.lanes.admits(hello):
             raise InvalidArgumentError("a lane opens with the token that was offered with it, once")
-        resumed = hello.incarnation == self._engine.incarnation and self.conversations.get(hello.trainer) is not None
-        lost = self.conversations.get(hello.trainer)
-        if hello.incarnation and not resumed and lost is not None:
-            self.conversations.end(lost)
+        known = self._engine.sessions.get(hello.trainer) is not None
+        resumed = known and self._engine.knows(hello.incarnation)
+        if hello.incarnation and known and not resumed:
+            self.conversations.end(self.conversations.open(hello.trainer))
         conversation = self.conversations.open(hello.trainer)
-        conversation.interrupt()
+        turn = conversation.greeted()
         self._engine.journal.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
         welcome = Welcome(
@@ -106,11 +110,11 @@ class Servicer:
             lease_seconds=limits.lease_seconds,
             max_message_bytes=limits.max_message_bytes,
             max_in_flight=limits.max_in_flight,
-            version=version("torch-parameter-server"),
+            version=RELEASE,
             lane=None if lane else self.lanes.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
-        return conversation
+        return conversation, turn
 
     def _check(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
@@ -122,8 +126,15 @@ class Servicer:
             raise InvalidArgumentError("a trainer's id has 16 bytes")
         if hello.owner not in ("", self._engine.name):
             raise UnknownNameError(f"this is owner {self._engine.name!r}, and not {hello.owner!r}")
-        if self._engine.draining:
+        if self._engine.draining and not self._may_return(hello):
             raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
+
+    def _may_return(self, hello: Hello) -> bool:
+        """Whether it is a trainer who may still have a pass to bring to its end."""
+        engine = self._engine
+        if engine.gate.state is not Gate.State.ENDING:
+            return False
+        return engine.knows(hello.incarnation) and engine.sessions.get(hello.trainer) is not None
 
     async def _listen(self, connection: Connection, conversation: Conversation, outbox: Outbox) -> None:
         assembler = Assembler(self._engine.limits.max_message_bytes)
@@ -153,15 +164,28 @@ class Servicer:
                 raise InvalidArgumentError(f"an owner does not expect {other or 'an empty frame'}")
         return False
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running, besides those that wait for other members."""
+        return self.conversations.busy or self._unary.busy
+
     async def settled(self) -> None:
         """Waits until no request is running, and every answer is on its way."""
         await self.conversations.settled()
         await self._unary.settled()
 
+    def cut_off(self) -> None:
+        """Answers what is still running, as that it was cut off."""
+        self.conversations.cut_off()
+        self._unary.cut_off()
+
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a `grpc.aio.server` needs to serve this."""
+        traffic = self._engine.counters.traffic["grpc"]
         stream = grpc.stream_stream_rpc_method_handler(
-            self._session, request_deserializer=frames.parse, response_serializer=frames.serialize
+            self._session,
+            request_deserializer=reading(frames.parse, traffic),
+            response_serializer=writing(frames.serialize, traffic),
         )
         return grpc.method_handlers_generic_handler("ps_wire.v1.Owner", {"Session": stream, **self._unary.handlers()})
 

@@ -9,11 +9,12 @@ from typing import Any, Final
 import grpc
 
 from ps_service.engine.engine import Engine
-from ps_service.rpc.dispatch import answer, failure
+from ps_service.rpc.dispatch import answer, cut_off, failure
 from ps_service.rpc.handlers import OPERATIONS
+from ps_service.rpc.serializers import reading, writing
 from ps_service.state.journal import Answer
 from ps_service.state.sessions import Session
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, PsError, SessionLostError
 from ps_wire.refs import new_trainer_id
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
@@ -42,6 +43,7 @@ STATUS: Final[dict[int, grpc.StatusCode]] = {
 
 TRAINER_KEY: Final = "ps-trainer"
 NUMBER_KEY: Final = "ps-number"
+INCARNATION_KEY: Final = "ps-incarnation"
 ERROR_KEY: Final = "ps-error-bin"
 
 _LONGEST_METADATA: Final = 1024
@@ -59,25 +61,38 @@ class UnaryMethods:
         self._engine = engine
         self._numbered: dict[tuple[bytes, int], asyncio.Task[Answer]] = {}
         self._open = 0
+        self._is_cut_off = False
         self._none_open = asyncio.Event()
         self._none_open.set()
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """One handler per method of the service, but not for its stream."""
         handlers = {}
+        traffic = self._engine.counters.traffic["grpc"]
         for method in owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods:
             if method.name != "Session":
                 operation = _snake(method.name)
                 handlers[method.name] = grpc.unary_unary_rpc_method_handler(
                     self._method(operation),
-                    request_deserializer=_message_class(Request, operation).FromString,
-                    response_serializer=_message_class(Reply, operation).SerializeToString,
+                    request_deserializer=reading(_message_class(Request, operation).FromString, traffic),
+                    response_serializer=writing(_message_class(Reply, operation).SerializeToString, traffic),
                 )
         return handlers
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running."""
+        return self._open > 0
 
     async def settled(self) -> None:
         """Waits until every answer is on its way."""
         await self._none_open.wait()
+
+    def cut_off(self) -> None:
+        """Whatever still runs is answered as that it was cut off: what it does from now on is not kept."""
+        self._is_cut_off = True
+        for trainer, number in self._numbered:
+            self._engine.journal.record(trainer, number, cut_off(self._engine, number))
 
     def close(self) -> None:
         """Cancels whatever is still running."""
@@ -95,27 +110,43 @@ class UnaryMethods:
         metadata = dict(context.invocation_metadata() or ())
         try:
             trainer, number = _caller(metadata, operation)
-        except InvalidArgumentError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            self._check(metadata)
+        except PsError as error:
+            await context.abort(STATUS[error.code], str(error))
             raise
         self._opened(context)
         result = await self._answer_of(trainer, number, operation, request, context.time_remaining() or 0.0)
+        told = (INCARNATION_KEY, self._engine.incarnation)
         if not result.reply.HasField("error"):
+            context.set_trailing_metadata((told,))
             return getattr(result.reply, operation)
         message = _fit_for_metadata(result.reply.error)
-        context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
+        context.set_trailing_metadata((told, (ERROR_KEY, message.SerializeToString())))
         await context.abort(STATUS[message.code], message.message)
 
+    def _check(self, metadata: dict[str, Any]) -> None:
+        """Refuses who has seen a state of the owner that is gone, if they say which they have seen."""
+        seen = metadata.get(INCARNATION_KEY)
+        if seen is not None and not self._engine.knows(seen):
+            raise SessionLostError(
+                f"owner {self._engine.name!r} has restarted from an earlier state than {INCARNATION_KEY} {seen} had; "
+                "begin again with its state as it is, and without that metadata"
+            )
+
     async def _answer_of(self, trainer: bytes, number: int, operation: str, request: Any, timeout: float) -> Answer:
-        if not OPERATIONS[operation].mutates:
+        rules = OPERATIONS[operation]
+        # What is turned away has not been asked: it has no session, and whoever comes back with it finds it undone.
+        if not rules.mutates or not self._engine.gate.admits(trainer, operation, request, rules.mutates):
             return await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
         session = self._engine.sessions.open(trainer)
         # Its lease does not run while it waits.
         session.streams += 1
         try:
-            if not number:
-                return await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
-            return await self._answer_once(session, number, operation, request, timeout)
+            if number:
+                result = await self._answer_once(session, number, operation, request, timeout)
+            else:
+                result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+            return cut_off(self._engine) if self._is_cut_off else result
         finally:
             session.streams -= 1
             session.touch()
@@ -140,6 +171,8 @@ class UnaryMethods:
         if known is not None:
             return known
         result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+        if self._is_cut_off:
+            return result
         if session.ended:
             self._engine.registry.revoke(trainer, result.granted)
         else:

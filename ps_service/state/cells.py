@@ -42,15 +42,17 @@ class Cell:
         stepped: Whether an optimizer has the parameter's `.grad`.
         claimed: Whether a consistent step will write next: it waits for calls that read already, and lets in no other.
         writing: Whether that step has begun to write.
+        steps: How many steps have been applied to it.
     """
 
-    __slots__ = ("claimed", "pin", "stepped", "writing")
+    __slots__ = ("claimed", "pin", "stepped", "steps", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
         self.stepped = False
         self.claimed = False
         self.writing = False
+        self.steps = 0
 
 
 class Reading:
@@ -59,13 +61,15 @@ class Reading:
     Attributes:
         leaves: What stands for each parameter: a fresh autograd leaf on the parameter's storage.
         pins: The pin of each parameter's storage.
+        steps: How many steps each parameter has had.
     """
 
-    __slots__ = ("leaves", "pins")
+    __slots__ = ("leaves", "pins", "steps")
 
-    def __init__(self, leaves: list[torch.Tensor], pins: list[Pin]) -> None:
+    def __init__(self, leaves: list[torch.Tensor], pins: list[Pin], steps: list[int]) -> None:
         self.leaves = leaves
         self.pins = pins
+        self.steps = steps
 
 
 class WouldWait(Exception):
@@ -148,8 +152,9 @@ class Ledger:
             for pin in pins:
                 pin.reading += 1
             leaves = [_leaf(parameter) for parameter in parameters]
+            steps = [cell.steps for cell in cells]
         try:
-            yield Reading(leaves, pins)
+            yield Reading(leaves, pins, steps)
         finally:
             with self._changed:
                 for pin in pins:

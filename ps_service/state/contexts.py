@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 import torch
 from torch.nn import Parameter
 
+from ps_service.state.cells import Cell
 from ps_service.state.records import Gradient, Passage, Record, added
+from ps_service.state.steps import FirstReadings
 from ps_wire.errors import ContextEndedError, ContextLostError
 from ps_wire.numbers import SeenNumbers
 from ps_wire.refs import CallKey, ContextId
@@ -35,6 +37,7 @@ class Context:
         self._records: dict[CallKey, Record] = {}
         self._gradients: dict[int, Gradient] = {}
         self._own: set[int] = set()
+        self._readings = FirstReadings()
         self._ended = False
 
     def passage(self, open: Callable[[ContextId], Passage | None]) -> Passage | None:
@@ -68,6 +71,7 @@ class Context:
             if self._ended:
                 raise _ended(self.id)
             self._records[call] = record
+            self._readings.note(record.leaves)
 
     def record(self, call: CallKey) -> Record:
         """A call that was recorded here.
@@ -119,6 +123,11 @@ class Context:
             found = [held.get(id(parameter)) for parameter in parameters]
         return [None if each is None else each.tensor for each in found]
 
+    def stepped(self, parameters: Sequence[Parameter], cells: Sequence[Cell]) -> int | None:
+        """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
+        with self._lock:
+            return self._readings.stepped(parameters, cells)
+
     def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:
@@ -135,6 +144,7 @@ class Context:
             passage, self._passage = self._passage, None
         self._records = {}
         self._gradients = {}
+        self._readings = FirstReadings()
         if passage is not None:
             passage.end()
 
@@ -146,11 +156,40 @@ class Contexts:
         self._lock = threading.Lock()
         self._open: dict[ContextId, Context] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
+        self._lost: dict[bytes, set[int]] = {}
         # For each owner that calls here: the trainers in whose passes it did.
         self._delegated: dict[bytes, set[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __contains__(self, id: ContextId) -> bool:
+        """Whether a pass is open here."""
+        return id in self._open
+
+    def used_by(self, callers: Set[bytes]) -> bool:
+        """Whether a pass is open that one of these takes part in here."""
+        with self._lock:
+            return any(not callers.isdisjoint(context.callers) for context in self._open.values())
+
+    def over(self) -> dict[bytes, tuple[SeenNumbers, set[int]]]:
+        """By trainer the passes that it ended, and those that would be lost if the owner stopped now."""
+        with self._lock:
+            lost = {trainer: set(numbers) for trainer, numbers in self._lost.items()}
+            for id in self._open:
+                lost.setdefault(id.trainer, set()).add(id.number)
+            ended = {trainer: numbers.copy() for trainer, numbers in self._ended.items()}
+        return {
+            trainer: (ended.get(trainer) or SeenNumbers(_REMEMBERED), lost.get(trainer, set()))
+            for trainer in ended.keys() | lost.keys()
+        }
+
+    def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
+        """Passes of a trainer that this owner had before it started again."""
+        with self._lock:
+            self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, most=_REMEMBERED)
+            if lost:
+                self._lost[trainer] = lost
 
     def open(self, id: ContextId, caller: bytes = b"") -> Context:
         """The context of that name; opened if this owner has not seen it yet.
@@ -161,6 +200,7 @@ class Contexts:
 
         Raises:
             ContextEndedError: It has ended.
+            ContextLostError: Its first part is gone.
         """
         with self._lock:
             context = self._open.get(id)
@@ -177,6 +217,7 @@ class Contexts:
 
         Raises:
             ContextEndedError: It has ended.
+            ContextLostError: It was open when the owner stopped.
         """
         with self._lock:
             context = self._open.get(id)
@@ -212,6 +253,7 @@ class Contexts:
                 # A step that comes later must not find nothing to do, and think that it has been done.
                 self._end(context.id)
             self._ended.pop(trainer, None)
+            self._lost.pop(trainer, None)
             kept = {context.id.trainer for context in gone}
             for other in self._delegated.pop(trainer, set()) - kept:
                 if not any(other in others for others in self._delegated.values()):
@@ -221,6 +263,7 @@ class Contexts:
 
     def _end(self, id: ContextId) -> None:
         self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
+        self._lost.get(id.trainer, set()).discard(id.number)
         if len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
@@ -236,6 +279,8 @@ class Contexts:
     def _check(self, id: ContextId) -> None:
         if id.number in self._ended.get(id.trainer, ()):
             raise _ended(id)
+        if id.number in self._lost.get(id.trainer, ()):
+            raise _lost(id)
 
 
 def _ended(id: ContextId) -> ContextEndedError:

@@ -55,6 +55,9 @@ class Journal(Protocol):
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         """The answer, if it is kept."""
 
+    def answers(self, trainer: bytes) -> dict[int, Answer]:
+        """Every answer that is kept for a trainer, by number."""
+
     def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
         """The trainer has these."""
 
@@ -84,6 +87,9 @@ class MemoryJournal:
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         return self._answers.get(trainer, {}).get(number)
+
+    def answers(self, trainer: bytes) -> dict[int, Answer]:
+        return dict(self._answers.get(trainer, {}))
 
     def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
         kept = self._answers.get(trainer)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
+from google.protobuf.message import Message
 from torch import nn
 
 from ps_service.state.cells import Cell, Ledger
@@ -18,6 +19,7 @@ from ps_service.state.torch_functions import tensor_methods
 from ps_wire.errors import NotAllowedError, UnknownNameError
 from ps_wire.marks import is_remote
 from ps_wire.names import full_name
+from ps_wire.payload import Buffer
 from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
 
 
@@ -35,6 +37,22 @@ class History(NamedTuple):
     positions: tuple[int | None, ...]
 
 
+class Recipe(NamedTuple):
+    """What an object was made from, so that an owner which starts again can make it again.
+
+    Attributes:
+        request: The operation's message.
+        payload: Its tensor bytes.
+        ingredients: The objects that are named there. They are kept for as long as this one is.
+        is_whole: Whether nothing else is named there, such as an object of another owner.
+    """
+
+    request: Message
+    payload: Buffer | None
+    ingredients: tuple[HostedObject, ...] = ()
+    is_whole: bool = True
+
+
 class HostedObject:
     """An object that lives on an owner.
 
@@ -44,6 +62,7 @@ class HostedObject:
         ledger: Where the cells of its parameters are.
         name: Under which it can be attached to; empty for an anonymous object.
         fingerprint: What it was made from, to recognise a second request for the same.
+        object_id: The id it had before its owner started again; a new one if empty.
 
     Attributes:
         ref: Its handle.
@@ -54,13 +73,22 @@ class HostedObject:
         pace: How long its calls take.
         backward_pace: How long their backward takes.
         references: How many handles of all sessions refer to it.
+        recipe: What it was made from; None unless the owner keeps checkpoints and a trainer asked for the object.
         history: Which recorded call it is a result of, if gradients can go back through that.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
             Not kept alive by it.
     """
 
-    def __init__(self, owner: str, value: Any, ledger: Ledger, name: str = "", fingerprint: bytes = b"") -> None:
-        self.ref = Ref(owner, new_object_id())
+    def __init__(
+        self,
+        owner: str,
+        value: Any,
+        ledger: Ledger,
+        name: str = "",
+        fingerprint: bytes = b"",
+        object_id: str = "",
+    ) -> None:
+        self.ref = Ref(owner, object_id or new_object_id())
         self.value = value
         self.name = name
         self.fingerprint = fingerprint
@@ -69,6 +97,7 @@ class HostedObject:
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.pace = Pace()
         self.backward_pace = Pace()
+        self.recipe: Recipe | None = None
         self.history: History | None = None
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}

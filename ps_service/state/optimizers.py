@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ps_service.state import sparse_sgd
 from ps_service.state.cells import Cell, Ledger
 from ps_service.state.contexts import Context
 from ps_service.state.pace import Pace
+from ps_service.state.steps import StepCounter
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.marks import remote
 from ps_wire.refs import Ref
@@ -62,6 +64,7 @@ class HostedOptimizer:
         version: How many steps have been applied.
         pace: How long a step takes.
         is_torchs: Whether it is one of torch's own.
+        counter: Where its steps are counted.
         covered: Every covered parameter, in the order of the groups.
     """
 
@@ -81,6 +84,7 @@ class HostedOptimizer:
         self._ledger = ledger
         self.lock = threading.RLock()
         self.pace = Pace()
+        self.counter = StepCounter()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
         self.optimizer = cls(described, **options)
         self.is_torchs = is_torchs(self.optimizer)
@@ -105,7 +109,7 @@ class HostedOptimizer:
             if not present:
                 return self.version
             self._check(present)
-            self._apply(present)
+            self._apply(present, context)
             self.version += 1
             return self.version
 
@@ -156,7 +160,7 @@ class HostedOptimizer:
                     "Skip this batch, lower the learning rate, or clip"
                 )
 
-    def _apply(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
+    def _apply(self, present: list[tuple[Covered, torch.Tensor]], context: Context) -> None:
         parameters = [covered.parameter for covered, _ in present]
         cells = [covered.cell for covered, _ in present]
         consistent = self._reads is Reads.CONSISTENT
@@ -172,6 +176,9 @@ class HostedOptimizer:
                 for covered, gradient in present:
                     if id(covered.parameter) in scattered:
                         sparse_sgd.apply(covered.parameter, gradient, scattered[id(covered.parameter)])
+                self.counter.count(context.stepped(parameters, cells))
+                for cell in cells:
+                    cell.steps += 1
             except BaseException:
                 if undo is not None:
                     undo.restore()
@@ -250,7 +257,10 @@ class HostedScheduler:
             for key, value in state.items():
                 if not _is_like(value, known[key]):
                     raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {value!r}")
-            self.scheduler.load_state_dict(state)
+            # A Counter, as MultiStepLR has one, travels as a dict.
+            self.scheduler.load_state_dict(
+                {key: Counter(value) if isinstance(known[key], Counter) else value for key, value in state.items()}
+            )
 
     def _rates(self) -> list[Any]:
         return [group["lr"] for group in self._hosted.optimizer.param_groups]

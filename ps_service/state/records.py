@@ -17,11 +17,19 @@ from ps_wire.refs import CallKey, Ref
 
 
 class Leaf(NamedTuple):
-    """What stood for a parameter in one recorded call."""
+    """What stood for a parameter in one recorded call.
+
+    Attributes:
+        ref: The parameter's handle, if it is one of a hosted module.
+        parameter: The parameter.
+        tensor: What stood for it.
+        steps: How many steps it had had by then.
+    """
 
     ref: Ref | None
     parameter: torch.Tensor
     tensor: torch.Tensor
+    steps: int = 0
 
 
 class Gradient(NamedTuple):
@@ -172,6 +180,11 @@ class Record:
             if gradient is not None
         ]
         return Propagated(entered[: self._wanted] or [None] * self._wanted, of_parameters, of_kept)
+
+    @property
+    def leaves(self) -> Sequence[Leaf]:
+        """The parameters of hosted modules that it may have used."""
+        return self._leaves
 
     @property
     def is_quick(self) -> bool:

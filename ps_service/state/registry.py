@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from ps_service.state.census import Census
 from ps_service.state.objects import HostedObject
 from ps_wire.errors import ForeignHandleError, NameConflictError, StaleHandleError, UnknownNameError
 from ps_wire.refs import Ref
@@ -16,10 +17,14 @@ class Registry:
 
     Args:
         owner: Name of the owner.
+
+    Attributes:
+        census: What is here, in numbers.
     """
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
+        self.census = Census()
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
@@ -35,6 +40,11 @@ class Registry:
         """How many references are held by sessions, or on their way to them."""
         with self._lock:
             return sum(held.total() for held in self._holders.values())
+
+    def held_by(self, trainer: bytes) -> dict[str, int]:
+        """How many references a session has to each object, by id."""
+        with self._lock:
+            return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
 
     def objects(self) -> list[HostedObject]:
         with self._lock:
@@ -78,7 +88,7 @@ class Registry:
 
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
-            self._objects[made.ref.object_id] = made
+            self._shelve(made)
             if made.name:
                 self._names[made.name] = made
         return made
@@ -87,7 +97,7 @@ class Registry:
         """An anonymous object that somebody here refers to is on the shelf again, if nobody else held it any more."""
         with self._lock:
             if not held.name:
-                self._objects.setdefault(held.ref.object_id, held)
+                self._shelve(held)
 
     def bind(self, dependent: HostedObject, to: Iterable[HostedObject]) -> None:
         """An object is to be removed with any of those it makes no sense without."""
@@ -163,15 +173,30 @@ class Registry:
             self._remove(found)
             return found
 
+    def withdraw(self, hosted: HostedObject) -> None:
+        """Nobody finds an object any more, though others have it; unless somebody holds a handle to it."""
+        with self._lock:
+            if hosted.references <= 0:
+                self._take_down(hosted)
+
+    def _shelve(self, hosted: HostedObject) -> None:
+        if hosted.ref.object_id not in self._objects:
+            self._objects[hosted.ref.object_id] = hosted
+            self.census.add(hosted)
+
+    def _take_down(self, hosted: HostedObject) -> None:
+        if self._objects.pop(hosted.ref.object_id, None) is not None:
+            self.census.remove(hosted)
+
     def _drop(self, object_id: str, count: int) -> None:
         found = self._objects.get(object_id)
         if found is not None:
             found.references -= count
             if found.references <= 0 and not found.name:
-                del self._objects[object_id]
+                self._take_down(found)
 
     def _remove(self, found: HostedObject) -> None:
-        self._objects.pop(found.ref.object_id, None)
+        self._take_down(found)
         if self._names.get(found.name) is found:
             del self._names[found.name]
         for dependent in list(found.dependents):

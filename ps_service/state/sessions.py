@@ -56,13 +56,21 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
     @property
     def connected(self) -> int:
         """How many sessions have an open stream."""
-        return sum(1 for session in self._sessions.values() if session.streams)
+        return sum(1 for session in self.all() if session.streams)
 
     def get(self, trainer: bytes) -> Session | None:
         return self._sessions.get(trainer)
+
+    def is_away(self, trainer: bytes) -> bool:
+        """Whether a trainer has no open stream; its lease may still run."""
+        session = self._sessions.get(trainer)
+        return session is None or not session.streams
 
     def open(self, trainer: bytes) -> Session:
         """The session of a trainer, begun now if there is none."""

@@ -68,8 +68,9 @@ async def in_memory(limits: Limits | None = None) -> AsyncIterator[MemoryOwner]:
 
 
 async def until(ps: tc.Client, so: Callable[[StatusReply], bool]) -> StatusReply:
-    """The first status in which something is so; asks again and again, at most a few thousand times."""
-    for _ in range(5000):
+    """The first status in which something is so; asks again and again, for at most twenty seconds."""
+    last = asyncio.get_running_loop().time() + 20
+    while asyncio.get_running_loop().time() < last:
         status = await ps.status()
         if so(status):
             return status

@@ -219,14 +219,21 @@ async def test_nobody_listens_where_no_lane_was_opened() -> None:
 
 async def test_an_owner_that_is_killed_leaves_nothing_behind(owner_process: OwnerProcess) -> None:
     def named() -> set[str]:
-        return {line for line in Path("/proc/net/unix").read_text().splitlines() if "ps-lane-" in line}
+        return {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "ps-lane-" in line}
 
-    before = named()
+    def opened() -> set[str]:
+        """What the owner's process listens on."""
+        held = {os.readlink(each) for each in Path(f"/proc/{owner_process.process.pid}/fd").iterdir()}
+        lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines() if "ps-lane-" in line]
+        return {line[-1] for line in lines if f"socket:[{line[-2]}]" in held}
+
     async with tc.connect(owner_process.address, reconnect_timeout=0.5) as ps:
         counter = await ps.create(COUNTER)
         await counter.echo(torch.ones(MIB))
+        own = opened()
+        assert own and own <= named()
         owner_process.process.kill()
         await owner_process.process.wait()
         with pytest.raises(tc.PsError):
             await counter.add()
-    assert len(named()) < len(before)
+    assert not own & named()

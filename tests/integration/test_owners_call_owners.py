@@ -79,3 +79,16 @@ async def test_an_owner_that_cannot_join_says_why(start_process: StartProcess) -
     first, _ = await started(start_process)
     with pytest.raises(AssertionError):
         await start_process("--name", "ps1", "--directory", first)
+
+
+async def test_an_owner_that_was_killed_has_its_place_again_at_once(start_process: StartProcess) -> None:
+    first = await start_process("--name", "ps0", "--directory", "self")
+    flags = ("--name", "ps1", "--directory", first.address)
+    second = await start_process(*flags)
+    second.process.kill()
+    await second.process.wait()
+    again = await start_process(*flags, "--listen", second.address)
+    async with tc.connect("ps1", directory=first.address) as ps:
+        assert (await ps.create(COUNTER)).owner == "ps1"
+        members = (await ps.status("ps0")).members
+    assert [(member.name, member.address) for member in members] == [("ps0", first.address), ("ps1", again.address)]

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_wire.connection import ConnectionBroken
+from ps_wire.connection import Connection, ConnectionBroken
+from ps_wire.frames import Packet
 from ps_wire.limits import Limits
+from ps_wire.memory import memory_pair
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Request
 from tests.conftest import StartProcess
@@ -151,7 +153,7 @@ async def test_when_the_owner_was_killed_and_restarted_training_goes_on_with_nam
                 await waiting
             with pytest.raises(tc.ContextLostError, match="run forward again"):
                 await ctx.backward(loss)
-        with pytest.raises(tc.StaleHandleError, match="the owner restarted"):
+        with pytest.raises(tc.StaleHandleError, match="has restarted since"):
             await net(torch.ones(1, 2))
         net = await ps.module("torch.nn.Linear", 2, 2, name="net", seed=0)
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
@@ -288,3 +290,46 @@ async def test_a_stream_that_was_closed_here_is_broken_for_who_reads_from_it() -
         with pytest.raises(asyncio.CancelledError):
             await reading
         await other.connection.close()
+
+
+class LateWelcome:
+    """The owner's end of a stream on which sending takes until it may."""
+
+    def __init__(self, inner: Connection) -> None:
+        self._inner = inner
+        self.sending, self.may_send = asyncio.Event(), asyncio.Event()
+        self.part_bytes = inner.part_bytes
+
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
+        return False
+
+    async def send(self, packet: Packet) -> None:
+        self.sending.set()
+        await self.may_send.wait()
+        await self._inner.send(packet)
+
+    async def receive(self) -> Packet | None:
+        return await self._inner.receive()
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def test_a_stream_whose_welcome_comes_late_does_not_take_the_session_from_a_newer_one() -> None:
+    """As when a trainer is on its lane already, while gRPC still sees the welcome off that has offered it."""
+    async with in_memory() as owner:
+        near, far = memory_pair()
+        late = LateWelcome(far)
+        serving = asyncio.create_task(owner.servicer.serve(late))
+        older = HandMade(near)
+        await older.send(Frame(hello=older.hello()))
+        await late.sending.wait()
+        newer = HandMade(await owner.connector().connect())
+        newer.trainer = older.trainer
+        await newer.send(Frame(hello=newer.hello()))
+        assert (await newer.receive()).HasField("welcome")
+        late.may_send.set()
+        async with asyncio.timeout(20):
+            await serving
+            await newer.send(Frame(number=1, request=Request(status=pb.StatusRequest())))
+            assert (await newer.receive()).reply.status.connected_sessions == 1

@@ -34,7 +34,8 @@ async def job(address: str, plan: Plan) -> list[int]:
 
 async def nothing_is_held(watching: tc.Client) -> bool:
     """Looks until both owners have got everything back."""
-    for _ in range(3000):
+    until = asyncio.get_running_loop().time() + 20
+    while asyncio.get_running_loop().time() < until:
         first, second = await asyncio.gather(watching.status("ps0"), watching.status("ps1"))
         if not (first.references or second.references or first.borrowed or second.borrowed):
             return True

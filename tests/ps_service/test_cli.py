@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,15 +18,8 @@ from typer.testing import CliRunner
 
 import trainer_client as tc
 from ps_service.cli import app
+from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, owner_processes
 
-ROOT = Path(__file__).parent.parent.parent
-COMMAND = str(Path(sys.executable).parent / "ps-service")
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith(("PS_", "GRPC_"))},
-    "OMP_NUM_THREADS": "1",
-    "COLUMNS": "120",
-    "NO_COLOR": "1",
-}
 OPTIONS = [
     *(
         "name",
@@ -36,6 +27,8 @@ OPTIONS = [
         "import",
         "directory",
         "advertise",
+        "http",
+        "data-dir",
         "device",
         "threads",
         "torch-threads",
@@ -164,44 +157,10 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 # Owners that serve
 
 
-class Owner:
-    """A process, and what it has written."""
-
-    def __init__(self, process: asyncio.subprocess.Process, first: str) -> None:
-        self.process = process
-        self.first = first
-        self.address = first.split()[-1]
-
-    async def ended(self) -> tuple[str, list[str]]:
-        """What else it wrote: the rest of standard output, and lines of standard error."""
-        async with asyncio.timeout(30):
-            out, error = await self.process.communicate()
-        return out.decode(), error.decode().splitlines()
-
-
-StartOwner = Callable[..., Any]
-
-
 @pytest.fixture
 async def start() -> AsyncIterator[StartOwner]:
-    """Starts an owner: `await start("--name", "ps0", cwd=...)`."""
-    processes: list[asyncio.subprocess.Process] = []
-
-    async def start(*flags: str, cwd: Path = ROOT, **variables: str) -> Owner:
-        process = await asyncio.create_subprocess_exec(
-            COMMAND, "serve", "--listen", "127.0.0.1:0", *flags,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env={**ENVIRONMENT, **variables},
-        )  # fmt: skip
-        processes.append(process)
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            return Owner(process, (await process.stdout.readline()).decode())
-
-    yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+    async with owner_processes() as start:
+        yield start
 
 
 async def status(address: str, *flags: str) -> str:

@@ -32,6 +32,8 @@ FIELDS: dict[str, Field] = {
     "imports": Field((), ('["a", "b.c"]', ("a", "b.c")), ("d, e.f,", ("d", "e.f")), ("g",)),
     "directory": Field("", ('"127.0.0.1:1"', "127.0.0.1:1"), ("self", "self"), "self"),
     "advertise": Field("", ('"a:1"', "a:1"), ("b:2", "b:2"), "c:3"),
+    "http": Field("", ('"127.0.0.1:9464"', "127.0.0.1:9464"), ("localhost:0", "localhost:0"), "[::1]:9464"),
+    "data_dir": Field(None, ('"here/data"', Path("here/data")), ("there", Path("there")), Path("elsewhere")),
     "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
     "threads": Field(0, ("3", 3), ("4", 4), 0),
     "torch_threads": Field(0, ("3", 3), ("4", 4), 5),
@@ -81,7 +83,7 @@ def test_each_source_wins_over_the_next(field: str, file: Path, monkeypatch: pyt
     assert getattr(config.load(file, **{field: None}), field) == expected.variable[1], "a flag that was not given"
     loaded = config.load(file, **{field: expected.flag})
     assert getattr(loaded, field) == expected.flag
-    assert type(getattr(loaded, field)) is type(expected.default)
+    assert type(getattr(loaded, field)) is type(expected.flag)
 
 
 def test_the_sources_fill_one_configuration(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +124,7 @@ def test_a_variable_of_somebody_else_is_not_taken(monkeypatch: pytest.MonkeyPatc
         ("name", "", "an owner's name is made of"),
         ("name", "ps0/x", "an owner's name is made of"),
         ("name", "ps0\n", "an owner's name is made of"),
+        ("http", "9464", "'9464' is not HOST:PORT"),
         ("listen", "50051", "'50051' is not HOST:PORT"),
         ("listen", ":50051", "':50051' is not HOST:PORT"),
         ("listen", "localhost:", "'localhost:' is not HOST:PORT"),

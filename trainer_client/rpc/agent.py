@@ -98,14 +98,25 @@ class Agent:
         )
 
     async def leave(self, drain_seconds: float) -> None:
-        """Says goodbye to everybody, lets what runs here end, and stops; who keeps the directory goes last."""
-        if self.keeps_directory:
+        """Says goodbye to everybody, lets what runs here end, and stops; who keeps the directory goes last.
+
+        An owner that will go on from a checkpoint does not wait for others to leave: they will find it again.
+
+        Raises:
+            CheckpointError: It could not be written; the owner has stopped all the same.
+        """
+        if self.engine.durable:
+            # Passes that come to their end here may still need others.
+            await self.server.quiet(drain_seconds)
+        elif self.keeps_directory:
             wait = self.engine.directory.left_by_others(self.name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
                     await asyncio.wrap_future(wait.future)
-        await self.client.close()
-        await self.server.drain(drain_seconds)
+        try:
+            await self.client.close()
+        finally:
+            await self.server.drain(drain_seconds)
 
     @property
     def timeout(self) -> float | None:

@@ -121,3 +121,23 @@ def test_the_default_is_two_threads_per_core() -> None:
     compute = Compute()
     assert compute.threads == 2 * (os.cpu_count() or 1)
     compute.close()
+
+
+async def test_it_tells_how_much_waits_for_a_thread() -> None:
+    compute = Compute(threads=1)
+    gate, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert gate.wait(PATIENCE)
+
+    assert compute.queued == 0
+    running = asyncio.create_task(compute.run(work))
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    waiting = [asyncio.create_task(compute.run(lambda: None)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert compute.queued == 3, "what runs does not wait"
+    gate.set()
+    await asyncio.gather(running, *waiting)
+    assert compute.queued == 0
+    compute.close()

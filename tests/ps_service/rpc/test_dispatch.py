@@ -12,6 +12,7 @@ import torch
 
 from ps_service.engine import hosting
 from ps_service.engine.engine import Engine
+from ps_service.engine.gate import Gate
 from ps_service.rpc import dispatch
 from ps_service.state.allowlist import AllowList
 from ps_service.state.journal import Answer
@@ -212,7 +213,7 @@ async def test_what_a_cancelled_call_makes_later_is_freed(engine: Engine, method
 
 async def test_an_owner_that_drains_takes_no_new_work_and_still_tells_how_it_is(engine: Engine) -> None:
     wide = make(engine, "Wide")
-    engine.draining = True
+    engine.gate.state = Gate.State.SHUT
     error = error_of(await ask(engine, wide, "", torch.ones(3), 2))
     assert type(error) is UnavailableError
     assert "'ps0' is shutting down" in str(error)

@@ -112,3 +112,11 @@ def test_a_session_shows_its_state(sessions: Sessions) -> None:
     assert repr(session) == "<Session 61616161, 1 streams, <SeenNumbers 1..0 and 0 above>>"
     sessions.end(session)
     assert "ended" in repr(session)
+
+
+def test_a_trainer_without_a_stream_is_away(sessions: Sessions) -> None:
+    assert sessions.is_away(ANNA), "nobody knows it"
+    session = sessions.open(ANNA)
+    assert sessions.is_away(ANNA)
+    session.streams += 1
+    assert not sessions.is_away(ANNA)

@@ -1,0 +1,110 @@
+from ps_wire.v1 import frames_pb2 as _frames_pb2
+from ps_wire.v1 import operations_pb2 as _operations_pb2
+from ps_wire.v1 import values_pb2 as _values_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NumberSet(_message.Message):
+    __slots__ = ("floor", "above", "holes")
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    HOLES_FIELD_NUMBER: _ClassVar[int]
+    floor: int
+    above: _containers.RepeatedScalarFieldContainer[int]
+    holes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, floor: _Optional[int] = ..., above: _Optional[_Iterable[int]] = ..., holes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ObjectRecord(_message.Message):
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "off_shelf")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    OFF_SHELF_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    name: str
+    class_name: str
+    create: _operations_pb2.CreateRequest
+    call: _operations_pb2.CallRequest
+    optimizer: _operations_pb2.OptimizerRequest
+    scheduler: _operations_pb2.SchedulerRequest
+    value: _values_pb2.Value
+    payload: str
+    state: _values_pb2.Value
+    tensors: _containers.RepeatedScalarFieldContainer[str]
+    version: int
+    off_shelf: bool
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., off_shelf: bool = ...) -> None: ...
+
+class AnswerRecord(_message.Message):
+    __slots__ = ("number", "frame", "payload")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    frame: _frames_pb2.Frame
+    payload: str
+    def __init__(self, number: _Optional[int] = ..., frame: _Optional[_Union[_frames_pb2.Frame, _Mapping]] = ..., payload: _Optional[str] = ...) -> None: ...
+
+class ReferenceRecord(_message.Message):
+    __slots__ = ("object_id", "count")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    count: int
+    def __init__(self, object_id: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class SessionRecord(_message.Message):
+    __slots__ = ("trainer", "taken", "answers", "references")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    taken: NumberSet
+    answers: _containers.RepeatedCompositeFieldContainer[AnswerRecord]
+    references: _containers.RepeatedCompositeFieldContainer[ReferenceRecord]
+    def __init__(self, trainer: _Optional[bytes] = ..., taken: _Optional[_Union[NumberSet, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[AnswerRecord, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceRecord, _Mapping]]] = ...) -> None: ...
+
+class PassesRecord(_message.Message):
+    __slots__ = ("trainer", "ended", "lost")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    ended: NumberSet
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, trainer: _Optional[bytes] = ..., ended: _Optional[_Union[NumberSet, _Mapping]] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class MemberRecord(_message.Message):
+    __slots__ = ("member", "session")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    member: _operations_pb2.Member
+    session: bytes
+    def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ...) -> None: ...
+
+class Checkpoint(_message.Message):
+    __slots__ = ("objects", "sessions", "passes", "members")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
+    passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
+    members: _containers.RepeatedCompositeFieldContainer[MemberRecord]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,59 @@
+"""Addresses: where an owner may listen, and whether it can."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+
+
+def check_allowed(listen: str, insecure: bool) -> None:
+    """Refuses addresses that other machines can reach.
+
+    Args:
+        listen: Host and port.
+        insecure: Whether any address will do.
+
+    Raises:
+        ValueError: It is not a loopback address and nobody has said that this is meant.
+    """
+    if not insecure and not is_loopback(listen):
+        raise ValueError(
+            f"{listen} can be reached from other machines and traffic is not encrypted; "
+            "listen on 127.0.0.1, or pass --insecure if the network is trusted"
+        )
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only processes of this machine can come to an address."""
+    host = listen.rpartition(":")[0].strip("[]")
+    if host == "localhost" or listen.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bound(listen: str) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        listen: Host and port; port 0 takes a free one.
+
+    Raises:
+        OSError: The address cannot be had; the message says why.
+    """
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
+    except OSError as error:
+        reason = "is another owner there?" if error.errno == errno.EADDRINUSE else error.strerror
+        raise OSError(f"cannot listen on {listen}: {reason}") from error
+
+
+def check_free(listen: str) -> None:
+    """Raises `OSError` when an address cannot be had, and says why; gRPC tells that only to its own log."""
+    if listen.rpartition(":")[2].isdecimal():
+        bound(listen).close()

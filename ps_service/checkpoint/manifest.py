@@ -1,0 +1,91 @@
+"""Manifest: what a checkpoint consists of, with the hash of each of its files and of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+NAME: Final = "manifest.json"
+FORMAT: Final = 1
+"""Changes when an older release could misread a checkpoint."""
+
+
+class DamagedError(ValueError):
+    """A checkpoint is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Describes a checkpoint.
+
+    Attributes:
+        owner: Name of the owner whose state it is.
+        incarnations: Which incarnations of it that state continues, the newest first.
+        written: When, in ISO 8601.
+        version: Of the release that wrote it.
+        files: For each file its length in bytes and its BLAKE2b hash.
+        objects: For people: name and class of every object.
+        left_out: For people: objects that could not be kept, and why.
+    """
+
+    owner: str
+    incarnations: tuple[str, ...]
+    written: str
+    version: str
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The manifest as a file."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps({"blake2b": _digest(content), **content}, indent=2).encode()
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a checkpoint whose files are all as they were written.
+
+        Raises:
+            DamagedError: They are not, or there is no manifest.
+            ValueError: Another release wrote it.
+        """
+        manifest = cls._parse(folder)
+        for name, expected in manifest.files.items():
+            if described(folder / name) != expected:
+                raise DamagedError(f"{folder / name} is damaged or missing")
+        return manifest
+
+    @classmethod
+    def _parse(cls, folder: Path) -> Manifest:
+        try:
+            content = json.loads((folder / NAME).read_bytes())
+            digest = content.pop("blake2b")
+            whole = digest == _digest(content)
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise DamagedError(f"{folder / NAME} is damaged or missing")
+        format = content.pop("format")
+        if format != FORMAT:
+            raise ValueError(
+                f"{folder} was written by release {content.get('version')}, in format {format}; this release reads "
+                f"format {FORMAT}. Start that release, or another data directory"
+            )
+        return cls(**content | {"incarnations": tuple(content["incarnations"])})
+
+
+def described(path: Path) -> dict[str, Any] | None:
+    """Length and hash of a file; None if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, hashlib.blake2b).hexdigest()
+        return {"bytes": path.stat().st_size, "blake2b": digest}
+    except OSError:
+        return None
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=32).hexdigest()

@@ -1,0 +1,138 @@
+"""Revival: an owner that has just started becomes what the one before it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ps_service.checkpoint import states
+from ps_service.checkpoint.loading import load
+from ps_service.checkpoint.manifest import Manifest
+from ps_service.checkpoint.snapshot import STATE
+from ps_service.checkpoint.store import CheckpointError
+from ps_service.checkpoint.tensors import TensorReader
+from ps_service.engine.engine import Engine
+from ps_service.rpc import making
+from ps_service.rpc.exchange import Exchange
+from ps_service.state.journal import Answer
+from ps_service.state.objects import HostedObject
+from ps_wire.errors import StaleHandleError
+from ps_wire.numbers import SeenNumbers
+from ps_wire.payload import Buffer
+from ps_wire.refs import Ref
+from ps_wire.trees import mapped
+from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1.frames_pb2 import Frame
+
+_NOBODY: Final = bytes(16)
+
+
+def revive(engine: Engine, folder: Path, manifest: Manifest) -> None:
+    """Gives an empty owner the state of a checkpoint.
+
+    Objects keep their ids, so handles go on referring to them; optimizers keep their state and version; sessions keep
+    which requests were taken, and the answers that were not confirmed.
+
+    Args:
+        engine: Of the same name; it hosts nothing yet.
+        folder: Of the checkpoint.
+        manifest: Read from there.
+
+    Raises:
+        CheckpointError: It is another owner's, or an object cannot be made again.
+    """
+    if manifest.owner != engine.name:
+        raise CheckpointError(
+            f"{folder} is the state of owner {manifest.owner!r}, and this is {engine.name!r}; "
+            "give each a directory of its own"
+        )
+    checkpoint = _parsed(folder)
+    tensors = TensorReader(folder)
+    made = [_made(engine, record, tensors) for record in checkpoint.objects]
+    for record, hosted in zip(checkpoint.objects, made, strict=True):
+        _fill(hosted, record, tensors)
+    for session in checkpoint.sessions:
+        _begin(engine, session, tensors)
+    for passes in checkpoint.passes:
+        engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
+    for entry in checkpoint.members:
+        engine.directory.enter(entry.session, entry.member.name, entry.member.address, entry.member.id)
+    for record, hosted in zip(checkpoint.objects, made, strict=True):
+        if record.off_shelf:
+            engine.registry.withdraw(hosted)
+    engine.continues = manifest.incarnations
+
+
+def _parsed(folder: Path) -> pb.Checkpoint:
+    try:
+        return pb.Checkpoint.FromString((folder / STATE).read_bytes())
+    except (OSError, DecodeError) as error:
+        raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
+
+
+def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> HostedObject:
+    try:
+        kind = record.WhichOneof("made")
+        if kind == "value":
+            value = mapped(states.load(record.value, record.tensors, tensors), lambda tensor: tensor.to(engine.device))
+            made = HostedObject(engine.name, value, engine.ledger, record.name, object_id=record.object_id)
+            made.class_name = record.class_name
+            return engine.registry.add(made)
+        request = getattr(record, kind or "create")
+        if record.off_shelf and kind != "call":
+            request.name = ""  # it may be another's by now
+        exchange = Exchange(engine, _NOBODY, _bytes(tensors, record.payload))
+        return making.remake(exchange, request, record.object_id)
+    except Exception as error:  # also whatever constructors raise
+        raise CheckpointError(
+            f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "
+            "the same release of them, or start with another data directory"
+        ) from error
+
+
+def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) -> None:
+    if not record.HasField("state"):
+        return
+    try:
+        load(hosted, states.load(record.state, record.tensors, tensors), record.version)
+    except Exception as error:  # also whatever a load_state_dict of hosted code raises
+        raise CheckpointError(
+            f"the state of {_what(record)} does not fit it any more: {error}. Has its class changed? Start with the "
+            "release of it that wrote the state, or with another data directory"
+        ) from error
+
+
+def _what(record: pb.ObjectRecord) -> str:
+    return f"{record.class_name} {record.name!r}" if record.name else f"an anonymous {record.class_name}"
+
+
+def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> None:
+    session = engine.sessions.open(record.trainer)
+    session.taken = _numbers(record.taken)
+    for reference in record.references:
+        try:
+            hosted = engine.registry.find(Ref(engine.name, reference.object_id))
+        except StaleHandleError:
+            continue  # it was left out
+        for _ in range(reference.count):
+            engine.registry.grant(record.trainer, hosted)
+    for kept in record.answers:
+        frame = Frame.FromString(kept.frame.SerializeToString())
+        payload = _bytes(tensors, kept.payload)
+        chunks = [] if payload is None else [payload.data]
+        nbytes = 0 if payload is None else len(payload)
+        answer = Answer(frame, chunks, nbytes, list(frame.reply.granted))
+        engine.journal.record(record.trainer, kept.number, answer)
+
+
+def _bytes(tensors: TensorReader, name: str) -> Buffer | None:
+    if not name:
+        return None
+    found: Buffer = tensors.get(name).numpy()
+    return found
+
+
+def _numbers(message: pb.NumberSet) -> SeenNumbers:
+    return SeenNumbers.of(message.floor, message.above, message.holes)

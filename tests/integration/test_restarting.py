@@ -1,0 +1,492 @@
+"""An owner that drains writes everything down, and the next one goes on from there: trainers notice a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+import trainer_client as tc
+from ps_service.checkpoint.store import CheckpointError
+from ps_service.engine.engine import Engine
+from ps_service.server import Server
+from ps_service.state.allowlist import AllowList
+from ps_wire.frames import Packet
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import LookupRequest, MeetRequest, RegisterRequest
+from tests.integration.restarting import TALLY, WEIGHTED, Owner, Told, owners, step
+from tests.integration.support import AFFINE, COUNTER, GATE, bits, fingerprint, until
+from trainer_client.requests import submit
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
+from trainer_client.transport.grpc_stream import GrpcConnector
+
+
+@pytest.fixture
+async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
+    async with Owner(tmp_path / "data") as owner:
+        yield owner
+
+
+@pytest.fixture
+async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address) as client:
+        yield client
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (optim.Adam, {"lr": 0.01, "amsgrad": True}),
+        (optim.AdamW, {"lr": 0.01}),
+        (optim.Adagrad, {"lr": 0.1}),
+        (optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.5}),
+        (optim.ASGD, {"lr": 0.1}),
+        (optim.Rprop, {"lr": 0.1}),
+        (optim.NAdam, {"lr": 0.01}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+async def test_training_goes_on_bit_for_bit(owner: Owner, ps: tc.Client, cls: Any, options: dict[str, Any]) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net", seed=3)
+    opt = await ps.optimizer(cls, net.parameters(), **options)
+    schedule = await ps.scheduler(lr_scheduler.StepLR, opt, 2, gamma=0.5)
+    torch.manual_seed(3)
+    here = nn.Linear(4, 2)
+    local = cls(here.parameters(), **options)
+    local_schedule = lr_scheduler.StepLR(local, 2, gamma=0.5)
+    for number in range(6):
+        x = torch.full((3, 4), 1.0 + number)
+        loss, versions = await step(ps, opt, net, x)
+        local.zero_grad()
+        expected = here(x).square().mean()
+        expected.backward()
+        local.step()
+        await schedule.step()
+        local_schedule.step()
+        assert (loss, versions) == (expected.item(), {"ps0": number + 1})
+        if number in (1, 3):
+            await owner.restart()
+    assert bits(await net.state_dict()) == bits(dict(here.state_dict()))
+    assert bits((await opt.state_dict())["state"]) == bits(local.state_dict()["state"])
+
+
+async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(owner: Owner) -> None:
+    """A weight from which every step takes one: what is left tells how many there were."""
+
+    async def train(steps: int) -> None:
+        async with tc.connect(owner.address) as ps:
+            net = await ps.module(WEIGHTED, torch.zeros(1), name="net")
+            opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)
+            for _ in range(steps):
+                async with ps.context() as ctx:
+                    await ctx.backward((await net(torch.ones(1))).sum())
+                    told.add((await opt.step(ctx))["ps0"])
+
+    told: Told[int] = Told()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        training = [group.create_task(train(60)) for _ in range(4)]
+        for restarts in range(1, 5):
+            await told.reached(40 * restarts)
+            await owner.restart()
+        assert not all(task.done() for task in training)
+    assert sorted(told.items) == list(range(1, 241))
+    async with tc.connect(owner.address) as ps:
+        net = await ps.module(WEIGHTED, torch.zeros(1), name="net")
+        state = await net.state_dict()
+        assert state["weight"].item() == -240.0
+        assert state["calls"].item() == 240
+        await until(ps, lambda status: status.contexts == 0 and status.connected_sessions == 1)
+
+
+async def job(ps: tc.Client) -> list[Any]:
+    """Creates, trains and counts; everything it saw, and everything that is there at its end."""
+    seen: list[Any] = []
+    net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
+    tally = await ps.create(TALLY)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
+    for number in range(2):
+        async with ps.context() as ctx:
+            loss = (await net(torch.full((2, 3), number + 1.0))).square().sum()
+            await ctx.backward(loss)
+            seen += [loss.detach(), await opt.step(ctx)]
+        seen.append(await tally.add(number + 1))
+    seen.append(sorted(await asyncio.gather(*(tally.add() for _ in range(3)))))
+    seen += [await net.state_dict(), await opt.state_dict()]
+    return bits(seen)
+
+
+class At:
+    """Restarts an owner, once, when some packet is about to go some way."""
+
+    def __init__(self, owner: Owner, direction: Direction, index: int, fault: Fault) -> None:
+        self._owner, self._direction, self._index, self._fault = owner, direction, index, fault
+        self.restarting: asyncio.Task[None] | None = None
+
+    def __call__(self, direction: Direction, index: int, packet: Packet) -> Fault:
+        if self.restarting or direction is not self._direction or index != self._index:
+            return Fault.NONE
+        self.restarting = asyncio.create_task(self._owner.restart())
+        return self._fault
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT])
+@pytest.mark.parametrize("direction", Direction)
+async def test_an_owner_may_restart_at_any_packet(tmp_path: Path, direction: Direction, fault: Fault) -> None:
+    """With `CUT` that packet is lost besides: a request that was not taken up, or the answer of one that was."""
+    expected = None
+    for index in itertools.count():
+        async with Owner(tmp_path / str(index)) as owner:
+            plan = At(owner, direction, index - 1, fault)  # the first time it never comes to it
+            connector = FaultyConnector(GrpcConnector(owner.address), plan)
+            async with asyncio.timeout(20), tc.connect(connector, lane=False) as ps:
+                result = await job(ps)
+                if plan.restarting:
+                    await plan.restarting
+                await until(ps, lambda status: not status.kept_answers | status.contexts | status.references)
+            if plan.restarting:
+                await plan.restarting  # it may have been the trainer's goodbye
+            expected = expected or result
+            assert result == expected, index
+        if index and not plan.restarting:
+            break
+    assert index > 15
+
+
+# What is kept
+
+
+async def test_everything_is_there_again(owner: Owner, ps: tc.Client) -> None:
+    first = await ps.module(WEIGHTED, torch.randn(3, 2), name="first")
+    outer = await ps.create(WEIGHTED, torch.randn(2, 2), first)
+    (weight,) = first.parameters()
+    tally = await ps.create(TALLY, 5)
+    await tally.add(2)
+    opt = await ps.optimizer(
+        optim.Adam,
+        [{"params": [weight], "lr": 0.5}, {"params": [outer.parameter("weight")]}],
+        lr=0.1,
+        name="both",
+        reads="inconsistent",
+        non_finite="refuse",
+    )
+    await ps.scheduler(lr_scheduler.CosineAnnealingLR, opt, T_max=7)
+    await step(ps, opt, outer, torch.randn(4, 3))
+    await opt.set_options(1, lr=0.25, betas=(0.5, 0.6))
+    before = fingerprint(owner.server.engine)
+    optimizer = owner.server.engine.registry.named("both").value
+    await until(ps, lambda status: status.contexts == 0 and status.kept_answers == 0)
+    await owner.restart()
+    engine = owner.server.engine
+    assert fingerprint(engine) == before
+    again = engine.registry.named("both").value
+    assert again is not optimizer
+    assert (again._reads, again._non_finite) == (optimizer._reads, optimizer._non_finite)
+    named = engine.registry.named("first")
+    inner = engine.registry.find(outer.ref).value.inner
+    assert inner.weight is named.value.weight, "what was shared is shared again"
+    # A second request for the same finds it, and another is a conflict, as before.
+    same = await ps.optimizer(
+        optim.Adam,
+        [{"params": [weight], "lr": 0.5}, {"params": [outer.parameter("weight")]}],
+        lr=0.1,
+        name="both",
+        reads="inconsistent",
+        non_finite="refuse",
+    )
+    assert same.remotes["ps0"].handle == opt.remotes["ps0"].handle
+    with pytest.raises(tc.NameConflictError):
+        await ps.module(WEIGHTED, torch.zeros(3, 2), name="first")
+    with pytest.raises(tc.NonFiniteGradientError):
+        await step(ps, opt, outer, torch.full((1, 3), float("nan")))
+    assert await tally.add() == 8
+
+
+async def test_results_that_stayed_are_there_again(owner: Owner, ps: tc.Client) -> None:
+    counter = await ps.create(COUNTER)
+    values = [torch.arange(5), {"a": [1, torch.ones(2, dtype=torch.complex64)]}, ("text", None, 2**70)]
+    handles = [await counter.hand_out(value) for value in values]
+    await owner.restart()
+    for handle, value in zip(handles, values, strict=True):
+        assert bits(await handle.to_here()) == bits(value)
+
+
+async def test_what_cannot_be_kept_is_told_and_gone(
+    owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter = await ps.create(COUNTER, 3, name="counter")
+    tally = await ps.create(TALLY, name="tally")
+    await owner.restart()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line for line in told if "'counter' is not kept: " in line and "no state_dict and load_state_dict" in line]
+    with pytest.raises(tc.StaleHandleError, match="the owner restarted"):
+        await counter.get()
+    with pytest.raises(tc.UnknownNameError):
+        await ps.attach("counter")
+    assert await tally.add() == 1
+
+
+async def test_what_others_are_made_of_is_kept_with_them(owner: Owner, ps: tc.Client) -> None:
+    named = await ps.module(WEIGHTED, torch.ones(2, 2), name="inner")
+    anonymous = await ps.module(WEIGHTED, torch.ones(2, 2))
+    nets = [
+        await ps.module(WEIGHTED, torch.ones(2, 2), inner, name=f"{i}") for i, inner in enumerate((named, anonymous))
+    ]
+    opts = [await ps.optimizer(optim.SGD, net.parameters(), lr=0.1) for net in nets]
+    await ps.delete("inner")
+    del named, anonymous
+    await ps.module("torch.nn.Linear", 2, 2, name="inner")  # something else
+    x = torch.ones(1, 2)
+    before = [(await step(ps, opt, net, x))[0] for net, opt in zip(nets, opts, strict=True)]
+    await until(ps, lambda status: len(status.objects) == 3)
+    for version in (2, 3):
+        await owner.restart()
+        assert len(owner.server.engine.registry) == 5, "what they are made of is not found by anybody"
+        for net, opt, loss in zip(nets, opts, before, strict=True):
+            less, versions = await step(ps, opt, net, x)
+            assert less < loss and versions == {"ps0": version}
+
+
+async def test_what_was_made_with_something_that_is_left_out_is_left_out_too(
+    owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    counter = await ps.create(COUNTER)
+    tally = await ps.create(TALLY, counter, name="tally")
+    assert tally.class_name == TALLY
+    await owner.restart()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any(
+        "'tally' is not kept: it was made with an anonymous tests.hosted_models.Counter" in line for line in told
+    )
+    assert not len(owner.server.engine.registry)
+
+
+async def test_references_are_counted_on(owner: Owner, ps: tc.Client) -> None:
+    handles = [await ps.create(TALLY) for _ in range(3)]
+    await owner.restart()
+    assert len(owner.server.engine.registry) == 3
+    del handles
+    await until(ps, lambda status: not status.objects)
+
+
+async def test_a_trainer_that_does_not_come_back_is_forgotten_after_its_lease(owner: Owner) -> None:
+    async with tc.connect(owner.address) as ps:
+        await ps.create(TALLY)
+        await owner.server.drain(20)
+    await owner.start()
+    engine = owner.server.engine
+    assert (len(engine.sessions), len(engine.registry)) == (1, 1)
+    engine.sessions._clock = lambda: 1e12
+    (session,) = engine.sessions.all()
+    session._clock = lambda: 1e12
+    owner.server.servicer.conversations.sweep()
+    assert (len(engine.sessions), len(engine.registry)) == (0, 0)
+
+
+# What is under way
+
+
+async def test_a_pass_that_is_open_comes_to_its_end_and_what_is_new_waits(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    async with tc.connect(owner.address) as stranger, ps.context() as ctx:
+        loss = (await net(torch.ones(1, 4))).sum()
+        draining = asyncio.create_task(owner.server.drain(20))
+        await until(ps, lambda status: not status.serving)
+        loss = loss + (await net(torch.ones(1, 4))).sum()  # a second call of the pass
+        other = asyncio.create_task(step(ps, opt, net, torch.ones(1, 4)), context=contextvars.Context())
+        made = stranger.create(TALLY)
+        # Who is in a pass may do more than call and step before it ends.
+        await opt.set_options(0, lr=0.05)
+        await (await ps.attach("net")).state_dict()
+        await ctx.backward(loss)
+        assert await opt.step(ctx) == {"ps0": 1}
+        assert not draining.done() and not made.done() and not other.done()
+        ctx.end()
+        await draining
+        await owner.start()
+        assert (await other)[1] == {"ps0": 2}
+        assert await (await made).add() == 1
+
+
+async def test_a_pass_that_takes_too_long_is_lost_and_says_so(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    before = bits(await net.state_dict())
+    async with ps.context() as ctx:
+        loss = (await net(torch.ones(1, 4))).sum()
+        await ctx.backward(loss, retain_graph=True)
+        await owner.restart(drain_seconds=0.05)
+        for again in (lambda: opt.step(ctx), lambda: net(torch.ones(1, 4)), lambda: ctx.backward(loss)):
+            with pytest.raises(tc.ContextLostError, match="run forward again"):
+                await again()
+    assert bits(await net.state_dict()) == before, "no step was applied"
+    assert (await step(ps, opt, net, torch.ones(1, 4)))[1] == {"ps0": 1}
+    await until(ps, lambda status: status.contexts == 0)
+    assert owner.server.engine.contexts.over()[ctx.id.trainer][1] == set(), "it was ended after all"
+
+
+async def test_a_request_that_is_cut_off_says_that_nobody_knows(owner: Owner, ps: tc.Client) -> None:
+    gate = await ps.create(GATE, name="gate")
+    hosted = owner.server.engine.registry.named("gate").value
+    waiting = gate.wait()
+    await gate.wait_for(1)
+    draining = asyncio.create_task(owner.server.drain(0.05))
+    with pytest.raises(tc.SessionLostError, match="'ps0' stopped while this request ran"):
+        await waiting
+    hosted._open.set()
+    await draining
+    await owner.start()
+    assert (await ps.status()).serving
+
+
+async def test_who_is_waited_for_in_the_directory_is_still_waited_for(owner: Owner, ps: tc.Client) -> None:
+    async with tc.connect(owner.address) as other:
+
+        def ask(client: tc.Client, **request: Any) -> Any:
+            return submit(client.session("ps0"), Request(**request), None, lambda reply, _: reply)
+
+        await ask(ps, register=RegisterRequest(name="anna", address="here:1"))
+        looking = ask(ps, lookup=LookupRequest(name="bert", wait_seconds=30))
+        both = ["anna", "bert"]
+        meeting = ask(ps, meet=MeetRequest(place="x", name="anna", names=both, wait_seconds=30))
+        await until(ps, lambda status: status.waiting == 2)
+        await owner.restart(drain_seconds=0.5)
+        assert [entry.name for entry in owner.server.engine.directory.members()] == ["anna"]
+        await ask(other, register=RegisterRequest(name="bert", address="there:2"))
+        assert (await looking).lookup.member.address == "there:2"
+        met = ask(other, meet=MeetRequest(place="x", name="bert", names=both, wait_seconds=30))
+        assert [list((await each).meet.missing) for each in (meeting, met)] == [[], []]
+
+
+async def test_passes_over_two_owners_go_on_while_both_restart(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        both = await owners(stack, tmp_path, "ps0", "ps1")
+        told: Told[dict[str, int]] = Told()
+
+        async def train() -> None:
+            async with tc.connect(*(owner.address for owner in both)) as ps:
+                parts = [await ps.module(AFFINE, 3, 3, name=owner.name, owner=owner.name) for owner in both]
+                opt = await ps.optimizer(optim.SGD, [p for part in parts for p in part.parameters()], lr=0.01)
+                for _ in range(40):
+                    async with ps.context() as ctx:
+                        loss = (await parts[1](await parts[0](torch.ones(2, 3)))).square().mean()
+                        await ctx.backward(loss)
+                        told.add(await opt.step(ctx))
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(train())
+            for owner, so_far in zip([*both, *both], (10, 25, 40, 55), strict=True):
+                await told.reached(so_far)
+                await owner.restart()
+        for owner in both:
+            assert sorted(versions[owner.name] for versions in told.items) == list(range(1, 81))
+
+
+# What is not promised
+
+
+async def test_after_a_crash_it_goes_on_from_its_last_checkpoint_and_nobody_is_fooled(
+    owner: Owner, ps: tc.Client
+) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    await step(ps, opt, net, torch.ones(1, 4))
+    await owner.restart()
+    kept = bits(await net.state_dict())
+    await step(ps, opt, net, torch.ones(1, 4))
+    await owner.crash()
+    with pytest.raises(tc.SessionLostError, match="it has restarted"):
+        await ps.attach("net")
+    again = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    assert bits(await again.state_dict()) == kept
+
+
+async def test_a_step_of_a_pass_that_a_crash_took_away_is_not_taken_for_done(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    await owner.restart()
+    async with ps.context() as ctx:
+        await ctx.backward((await net(torch.ones(1, 4))).sum())
+        await owner.crash()
+        with pytest.raises(tc.SessionLostError):
+            await ps.attach("net")
+        with pytest.raises(tc.StaleHandleError, match="what it did in between is gone"):
+            await opt.step(ctx)
+        with pytest.raises(tc.ContextLostError, match="'ps0' has lost its part"):
+            await ctx.backward(torch.ones(1, requires_grad=True).sum())
+
+
+async def test_a_trainer_that_was_idle_during_a_crash_learns_of_it_too(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    await step(ps, opt, net, torch.ones(1, 4))
+    await owner.restart()
+    await step(ps, opt, net, torch.ones(1, 4))
+    session = ps.session("ps0")
+    await owner.crash()
+    while not session.restarts:
+        with suppress(tc.SessionLostError):
+            await ps.status()
+    assert opt.remotes["ps0"].handle.ref.object_id in owner.server.engine.registry._objects, "it is there again"
+    for use in (lambda: net(torch.ones(1, 4)), net.state_dict, opt.state_dict, lambda: opt.set_options(0, lr=1.0)):
+        with pytest.raises(tc.StaleHandleError, match=r"'ps0' has restarted since .* Attach to the object by name"):
+            await use()
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    assert (await step(ps, opt, net, torch.ones(1, 4)))[1] == {"ps0": 2}
+
+
+# What it refuses to start from
+
+
+async def test_another_owners_directory_is_refused(owner: Owner) -> None:
+    await owner.server.drain(1)
+    with pytest.raises(CheckpointError, match="is the state of owner 'ps0', and this is 'ps7'"):
+        await Owner(owner.folder, "ps7").start()
+    await owner.start()
+
+
+async def test_a_class_that_is_not_hosted_any_more_is_named(owner: Owner, ps: tc.Client) -> None:
+    await ps.create(TALLY, name="tally")
+    await owner.server.drain(1)
+    server = Server(Engine("ps0", AllowList()), "127.0.0.1:0", data_dir=owner.folder)
+    with pytest.raises(CheckpointError, match=r"Tally 'tally' cannot be made again.*--import"):
+        await server.start()
+    await owner.start()
+    assert await (await ps.attach("tally")).add() == 1
+
+
+async def test_a_disk_that_is_full_is_told_and_the_checkpoint_before_counts(
+    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally = await ps.create(TALLY, name="tally")
+    await tally.add()
+    await owner.restart()
+    await tally.add()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ps_service.checkpoint.durable.write_file", full)
+        with pytest.raises(CheckpointError, match="No space left on device; checkpoint-000001 still counts"):
+            await owner.server.drain(1)
+    assert owner.server.failed and owner.server.kept.is_set()
+    await owner.start()
+    with pytest.raises(tc.SessionLostError):
+        await tally.add()
+    assert await (await ps.attach("tally")).add() == 2
