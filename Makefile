@@ -10,6 +10,8 @@ PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || ech
 ARGS ?=
 # Which rows `make bench` runs: make bench ROWS=echo
 ROWS ?=
+# Looked up only when containers are started.
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -31,10 +33,19 @@ demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
 	@echo "== $@"
-	@exec $(BIN)/pytest $(ARGS)
+	@exec $(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 .PHONY: check
 check: format-check lint types floors protos test  ## Run every check below and the tests
+
+.PHONY: cluster
+cluster:  ## Train in containers, two trainers on three owners, until Ctrl-C (see deploy/README.md)
+	@cd deploy && $(COMPOSE) build directory && exec $(COMPOSE) up
+
+.PHONY: cluster-test
+cluster-test: $(READY)  ## Test a cluster of containers; fails where there is no Docker engine (ARGS=...)
+	@echo "== $@"
+	@exec $(BIN)/pytest -m cluster -s $(ARGS) tests/cluster
 
 .PHONY: bench
 bench: $(READY)  ## Measure against torch.distributed.rpc (ROWS=echo, ARGS=...)

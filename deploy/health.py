@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Asks an owner whether it serves: `health.py [HOST:PORT]`; the exit code is 0 only if it does.
+
+For the health checks of Docker, Kubernetes and the like. It needs grpcio and grpcio-health-checking and, because it is
+run every few seconds, imports neither torch nor this project. Without an argument it asks where `PS_LISTEN` says that
+the owner beside it listens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+DEFAULT_LISTEN = "127.0.0.1:50051"
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+def beside(listen: str) -> str:
+    """Where somebody on the same host reaches what listens there."""
+    host, _, port = listen.rpartition(":")
+    return f"{ANY_ADDRESS.get(host, host)}:{port}"
+
+
+def trouble(address: str, timeout_seconds: float) -> str:
+    """What is wrong with the owner at an address, in words; empty if it serves."""
+    with grpc.insecure_channel(address) as channel:
+        try:
+            reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
+        except grpc.RpcError as error:
+            return f"no owner answers at {address}: {error.code().name}, {error.details()}"
+    if reply.status == health_pb2.HealthCheckResponse.SERVING:
+        return ""
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
+    return f"the owner at {address} takes no work: {status}; is it draining?"
+
+
+def main() -> int:
+    """Asks, says what is wrong, and returns the exit code."""
+    parser = argparse.ArgumentParser(description="Asks an owner whether it serves; the exit code is 0 only if it does.")
+    listen = os.environ.get("PS_LISTEN") or DEFAULT_LISTEN
+    parser.add_argument("address", nargs="?", default=beside(listen), help="host:port; beside us if left out")
+    parser.add_argument("--timeout", type=float, default=3.0, help="seconds to wait for an answer (default: 3)")
+    options = parser.parse_args()
+    wrong = trouble(options.address, options.timeout)
+    print(wrong or f"the owner at {options.address} is serving", file=sys.stderr if wrong else sys.stdout)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""Trainers of a cluster: any number, on a network whose layers lie on several owners.
+
+Owners are started with ``--import examples.digits.cluster``, and trainers with ``python -m examples.digits.cluster``.
+"""
+
+from __future__ import annotations
+
+from examples.digits.cluster.layers import Layers
+
+__all__ = ["Layers"]

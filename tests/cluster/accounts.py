@@ -1,0 +1,29 @@
+"""Accounts: every version of the shared optimizer was told to one trainer, and to no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from examples.digits.cluster.messages import Step
+
+
+def check(owner: str, steps: Iterable[Step], final: int, kills: int) -> None:
+    """Holds the versions that trainers were told against the one that an owner has come to.
+
+    Args:
+        owner: Its name.
+        steps: What all trainers have told.
+        final: The version that the owner has come to.
+        kills: How many trainers were killed: each may have been told one version without passing it on.
+
+    Raises:
+        AssertionError: One was told twice, does not exist, or was told to nobody.
+    """
+    told = Counter(step.versions[owner] for step in steps)
+    twice = sorted(version for version, times in told.items() if times > 1)
+    assert not twice, f"{owner} told these versions more than once: {twice}"
+    beyond = sorted(version for version in told if not 1 <= version <= final)
+    assert not beyond, f"{owner} is at version {final} and told these: {beyond}"
+    missing = sorted(set(range(1, final + 1)) - told.keys())
+    assert len(missing) <= kills, f"{owner} told nobody of versions {missing}; {kills} trainers were killed"
