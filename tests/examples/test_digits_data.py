@@ -69,6 +69,7 @@ def test_refuses_a_wrong_magic_number(tmp_path: Path) -> None:
         (struct.pack(">4I", idx.IMAGES_MAGIC, *[2**32 - 1] * 3), "should hold"),
         (gzip.compress(idx_file(np.zeros((2, 28, 28)), idx.IMAGES_MAGIC))[:-9], "whole gzip file"),
     ],
+    ids=["empty", "half a header", "a byte less", "a byte more", "huge", "half a gzip file"],
 )
 def test_refuses_damaged_files(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / IMAGES).write_bytes(content)

@@ -48,7 +48,7 @@ class Shop:
         (len, "builtins.len"),
         ("any.text", "any.text"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_name_says_where_others_find_it(thing: Any, name: str) -> None:
     assert name_of(thing) == name

@@ -61,7 +61,9 @@ def test_counters_count(host: Host, pool: SkinPool) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 0, [1, 2], {"a": torch.ones(2)}, torch.ones(2), nn.ReLU().forward, threading.Lock()], ids=repr
+    "value",
+    [None, 0, [1, 2], {"a": torch.ones(2)}, torch.ones(2), nn.ReLU().forward, threading.Lock()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_a_run_sets_is_there_for_every_later_run(host: Host, pool: SkinPool, value: Any) -> None:
     with dressed(pool, host, training=False), dressed(pool, host) as skin:
