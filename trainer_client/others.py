@@ -121,6 +121,16 @@ class OtherOwners:
         self._sessions[session.owner] = session
         return session
 
+    async def again(self, session: Session) -> Session:
+        """Another session with the owner of one that was given up.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
+        if self._sessions.get(session.owner) is session:
+            del self._sessions[session.owner]
+        return await self.connect(session.address, session.owner)
+
     @property
     def borrowed(self) -> int:
         """How many objects of owners that were found are held."""

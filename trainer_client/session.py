@@ -80,6 +80,7 @@ class Session:
 
     Attributes:
         owner: The owner's name, known once the session is open.
+        address: Where it listens.
         trainer: The trainer's 16 random bytes.
         loop: Its event loop.
         losses: How often the owner has forgotten it, and with it every reference.
@@ -97,11 +98,12 @@ class Session:
         self.losses = 0
         self.restarts = 0
         self._expected = expected
+        self._when_lost: Callable[[], None] = _do_nothing
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.trainer = trainer
-        self._address = connector.address
+        self.address = connector.address
         self._thread = threading.get_ident()
         self._link = Link(connector, settings, self)
         self._welcome: Welcome | None = None
@@ -169,6 +171,10 @@ class Session:
             raise ForeignHandleError(f"{ref} belongs to another owner, and this session knows no others")
         return self._others.held(ref)
 
+    def when_lost(self, do: Callable[[], None]) -> None:
+        """Has something done, on the loop, whenever the owner has forgotten the session, and when it is given up."""
+        self._when_lost = do
+
     @property
     def state(self) -> str:
         """For people: connected, disconnected or closed."""
@@ -177,7 +183,7 @@ class Session:
         return "connected" if self._outbox is not None else "disconnected"
 
     def __repr__(self) -> str:
-        return f"<Session with {self.owner or '?'} at {self._address}, {self.state}>"
+        return f"<Session with {self.owner or '?'} at {self.address}, {self.state}>"
 
     # What the link tells
 
@@ -194,6 +200,7 @@ class Session:
             self.restarts += self._welcome.incarnation != welcome.incarnation
             self._fail(_lost(self._welcome, welcome))
             self._confirmed.clear()
+            self.loop.call_soon(self._when_lost)
         self._welcome = welcome
         self.owner = welcome.owner
         self._outbox = outbox
@@ -214,6 +221,8 @@ class Session:
         self._end(error)
         if not self._opened.done():
             self._opened.set_exception(error)
+        else:
+            self.loop.call_soon(self._when_lost)
 
     # Requests
 
@@ -368,6 +377,10 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
         f"owner {now.owner!r} no longer knows this session: {why}. Whether the request ran is not known; "
         "attach to named objects again and repeat the pass"
     )
+
+
+def _do_nothing() -> None:
+    """For sessions that nobody wants to know more of."""
 
 
 def _ignore(reply: Reply | None, payload: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:

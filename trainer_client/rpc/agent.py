@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 import weakref
@@ -37,6 +38,10 @@ _log = logging.getLogger("trainer_client.rpc")
 
 T = TypeVar("T")
 
+_FIRST_TRY_SECONDS: Final = 0.5
+_LONGEST_TRY_SECONDS: Final = 10.0
+"""How soon, and how seldom, a member that has lost its place in the directory tries to enter again."""
+
 _LAST_ONE_SECONDS: Final = 0.5
 """How long who keeps the directory waits, at least, for others that are leaving too: they may still need an answer."""
 
@@ -67,6 +72,7 @@ class Agent:
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self.member = Member()
+        self._returning: asyncio.Task[None] | None = None
         self.group: Group | None = None
         self.keeps_directory = True
         self._address = address or server.address
@@ -92,10 +98,34 @@ class Agent:
         others.directory = await others.connect(directory) if directory else self.session_here
         self.keeps_directory = not directory
         self.engine.peers = GroupPeers(self)
+        await self._enter(others.directory, id)
+
+    async def _enter(self, directory: Session, id: int | None) -> None:
+        directory.when_lost(self._has_lost_its_place)
         request = RegisterRequest(name=self.name, address=self._address, id=id)
-        self.member = await submit(
-            others.directory, Request(register=request), None, lambda reply, _: reply.register.member
-        )
+        self.member = await submit(directory, Request(register=request), None, lambda reply, _: reply.register.member)
+
+    def _has_lost_its_place(self) -> None:
+        """Who keeps the directory has started anew, or has taken this member for gone: it has to be told again."""
+        if self._returning is None or self._returning.done():
+            work = self._return()
+            self._returning = self.loop.create_task(work, context=contextvars.Context())
+
+    async def _return(self) -> None:
+        delay = _FIRST_TRY_SECONDS
+        while True:
+            directory = self.directory
+            try:
+                if directory.state == "closed":
+                    directory = self.client.others.directory = await self.client.others.again(directory)
+                await self._enter(directory, self.member.id)
+            except PsError as error:
+                _log.warning("%s is not in the directory at %s: %s", self.name, directory.address, error)
+            else:
+                _log.info("%s has entered the directory at %s again", self.name, directory.address)
+                return
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_TRY_SECONDS)
 
     async def leave(self, drain_seconds: float) -> None:
         """Says goodbye to everybody, lets what runs here end, and stops; who keeps the directory goes last.
@@ -113,6 +143,8 @@ class Agent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
                     await asyncio.wrap_future(wait.future)
+        if self._returning is not None:
+            self._returning.cancel()
         try:
             await self.client.close()
         finally:

@@ -1,0 +1,74 @@
+"""A directory that is gone and comes back hears of every member again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+import trainer_client as tc
+from ps_service.engine.engine import Engine
+from ps_service.server import Server
+from tests.owner_processes import owner_processes
+from tests.ps_service.test_server import Heard
+from trainer_client.rpc.agent import Agent
+from trainer_client.settings import Settings
+
+
+async def test_after_the_directory_was_killed_newcomers_find_whoever_is_there() -> None:
+    async with owner_processes() as start:
+        keeper = await start("--name", "directory", "--directory", "self")
+        await asyncio.gather(*(start("--name", name, "--directory", keeper.address) for name in ("ps0", "ps1")))
+        keeper.process.kill()
+        await keeper.process.wait()
+        await start("--name", "directory", "--directory", "self", "--listen", keeper.address)
+        async with tc.connect("ps0", "ps1", directory=keeper.address, connect_timeout=30) as ps:
+            assert [(await ps.status(name)).owner for name in ("ps0", "ps1")] == ["ps0", "ps1"]
+            members = (await ps.status("directory")).members
+            assert sorted((each.name, each.id) for each in members) == [("directory", 0), ("ps0", 1), ("ps1", 2)]
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def _member(stack: AsyncExitStack, name: str, directory: str = "", listen: str = "127.0.0.1:0") -> Agent:
+    server = Server(Engine(name), listen)
+    await server.start()
+    member = Agent(server, Settings(connect_timeout=0.2, reconnect_timeout=0.1))
+    stack.push_async_callback(member.leave, 0.0)
+    await member.join(directory)
+    return member
+
+
+async def test_a_member_that_had_given_the_directory_up_comes_back_to_it(stack: AsyncExitStack) -> None:
+    keeper = await _member(stack, "directory")
+    member = await _member(stack, "ps0", keeper.server.address)
+    session = member.directory
+    async with Heard("trainer_client.rpc", lambda said: "ps0 is not in the directory at" in said):
+        await keeper.server.stop()
+    assert session.state == "closed"
+    async with asyncio.timeout(20):
+        again = await _member(stack, "directory", listen=keeper.server.address)
+        await asyncio.wrap_future(again.engine.directory.awaited("ps0").future)
+    assert member.directory is not session
+    assert again.engine.directory.find("ps0") is not None
+
+
+async def test_a_member_whose_session_was_forgotten_enters_again(stack: AsyncExitStack) -> None:
+    keeper = await _member(stack, "directory")
+    member = await _member(stack, "ps0", keeper.server.address)
+    conversations = keeper.server.servicer.conversations
+    conversation = conversations.get(member.client.trainer)
+    assert conversation is not None
+    # As when its lease has run out while a cable was out.
+    conversation.interrupt()
+    conversations.end(conversation)
+    assert keeper.engine.directory.find("ps0") is None
+    async with asyncio.timeout(20):
+        entry = await asyncio.wrap_future(keeper.engine.directory.awaited("ps0").future)
+    assert entry.id == member.member.id
