@@ -61,6 +61,7 @@ class UnaryMethods:
         self._engine = engine
         self._numbered: dict[tuple[bytes, int], asyncio.Task[Answer]] = {}
         self._open = 0
+        self._changing = 0
         self._is_cut_off = False
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -81,8 +82,8 @@ class UnaryMethods:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running."""
-        return self._open > 0
+        """Whether a request is running that changes something."""
+        return self._changing > 0
 
     async def settled(self) -> None:
         """Waits until every answer is on its way."""
@@ -141,6 +142,7 @@ class UnaryMethods:
         session = self._engine.sessions.open(trainer)
         # Its lease does not run while it waits.
         session.streams += 1
+        self._changing += 1
         try:
             if number:
                 result = await self._answer_once(session, number, operation, request, timeout)
@@ -148,6 +150,7 @@ class UnaryMethods:
                 result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
             return cut_off(self._engine) if self._is_cut_off else result
         finally:
+            self._changing -= 1
             session.streams -= 1
             session.touch()
 
