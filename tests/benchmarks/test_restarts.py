@@ -1,0 +1,15 @@
+"""The benchmark of restarts works: it restarts a real owner, and leaves none. No timings."""
+
+from __future__ import annotations
+
+import psutil
+
+from benchmarks.restarts import pause
+from ps_wire.limits import MIB
+
+
+async def test_an_owner_is_restarted_and_measured() -> None:
+    found = await pause(4)
+    assert found.state == 3 * (4 * MIB + 4096)
+    assert min(found.drain, found.start, found.plain) > 0
+    assert not [child for child in psutil.Process().children() if "ps_service" in " ".join(child.cmdline())]
