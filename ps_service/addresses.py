@@ -49,7 +49,7 @@ def bound(listen: str) -> socket.socket:
     try:
         return socket.create_server((host.strip("[]"), int(port)), family=family)
     except OSError as error:
-        reason = "is another owner there?" if error.errno == errno.EADDRINUSE else error.strerror
+        reason = "is another owner, or another program, there?" if error.errno == errno.EADDRINUSE else error.strerror
         raise OSError(f"cannot listen on {listen}: {reason}") from error
 
 

@@ -70,7 +70,7 @@ def serve(
     directory: Annotated[str | None, typer.Option(help=_field("directory"))] = None,
     advertise: Annotated[str | None, typer.Option(help=_field("advertise"))] = None,
     http: Annotated[str | None, typer.Option(help=_field("http"))] = None,
-    data_dir: Annotated[Path | None, typer.Option(help=_field("data_dir"))] = None,
+    data_dir: Annotated[str | None, typer.Option(help=_field("data_dir"))] = None,
     device: Annotated[str | None, typer.Option(help=_field("device"))] = None,
     threads: Annotated[int | None, typer.Option(help=_field("threads"))] = None,
     torch_threads: Annotated[int | None, typer.Option(help=_field("torch_threads"))] = None,

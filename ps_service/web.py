@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client.aiohttp import make_aiohttp_handler
@@ -15,6 +16,11 @@ from ps_service.release import RELEASE
 
 _LAST_ANSWERS_SECONDS: Final = 1.0
 """How long an answer that is being written may still take when the owner stops."""
+
+
+def _line(told: Any) -> str:
+    """JSON that does not run into the prompt of whoever asked with curl."""
+    return json.dumps(told) + "\n"
 
 
 class Web:
@@ -48,7 +54,10 @@ class Web:
         Raises:
             OSError: The address cannot be had.
         """
-        listener = addresses.bound(self._listen)
+        try:
+            listener = addresses.bound(self._listen)
+        except OSError as error:
+            raise OSError(f"metrics (--http): {error}") from error
         self._port = listener.getsockname()[1]
         await self._runner.setup()
         await web.SockSite(self._runner, listener).start()
@@ -61,4 +70,4 @@ class Web:
         state = self._state()
         told = {**self._told, "state": state, "uptime_seconds": round(time.monotonic() - self._began, 3)}
         # So that whoever balances load looks at the status and nothing else.
-        return web.json_response(told, status=200 if state == "serving" else 503)
+        return web.json_response(told, status=200 if state == "serving" else 503, dumps=_line)

@@ -13,7 +13,7 @@ def write_file(path: Path, content: bytes) -> None:
         FileExistsError: It is there already.
         OSError: It cannot be written.
     """
-    with path.open("xb") as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
         # In this order: what still stands in Python's buffer is not the kernel's to sync.
         file.flush()

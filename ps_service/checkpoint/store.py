@@ -47,8 +47,12 @@ class Store:
         try:
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise CheckpointError(f"the data directory {folder} is a file") from None
         except OSError as error:
-            raise CheckpointError(f"the data directory {folder} cannot be used: {error.strerror}") from error
+            raise CheckpointError(
+                f"the data directory {folder} cannot be used by user {os.getuid()}: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -124,7 +128,7 @@ class Store:
 
     def _set_aside(self, folder: Path, error: DamagedError) -> None:
         name = folder.with_name(f"{_DAMAGED}{folder.name}")
-        _log.error("%s; it is kept as %s, and what it held beyond the one before it is lost", error, name)
+        _log.error("%s; it is set aside as %s, and what only it held is lost", error, name)
         shutil.rmtree(name, ignore_errors=True)
         folder.rename(name)
 

@@ -13,7 +13,7 @@ from tests.cluster.engine import EngineError, docker
 
 GRPC: Final = 50051
 HTTP: Final = 9464
-OPTIMIZER: Final = "digits.optimizer"
+OPTIMIZER: Final = "digits@ps0+ps1.optimizer"
 
 
 class Container:

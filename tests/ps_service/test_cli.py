@@ -102,7 +102,7 @@ def test_help_of_status_says_what_it_shows() -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("port in use", "cannot listen on 127.0.0.1:{port}: is another owner there?"),
+        ("port in use", "cannot listen on 127.0.0.1:{port}: is another owner, or another program, there?"),
         ("unknown module", "No module named 'no_such_module_anywhere'"),
         ("nothing hosted", "module json has nothing that wears @hosted or @remote"),
         (

@@ -78,7 +78,9 @@ async def test_port_0_is_a_free_port() -> None:
 
 async def test_two_owners_never_share_a_port(server: Server) -> None:
     engine = owner("ps1")
-    with pytest.raises(OSError, match=f"cannot listen on {server.address}: is another owner there"):
+    with pytest.raises(
+        OSError, match=f"cannot listen on {server.address}: is another owner, or another program, there"
+    ):
         await Server(engine, server.address).start()
     engine.close()
 

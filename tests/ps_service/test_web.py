@@ -173,7 +173,7 @@ async def test_a_port_in_use_is_told_as_such_and_nothing_is_left_listening(http:
         taken = f"127.0.0.1:{listener.getsockname()[1]}"
         engine = owner()
         server = Server(engine, http=taken)
-        with pytest.raises(OSError, match=f"cannot listen on {taken}: is another owner there"):
+        with pytest.raises(OSError, match=rf"metrics \(--http\): cannot listen on {taken}: is another owner"):
             await server.start()
         await server.stop()
 

@@ -79,7 +79,7 @@ class GrpcConnection:
             await self._call.write(packet)
         except grpc.RpcError as error:
             raise _broken(error) from error
-        except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
             raise ConnectionBroken(str(error)) from error
         except asyncio.CancelledError:
             raise _broken_or_cancelled() from None
@@ -109,7 +109,7 @@ class GrpcConnection:
                 raise ConnectionBroken(f"{(await self._call.code()).name}: {await self._call.details()}")
         except grpc.RpcError as error:
             raise _broken(error) from error
-        except grpc.aio.UsageError as error:
+        except grpc.aio.BaseError as error:
             raise ConnectionBroken(str(error)) from error
         except asyncio.CancelledError:
             raise _broken_or_cancelled() from None
@@ -120,7 +120,8 @@ class GrpcConnection:
 
     async def _finish(self) -> None:
         # To cancel the call drops what is still on its way, so the owner is asked to end the stream first.
-        with suppress(TimeoutError, ConnectionBroken):
+        # It may be that there is no stream any more, which gRPC has many ways to say.
+        with suppress(TimeoutError, ConnectionBroken, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             async with asyncio.timeout(_LINGER):
                 await self._call.done_writing()
                 async with self._reading:

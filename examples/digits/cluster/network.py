@@ -33,26 +33,27 @@ class Network:
 
     @classmethod
     async def attach(cls, ps: tc.Client, settings: Settings) -> Self:
-        """Attaches to the network, which is made now if nobody has yet.
+        """Attaches to the network, which is made now if nobody has yet. Spread over other owners it is another one.
 
         Raises:
             tc.NameConflictError: It was made with other settings.
             tc.PsError: An owner cannot be reached.
         """
+        network = f"{settings.model}@{'+'.join(settings.owners)}"
         places = zip(settings.owners, cut(len(settings.owners)), strict=True)
         making = [
             ps.module(
                 "examples.digits.cluster.Layers",
                 first,
                 end,
-                name=f"{settings.model}.layers{first}-{end - 1}",
+                name=f"{network}.layers{first}-{end - 1}",
                 owner=owner,
                 seed=SEED,
             )
             for owner, (first, end) in places
         ]
         parts = await asyncio.gather(*making)
-        name = f"{settings.model}.optimizer"
+        name = f"{network}.optimizer"
         parameters = [parameter for part in parts for parameter in part.parameters()]
         optimizer = await ps.optimizer(
             torch.optim.SGD, parameters, name=name, lr=settings.lr, momentum=settings.momentum

@@ -207,5 +207,7 @@ def test_a_data_directory_has_one_owner_at_a_time(store: Store) -> None:
 
 def test_a_data_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"the data directory .*file/data cannot be used: Not a directory"):
+    with pytest.raises(CheckpointError, match=r"the data directory .*file/data cannot be used by user \d+: Not a dir"):
         Store(tmp_path / "file" / "data")
+    with pytest.raises(CheckpointError, match=r"the data directory .*file is a file"):
+        Store(tmp_path / "file")
