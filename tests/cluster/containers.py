@@ -58,6 +58,10 @@ class Container:
         """The network it is in."""
         return self._inspect("{{range $name, $_ := .NetworkSettings.Networks}}{{$name}}{{end}}")
 
+    def run(self, *command: str) -> str:
+        """What a command says that is run inside."""
+        return docker("exec", self.id, *command)
+
     def kill(self) -> None:
         """Ends it as a power failure would."""
         docker("kill", "--signal", "KILL", self.id)

@@ -55,6 +55,11 @@ class Story:
         now = wait_for("a version from ps0", self.ps0.version, 30)
         self._reaches(now + more, within)
 
+    def runs_as_nobody_with_no_tools(self) -> None:
+        """The image's user is its own, and there is nothing inside to build with."""
+        assert self.ps0.run("id", "-u") == "10001"
+        assert self.ps0.run("sh", "-c", "command -v gcc cc c++ ld make git || echo none of them") == "none of them"
+
     def another_trainer_comes(self) -> None:
         """A third one is started, and contributes."""
         self._project.scale_trainers(3)
@@ -177,6 +182,7 @@ def test_training_goes_on_whatever_happens() -> None:
         story = Story(project)
         story.begins()
         project.say("the trainers train")
+        story.runs_as_nobody_with_no_tools()
         story.another_trainer_comes()
         victim = story.a_trainer_is_killed()
         story.a_cable_is_pulled()
