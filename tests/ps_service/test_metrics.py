@@ -195,7 +195,7 @@ async def test_trainers_and_what_they_hold_are_told(owner: Server) -> None:
         async with tc.connect(owner.address) as other:
             kept = await ps.create(f"{MODELS}.Counter")
             net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
-            await other.module(f"{MODELS}.Affine", 3, 2, name="net")
+            theirs = await other.module(f"{MODELS}.Affine", 3, 2, name="net")
             async with ps.context():
                 await net(torch.ones(1, 3))
                 told = Told(owner.engine)
@@ -209,7 +209,7 @@ async def test_trainers_and_what_they_hold_are_told(owner: Server) -> None:
         assert Told(owner.engine)("ps_sessions", state="disconnected") == 1
         for session in owner.engine.sessions.all():
             session.streams = 1
-        del kept
+        del kept, theirs
     told = Told(owner.engine)
     assert told.all("ps_sessions", "state") == {"connected": 0, "disconnected": 0}
     assert (told("ps_contexts"), told("ps_references"), told("ps_kept_answers")) == (0, 0, 0)
