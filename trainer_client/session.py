@@ -115,7 +115,7 @@ class Session:
         self._waiting: deque[Exchange] = deque()
         self._outbox: Outbox | None = None
         self._confirmed: list[int] = []
-        self._confirming = False
+        self._confirming: asyncio.TimerHandle | None = None
         self._others = others
         self._borrowing: dict[int, asyncio.Task[None]] = {}
         self._released: deque[str] = deque()
@@ -325,9 +325,8 @@ class Session:
 
     def _finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         self._confirmed.append(number)
-        if not self._confirming:
-            self._confirming = True
-            self.loop.call_later(_CONFIRM_DELAY, self._confirm)
+        if self._confirming is None:
+            self._confirming = self.loop.call_later(_CONFIRM_DELAY, self._confirm)
         exchange = self._unanswered.pop(number, None)
         if exchange is None:
             if number in self._given_up:
@@ -345,6 +344,9 @@ class Session:
     def _end(self, error: PsError) -> None:
         """Ends the session, and every request with the error."""
         self._closed = error
+        if self._confirming is not None:
+            # It would keep the session, and all it holds, until it rings.
+            self._confirming.cancel()
         self._fail(error)
 
     def _fail(self, error: PsError) -> None:
@@ -357,7 +359,7 @@ class Session:
     # News for the owner
 
     def _confirm(self) -> None:
-        self._confirming = False
+        self._confirming = None
         if self._confirmed and self._outbox is not None:
             self._outbox.put(Frame(confirm=Confirm(numbers=self._confirmed)))
             self._confirmed.clear()
