@@ -35,7 +35,7 @@ def trouble(address: str, timeout_seconds: float) -> str:
     if reply.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
-    return f"the owner at {address} takes no work: {status}; is it draining?"
+    return f"the owner at {address} takes no work: {status}; is it draining, or out of threads (see its log)?"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The command line: `ps-service serve` and `ps-service status`."""
+"""The command line: `ps-service serve`, and what looks at an owner or ends what it holds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ import pydantic
 import torch
 import typer
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
 
-from ps_service import config, logs, status_view
+from ps_service import config, logs, sessions_view, status_view
 from ps_service.config import OwnerConfig
 from ps_service.engine.engine import Engine
+from ps_service.functions.listing import Level
+from ps_service.functions.offered import TorchFunctions
 from ps_service.rpc import probe
 from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
+from ps_wire import descriptors
 from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from ps_wire.v1.operations_pb2 import EvictRequest
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import set_agent
 from trainer_client.settings import Settings
@@ -49,6 +54,7 @@ A parameter server for PyTorch: models live here, trainers connect over gRPC.
 **Look at it**:
 
     ps-service status 127.0.0.1:50051
+    ps-service sessions 127.0.0.1:50051
 
 **Train with it**, in as many processes as you like:
 
@@ -73,10 +79,18 @@ def serve(
     data_dir: Annotated[str | None, typer.Option(help=_field("data_dir"))] = None,
     device: Annotated[str | None, typer.Option(help=_field("device"))] = None,
     threads: Annotated[int | None, typer.Option(help=_field("threads"))] = None,
+    spare_threads: Annotated[int | None, typer.Option(help=_field("spare_threads"))] = None,
     torch_threads: Annotated[int | None, typer.Option(help=_field("torch_threads"))] = None,
     max_message_bytes: Annotated[int | None, typer.Option(help=_field("max_message_bytes"))] = None,
     max_in_flight: Annotated[int | None, typer.Option(help=_field("max_in_flight"))] = None,
+    max_session_bytes: Annotated[int | None, typer.Option(help=_field("max_session_bytes"))] = None,
+    max_owner_bytes: Annotated[int | None, typer.Option(help=_field("max_owner_bytes"))] = None,
+    max_context_bytes: Annotated[int | None, typer.Option(help=_field("max_context_bytes"))] = None,
+    max_result_bytes: Annotated[int | None, typer.Option(help=_field("max_result_bytes"))] = None,
+    max_object_bytes: Annotated[int | None, typer.Option(help=_field("max_object_bytes"))] = None,
+    torch_functions: Annotated[str | None, typer.Option(help=_field("torch_functions"))] = None,
     lease_seconds: Annotated[float | None, typer.Option(help=_field("lease_seconds"))] = None,
+    max_context_seconds: Annotated[float | None, typer.Option(help=_field("max_context_seconds"))] = None,
     drain_seconds: Annotated[float | None, typer.Option(help=_field("drain_seconds"))] = None,
     lane: Annotated[bool | None, typer.Option("--lane/--no-lane", help=_field("lane"))] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help=_field("insecure"))] = None,
@@ -102,10 +116,18 @@ def serve(
         data_dir=data_dir,
         device=device,
         threads=threads,
+        spare_threads=spare_threads,
         torch_threads=torch_threads,
         max_message_bytes=max_message_bytes,
         max_in_flight=max_in_flight,
+        max_session_bytes=max_session_bytes,
+        max_owner_bytes=max_owner_bytes,
+        max_context_bytes=max_context_bytes,
+        max_result_bytes=max_result_bytes,
+        max_object_bytes=max_object_bytes,
+        torch_functions=torch_functions,
         lease_seconds=lease_seconds,
+        max_context_seconds=max_context_seconds,
         drain_seconds=drain_seconds,
         lane=lane,
         insecure=insecure,
@@ -116,6 +138,7 @@ def serve(
     # Modules beside the user are found, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
+        descriptors.raise_limit()
         _runner()(_serve(_server(settings), settings))
     except (ImportError, ValueError, OSError) as error:
         _fail(str(error))
@@ -133,10 +156,59 @@ def status(
     except UnavailableError as error:
         _fail(str(error))
     if as_json:
-        always = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        print(json.dumps(always, indent=2))
+        _print_json(reply)
     else:
         status_view.show(reply)
+
+
+@app.command()
+def sessions(
+    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+) -> None:
+    """Lists the sessions of trainers, and the contexts that are open: who they are, and what they hold."""
+    try:
+        reply = probe.sessions(address, timeout)
+    except UnavailableError as error:
+        _fail(str(error))
+    if as_json:
+        _print_json(reply)
+    else:
+        sessions_view.show(reply)
+
+
+@app.command()
+def evict(
+    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    session: Annotated[str | None, typer.Option(help="Session to end: its id, or the beginning of that.")] = None,
+    context: Annotated[str | None, typer.Option(help="Context to end, by its id.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option(min=0.0, help="End all contexts that no request has used for so many seconds.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
+) -> None:
+    """Ends a session or contexts, as `ps-service sessions` lists them, and frees what they hold.
+
+    The trainer of a session that was ended gets `SessionLostError`, and may go on with a new one. A context that was
+    ended raises `ContextLostError` when it is used again; others of its trainer go on. The exit code is 1 if there is
+    no such session or context, or if several are meant.
+    """
+    if sum(each is not None for each in (session, context, older_than)) != 1:
+        _fail("say one of --session, --context and --older-than")
+    try:
+        request = EvictRequest(session=session, context=context, unused_seconds=older_than)
+        reply = probe.evict(address, request, timeout)
+    except UnavailableError as error:
+        _fail(str(error))
+    except PsError as error:
+        _fail(str(error), 1)
+    for each in reply.sessions:
+        print(f"session {each} was ended")
+    for each in reply.contexts:
+        print(f"context {each} was ended")
+    if not reply.sessions and not reply.contexts:
+        print(f"no context had been unused for {older_than:g} s")
 
 
 def main() -> None:
@@ -163,15 +235,22 @@ def _engine(settings: OwnerConfig) -> Engine:
         torch.set_num_threads(settings.torch_threads)
     return Engine(
         name=settings.name,
-        allowlist=AllowList.importing(settings.imports),
+        allowlist=AllowList.importing(settings.imports, TorchFunctions(Level[settings.torch_functions.upper()])),
         device=torch.device(settings.device),
         limits=Limits(
-            settings.max_message_bytes,
-            settings.max_in_flight,
-            settings.lease_seconds,
-            MAX_SEGMENT_BYTES if settings.lane else 0,
+            max_message_bytes=settings.max_message_bytes,
+            max_in_flight=settings.max_in_flight,
+            lease_seconds=settings.lease_seconds,
+            max_segment_bytes=MAX_SEGMENT_BYTES if settings.lane else 0,
+            max_session_bytes=settings.max_session_bytes,
+            max_owner_bytes=settings.max_owner_bytes,
+            max_context_bytes=settings.max_context_bytes,
+            max_result_bytes=settings.max_result_bytes,
+            max_object_bytes=settings.max_object_bytes,
+            max_context_seconds=settings.max_context_seconds,
         ),
         threads=settings.threads,
+        spare_threads=settings.spare_threads,
     )
 
 
@@ -235,6 +314,11 @@ def _runner() -> Any:
     return uvloop.run
 
 
-def _fail(message: str) -> NoReturn:
+def _print_json(reply: Message) -> None:
+    always = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    print(json.dumps(always, indent=2))
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
     typer.secho(f"ps-service: {message}", fg=typer.colors.RED, err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(code)

@@ -50,11 +50,38 @@ class OwnerConfig(BaseSettings):
     )
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
+    spare_threads: int = Field(
+        0, ge=0, description="Threads in place of those that work nobody waits for holds; 0: as many, at least 16."
+    )
     torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
     max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
     max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")
+    max_session_bytes: int = Field(
+        256 * MIB, ge=MIB, description="Bytes of one trainer's requests in flight, and as many of its answers."
+    )
+    max_owner_bytes: int = Field(2048 * MIB, ge=MIB, description="The same of all trainers together.")
+    max_context_bytes: int = Field(
+        0,
+        ge=0,
+        description="Bytes that one trainer's open contexts, and results it leaves, hold; 0 is half of the memory.",
+    )
+    max_result_bytes: int = Field(
+        1024 * MIB, ge=MIB, description="Largest result of a function or layer of torch that a trainer calls."
+    )
+    max_object_bytes: int = Field(
+        0, ge=0, description="Largest module of torch that a trainer may make; 0 is half of the machine's memory."
+    )
+    torch_functions: Literal["off", "basic", "all"] = Field(
+        "basic", description="Which functions of torch trainers may call by name: docs/torch-functions.md lists them."
+    )
     lease_seconds: FiniteFloat = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
-    drain_seconds: FiniteFloat = Field(30.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    # Between two calls of a pass there is a trainer's own work, which takes far less; a pass that was left lying for an
+    # hour (in a notebook, by a program that hangs) holds the memory of its graphs for nothing.
+    max_context_seconds: FiniteFloat = Field(
+        3600.0, ge=0, description="How long a pass may stay open unused before the owner ends it; 0 for no limit."
+    )
+    # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and coming to an end.
+    drain_seconds: FiniteFloat = Field(20.0, ge=0, description="How long SIGTERM waits for work in flight.")
     lane: bool = Field(True, description="Offer trainers of this host a lane of shared memory beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")

@@ -109,6 +109,12 @@ class OwnerCollector(Collector):
         yield _gauge("ps_requests_waiting", "Those that wait for a result while no thread is at it.", counters.waiting)
         yield _gauge("ps_compute_queue_length", "Pieces of work that wait for a compute thread.", compute.queued)
         yield _gauge("ps_compute_threads", "Compute threads that may work at once.", compute.threads)
+        yield _gauge(
+            "ps_compute_threads_waiting", "Compute threads whose work waits for a process or a lock.", compute.waiting
+        )
+        yield _gauge(
+            "ps_compute_threads_lost", "Compute threads held by work that nobody waits for any more.", compute.lost
+        )
 
     def _traffic(self) -> Iterator[Metric]:
         traffic = self._engine.counters.traffic
@@ -130,8 +136,36 @@ class OwnerCollector(Collector):
         yield _labelled(
             GaugeMetricFamily("ps_sessions", "Sessions of trainers, by state.", labels=["state"]), states.items()
         )
+        yield _labelled(
+            CounterMetricFamily("ps_sessions_ended", "Sessions that the owner ended, by reason.", labels=["reason"]),
+            engine.counters.sessions_ended.items(),
+        )
         yield _gauge("ps_contexts", "Passes that are open.", len(engine.contexts))
+        yield _labelled(
+            CounterMetricFamily("ps_contexts_ended", "Open passes that the owner ended, by reason.", labels=["reason"]),
+            engine.counters.contexts_ended.items(),
+        )
         yield _gauge("ps_kept_answers", "Answers that are kept until they are confirmed.", len(engine.journal))
+        budget = engine.budget
+        held = {
+            "requests": budget.requests,
+            "waiting": budget.waiting,
+            "answers": engine.journal.nbytes + budget.unsent,
+            "contexts": engine.held.nbytes,
+        }
+        yield _labelled(
+            GaugeMetricFamily(
+                "ps_held_bytes", "What sessions hold in messages and open contexts.", labels=["kind"], unit="bytes"
+            ),
+            held,
+        )
+        yield _gauge("ps_paused_sessions", "Sessions that are not read from, for want of space.", budget.paused)
+        yield CounterMetricFamily("ps_pauses", "How often a session was not read from.", budget.pauses)
+        yield CounterMetricFamily(
+            "ps_requests_without_space",
+            "Requests that were refused for want of space.",
+            budget.refusals + engine.held.refusals,
+        )
         yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
 
     def _objects(self) -> Iterator[Metric]:

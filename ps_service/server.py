@@ -19,9 +19,12 @@ from ps_service import addresses
 from ps_service.checkpoint.keeper import Keeper
 from ps_service.engine.engine import Engine
 from ps_service.engine.gate import Gate
+from ps_service.engine.memory import MemoryKeeper
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.servicer import Servicer
+from ps_wire import forks
 from ps_wire.buffers import teach_malloc
+from ps_wire.threads import BLOCKING
 
 if TYPE_CHECKING:
     from ps_service.web import Web
@@ -82,6 +85,8 @@ class Server:
         self._health = HealthServicer()
         self._server: grpc.aio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
+        self._memory: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._port = 0
 
     @property
@@ -96,10 +101,12 @@ class Server:
 
     @property
     def state(self) -> str:
-        """How far the owner is: `starting`, `serving` or `draining`."""
+        """How the owner is: `starting`, `serving`, `stalled` for want of threads, or `draining`."""
         if self.engine.draining:
             return "draining"
-        return "serving" if self._serving else "starting"
+        if not self._serving:
+            return "starting"
+        return "stalled" if self.engine.compute.stalled else "serving"
 
     async def start(self) -> None:
         """Begins to listen.
@@ -122,7 +129,7 @@ class Server:
     async def _begin(self) -> None:
         if self._data_dir is not None:
             self._keeper = Keeper(self.engine, self._data_dir)
-            await asyncio.to_thread(self._keeper.resume)
+            await BLOCKING.run(self._keeper.resume)
         teach_malloc()
         self._server = self._assemble()
         try:
@@ -133,9 +140,21 @@ class Server:
         if self.engine.limits.max_segment_bytes:
             self.servicer.lanes.open()
         self._sweeper = asyncio.create_task(self._sweep())
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._memory = asyncio.create_task(MemoryKeeper().keep())
+        self.engine.compute.when_stalled = self._tell_health
+        await self._set_health(self.engine.compute.stalled)
         _log.info("%s is serving on %s", self.engine.name, self.address)
+
+    def _tell_health(self, stalled: bool) -> None:
+        task = asyncio.create_task(self._set_health(stalled))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _set_health(self, stalled: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            # Once the owner drains, it remains at NOT_SERVING.
+            await self._health.set(name, status.NOT_SERVING if stalled else status.SERVING)
 
     async def drain(self, seconds: float) -> None:
         """Takes no new work, lets what is running end, writes a checkpoint if the owner keeps one, and stops.
@@ -208,11 +227,14 @@ class Server:
         """Stops at once."""
         self.engine.gate.state = Gate.State.SHUT
         await self._end_sweeper()
+        if self._memory is not None:
+            self._memory.cancel()
+            await asyncio.wait([self._memory])
         if self._server is not None:
             await self._server.stop(0)
         await self.servicer.lanes.close()
         self.servicer.close()
-        await asyncio.to_thread(self.engine.close)
+        await BLOCKING.run(self.engine.close)
         # Late, because until then it can be asked how far the end has come.
         await self._close_web()
         self._close_keeper()
@@ -239,6 +261,7 @@ class Server:
             await self._web.stop()
 
     def _assemble(self) -> grpc.aio.Server:
+        forks.use_grpc()
         # A gRPC server belongs to the event loop that runs when it is made.
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((self.servicer.handlers(),))
@@ -259,6 +282,12 @@ class Server:
                 await self._sweeper
 
     async def _sweep(self) -> None:
+        limits = self.engine.limits
+        shortest = min(limits.lease_seconds, limits.max_context_seconds or limits.lease_seconds)
         while True:
-            await asyncio.sleep(self.engine.limits.lease_seconds / 4)
-            self.servicer.conversations.sweep()
+            await asyncio.sleep(shortest / 4)
+            try:
+                self.servicer.sweep()
+            except Exception:
+                # Without it, nothing of a trainer that is gone would ever be freed again.
+                _log.exception("the leases could not be looked at; they will be again")

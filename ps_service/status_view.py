@@ -30,6 +30,8 @@ def size(nbytes: float) -> str:
 
 def _headline(status: StatusReply) -> Text:
     state = ("serving", "green") if status.serving else ("draining", "yellow")
+    if status.stalled:
+        state = ("stalled: calls that were given up hold all of its threads", "red")
     hours, rest = divmod(int(status.uptime_seconds), 3600)
     return Text.assemble(
         (status.owner, "bold"), " is ", state, f", up {hours}:{rest // 60:02}:{rest % 60:02}, release {status.version}"
@@ -49,12 +51,22 @@ def _numbers(status: StatusReply) -> Table:
         ("references given out", f"{status.references}"),
         ("references to other owners", f"{status.borrowed}"),
         ("requests in flight", f"{status.requests_in_flight} ({status.waiting} waiting for something else)"),
+        ("compute threads", f"{status.threads} ({_held(status)})"),
         ("answers kept", f"{status.kept_answers}"),
+        ("bytes of requests", f"{size(status.request_bytes)} ({size(status.waiting_bytes)} waiting for others)"),
+        ("bytes of answers", size(status.answer_bytes)),
+        ("bytes of contexts", size(status.context_bytes)),
+        ("sessions paused", f"{status.paused_sessions}"),
         ("calls per second", f"{status.calls_per_second:.1f}"),
         ("memory of the process", size(status.resident_bytes)),
     ):
         table.add_row(what, now)
     return table
+
+
+def _held(status: StatusReply) -> str:
+    held = f"{status.threads_waiting} waiting, {status.threads_lost} of at most {status.threads_spare} replaced"
+    return f"{held}; stalled" if status.stalled else held
 
 
 def _objects(status: StatusReply) -> Table:

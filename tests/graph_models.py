@@ -92,3 +92,9 @@ class Table(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.rows(ids)
+
+
+@remote
+def product(kept: Any, factor: torch.Tensor) -> torch.Tensor:
+    """Something computed from a result that stayed on the owner."""
+    return kept.local_value() * factor

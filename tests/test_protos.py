@@ -150,7 +150,17 @@ def _fields_written(body: str) -> set[tuple[str, str, int]]:
 
 
 def _fields_of(message: Descriptor) -> set[tuple[str, str, int]]:
-    kinds = {1: "double", 3: "int64", 4: "uint64", 8: "bool", 9: "string", 12: "bytes", 13: "uint32", 18: "sint64"}
+    kinds = {
+        1: "double",
+        3: "int64",
+        4: "uint64",
+        6: "fixed64",
+        8: "bool",
+        9: "string",
+        12: "bytes",
+        13: "uint32",
+        18: "sint64",
+    }
     return {
         ((each.message_type or each.enum_type).name if each.message_type or each.enum_type else kinds[each.type],
          each.name, each.number)

@@ -13,6 +13,7 @@ from ps_wire.v1.operations_pb2 import CallRequest
 from ps_wire.v1.values_pb2 import Handle
 from ps_wire.values import Encoder
 from trainer_client.context import current_context
+from trainer_client.numerics import write_numerics
 from trainer_client.pending import Pending
 from trainer_client.recorder import RecordedCall
 from trainer_client.references import RRef, receive
@@ -30,6 +31,7 @@ def call(
     training: bool = True,
     keep: bool = False,
     timeout: float | None = DEFAULT,
+    seed: int | None = None,
 ) -> Pending[Any]:
     """Calls something on an owner; inside a context, and with grad enabled, the call is recorded.
 
@@ -42,6 +44,7 @@ def call(
         training: The mode in which modules run.
         keep: Whether the result stays there, and a handle to it is wanted.
         timeout: Seconds this may take; None waits for ever.
+        seed: Of its random numbers, in place of the client's next.
 
     Raises:
         NotAllowedError, UnknownNameError: It cannot be called.
@@ -64,6 +67,7 @@ def call(
         encoder.encode_into(request.args, args)
     if kwargs:
         encoder.encode_into(request.kwargs, dict(kwargs))
+    write_numerics(request, next_seed(session) if seed is None else seed % (1 << 64))
     recorded = _record(session, request, encoder, met)
     # Handles among the arguments must not be given back before the call has run.
     held = (args, kwargs, met.found)
@@ -72,6 +76,12 @@ def call(
         return receive(session, reply.call.result, answer, recorded)
 
     return submit(session, frame, payload, finish, timeout)
+
+
+def next_seed(session: Session) -> int | None:
+    """The seed of a call that is made now, if the client's calls have any."""
+    context = current_context()
+    return session.settings.seeding.next(context.seeds if context is not None else None)
 
 
 class HandlesMet:
@@ -107,4 +117,6 @@ def _record(session: Session, request: CallRequest, encoder: Encoder, met: Handl
     recorded = context.record(session, inputs, tokens)
     request.context.CopyFrom(context.id.to_message())
     request.call = recorded.number
+    if len(recorded.place) > 1:
+        request.place.extend(recorded.place)
     return recorded

@@ -10,6 +10,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
+from ps_wire import forks
 from ps_wire.connection import Connector
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.names import name_of
@@ -28,7 +29,9 @@ from ps_wire.values import Encoder
 from trainer_client import calls, optimizer, scheduler
 from trainer_client.calls import HandlesMet
 from trainer_client.context import Context
+from trainer_client.freezing import set_everywhere
 from trainer_client.handles import RemoteModule, RemoteObject, RemoteParameter, handle_from
+from trainer_client.openings import Openings
 from trainer_client.optimizer import DistributedOptimizer, NonFinite, Reads
 from trainer_client.others import OtherOwners
 from trainer_client.pending import Pending
@@ -63,7 +66,8 @@ class Client:
         self.others = OtherOwners(self.trainer, settings, self._sessions, dial)
         self._opening = [Session(each, self.trainer, settings, self.others) for each in connectors]
         self._patience = settings.connect_timeout
-        self._contexts = 0
+        self._openings = Openings()
+        self._seeding = settings.seeding
 
     async def open(self, names: Sequence[str] = ()) -> None:
         """Connects to every owner.
@@ -106,9 +110,16 @@ class Client:
         self._sessions.update(found)
 
     async def close(self) -> None:
-        """Leaves every owner; they free what this trainer held. Calling it again does nothing."""
+        """Leaves every owner; they free what this trainer held. Calling it again, or in a fork, does nothing."""
+        if self.is_foreign:
+            return
         await self.others.close()
         await asyncio.gather(*(session.close() for session in self._opening))
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a process of which this one is a fork has opened it; then nothing can be asked of it here."""
+        return forks.is_foreign(self._loop)
 
     @property
     def owners(self) -> list[str]:
@@ -152,7 +163,7 @@ class Client:
             name: A named module is made once; who asks again, with the same arguments, gets the same. Without a name
                 it is a new one, and lives while somebody holds a handle.
             owner: Which owner; the first if empty.
-            seed: Seeds torch's generator while the constructor runs.
+            seed: Of the constructor's random numbers: they are those after `torch.manual_seed(seed)`.
             timeout: Seconds this may take.
             kwargs: Its keyword arguments.
 
@@ -270,7 +281,7 @@ class Client:
             name: Needed for a second optimizer of the same parameters, or of anonymous objects to be shared.
             reads: `consistent`: no forward sees half a step, and open passes keep the numbers they began with.
                 `inconsistent`: steps write in place (Hogwild).
-            non_finite: `refuse` raises when a gradient holds NaN or infinity, and changes nothing.
+            non_finite: `refuse` raises when a gradient holds NaN or infinity, on any owner or here; nothing is changed.
             options: The class's keyword arguments, such as `lr`.
 
         Raises:
@@ -299,10 +310,40 @@ class Client:
         """
         return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name))
 
+    def requires_grad_(
+        self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True
+    ) -> Pending[None]:
+        """Freezes parameters, or unfreezes them, for everybody and for calls that begin later.
+
+        On each owner all are, or none.
+
+        Args:
+            handles: Of parameters, or of modules, which stand for all of theirs.
+            requires_grad: Whether they shall be trained.
+
+        Raises:
+            InvalidArgumentError: One holds integers, which cannot be trained.
+        """
+        return Pending.run(self._loop, set_everywhere(list(handles), requires_grad))
+
     def context(self) -> Context:
         """A new pass: `async with ps.context() as ctx`."""
-        self._contexts += 1
-        return Context(ContextId(self.trainer, self._contexts), self._loop, self.reach)
+        id = ContextId(self.trainer, self._openings.number())
+        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings)
+        self._openings.opened(context)
+        return context
+
+    def manual_seed(self, seed: int | None) -> None:
+        """Seeds the random numbers that owners draw for this trainer from now on.
+
+        Each call gets a seed of its own, which follows from this one and its place: its number among the calls of its
+        context, and the context's among those opened since; or its number among the calls outside of contexts. So they
+        are the same in every run, whatever other trainers do meanwhile. This process's own generators are not touched.
+
+        Args:
+            seed: Any integer; None leaves the calls from now on to the owners' own generators.
+        """
+        self._seeding.begin(seed)
 
     def status(self, owner: str = "") -> Pending[StatusReply]:
         """What an owner hosts and does."""
@@ -322,7 +363,7 @@ class Client:
         payload = PayloadWriter()
         met = HandlesMet()
         encoder = Encoder(payload, met)
-        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed)
+        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=calls.next_seed(session))
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
         held = (args, kwargs, met.found)

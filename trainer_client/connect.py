@@ -34,7 +34,8 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._client is not None:
+        # In a forked child it is closed already.
+        if self._client is not None and not self._client.is_foreign:
             await self._client.close()
 
     def __await__(self) -> Generator[Any, None, Client]:
@@ -52,6 +53,8 @@ class Connecting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._portal is not None
+        if self._portal.is_foreign:
+            return
         try:
             self._portal.run(self.__aexit__(kind, error, trace))
         finally:
@@ -65,6 +68,7 @@ def connect(
     connect_timeout: float = 30.0,
     reconnect_timeout: float = 60.0,
     lane: bool = True,
+    seed: int | None = None,
 ) -> Connecting:
     """Connects a trainer to one or more owners.
 
@@ -79,13 +83,16 @@ def connect(
         connect_timeout: Seconds to wait for an owner that is not there yet, or not in the directory.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
         lane: Whether to use shared memory with an owner on the same host, when it offers that.
+        seed: As `Client.manual_seed`.
 
     Raises:
         InvalidArgumentError: No address was given, or a name twice.
-        UnavailableError: An owner cannot be reached in time (when entered).
+        UnavailableError: An owner cannot be reached in time, or not from here: this process is a fork of one that used
+            gRPC (when entered).
         UnknownNameError: The directory does not know an owner by its name in time (when entered).
     """
     settings = Settings(timeout, connect_timeout, reconnect_timeout, lane)
+    settings.seeding.begin(seed)
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")
     if directory:

@@ -8,18 +8,24 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
+from ps_wire import forks
+from ps_wire.autocasts import NONE, Autocasts
 from ps_wire.errors import ClosedError, ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.payload import PayloadReader
 from ps_wire.refs import ContextId, Ref
+from ps_wire.seeds import Seeds
+from ps_wire.threads import BLOCKING
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
 from ps_wire.values import Decoder
 from trainer_client.clipping import clip
-from trainer_client.graph import borrowed_grads, leaves_of, reservations
+from trainer_client.graph import borrowed_grads, reached_from, reservations
+from trainer_client.openings import Openings
+from trainer_client.passes import Pass, Queue, first_failure
 from trainer_client.pending import Pending
 from trainer_client.recorder import ROOT, RecordedCall
 from trainer_client.requests import nothing, submit
@@ -32,21 +38,6 @@ _current: ContextVar[Context | None] = ContextVar("trainer_client_context", defa
 
 
 Reach = Callable[[str], Awaitable[Session]]
-
-
-class Pass:
-    """One backward while it runs.
-
-    Args:
-        retain_graph: Whether the graph may be used again.
-
-    Attributes:
-        posts: The gradients sent to owners so far.
-    """
-
-    def __init__(self, retain_graph: bool) -> None:
-        self.retain_graph = retain_graph
-        self.posts: list[Pending[Any]] = []
 
 
 class Context:
@@ -64,23 +55,35 @@ class Context:
         id: Its name on every owner.
         loop: The client's event loop.
         reach: Gives the session with an owner that took part without being called from here.
+        seeds: Of its calls, if they have any.
+        openings: Where its client keeps which contexts are open.
 
     Attributes:
         id: Its name on every owner.
         ended: Whether its block was left.
         root: What stands for the inputs of calls that have none to differentiate.
+        seeds: Of its calls, if they have any.
     """
 
     root: torch.Tensor = ROOT
 
-    def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach | None = None) -> None:
+    def __init__(
+        self,
+        id: ContextId,
+        loop: asyncio.AbstractEventLoop,
+        reach: Reach | None = None,
+        seeds: Seeds | None = None,
+        openings: Openings | None = None,
+    ) -> None:
+        self._openings = openings
         self._reach = reach
+        self.seeds = seeds
         self.id = id
         self.ended = False
         self._pass: Pass | None = None
         self._loop = loop
         self._lock = threading.Lock()
-        self._pass_lock = threading.Lock()
+        self._queue = Queue()
         self._calls = 0
         self._sessions: dict[str, Session] = {}
         # How often each had been lost when the pass came to it.
@@ -109,7 +112,11 @@ class Context:
             self._calls += 1
             self._sessions[session.owner] = session
             self._losses.setdefault(session.owner, session.losses)
-            return RecordedCall(self, session, self._calls, inputs, tokens)
+            return RecordedCall(self, session, self._calls, self._place(), inputs, tokens)
+
+    def _place(self) -> tuple[int, ...]:
+        """The place in the pass of the call that was counted last."""
+        return (self._calls,)
 
     def check(self, *sessions: Session) -> None:
         """Whether the pass still goes on, and whether these sessions may take part in it.
@@ -162,8 +169,22 @@ class Context:
             RuntimeError: Torch's own, as in a local backward.
         """
         self.check()
-        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
-        return Pending.run(self._loop, asyncio.to_thread(self.propagate, roots, gradients, retain_graph))
+        return Pending.run(self._loop, self._backward(Autocasts.current(), roots, gradients, retain_graph))
+
+    async def _backward(
+        self,
+        autocasts: Autocasts,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
+        retain_graph: bool,
+    ) -> None:
+        number = self._queue.join()
+        try:
+            # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
+            await BLOCKING.run(self._propagate, number, autocasts, roots, gradients, retain_graph)
+        finally:
+            # It may have been cancelled before a thread took it.
+            self._queue.withdraw(number)
 
     def propagate(
         self,
@@ -177,23 +198,42 @@ class Context:
             ClosedError: The client is closed.
             And what `backward` raises.
         """
-        self.check()
-        if self._loop.is_closed():
-            raise ClosedError("this client is closed, and so is its event loop")
+        self._propagate(self._queue.join(), NONE, roots, gradients, retain_graph)
+
+    def _propagate(
+        self,
+        number: int,
+        autocasts: Autocasts,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
+        retain_graph: bool,
+    ) -> None:
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
         if isinstance(gradients, torch.Tensor):
             gradients = [gradients]
-        leaves = leaves_of(roots)
-        with self._pass_lock, reservations.of(leaves), borrowed_grads(leaves):
-            current = self._pass = Pass(retain_graph)
-            try:
-                torch.autograd.backward(roots, gradients, retain_graph=retain_graph)
-            finally:
-                failure = first_failure(current.posts)
-                self._pass = None
-            if failure is not None:
-                raise failure
-            self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
+        with self._queue.turn(number):
+            self.check()
+            if forks.is_foreign(self._loop):
+                raise forks.refusal()
+            if self._loop.is_closed():
+                raise ClosedError("this client is closed, and so is its event loop")
+            leaves, calls = reached_from(roots)
+            current = Pass(retain_graph, number, [call for call in calls if call.context is self])
+            with reservations.of(leaves), borrowed_grads(leaves), autocasts.entered():
+                self._run(current, roots, gradients)
+                self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
+
+    def _run(
+        self, current: Pass, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None
+    ) -> None:
+        self._pass = current
+        try:
+            torch.autograd.backward(roots, gradients, retain_graph=current.retain_graph)
+        finally:
+            failure = first_failure(current.posts)
+            self._pass = None
+        if failure is not None:
+            raise failure
 
     def _accumulate(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         with self._lock:
@@ -289,16 +329,23 @@ class Context:
         self.check()
         self._token = _current.set(self)
 
-    def end(self) -> None:
-        """Leaves the block: owners free what they keep for this pass. The request travels on its own."""
+    def end(self, over: tuple[int, Sequence[int]] | None = None) -> None:
+        """Leaves the block: owners free what they keep for this pass. The request travels on its own.
+
+        Args:
+            over: A number, and others below: all contexts of the trainer with lower numbers are over, but for those.
+        """
         with self._lock:
             self.ended = True
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
+        if self._openings is not None:
+            over = self._openings.ended(self)
+        before, but = over or (0, ())
         for session in self.sessions:
-            request = Request(end_context=EndContextRequest(context=self.id.to_message()))
-            submit(session, request, None, nothing)
+            ending = EndContextRequest(context=self.id.to_message(), all_before=before, but=but)
+            submit(session, Request(end_context=ending), None, nothing)
         self._gradients.clear()
 
     async def __aenter__(self) -> Self:
@@ -343,14 +390,3 @@ def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Re
     tensors = Decoder(payload).decode(reply.gradients.gradients)
     refs = map(Ref.from_message, reply.gradients.parameters)
     return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)
-
-
-def first_failure(posts: list[Pending[Any]]) -> Exception | None:
-    """Waits for every post, so that nothing of the pass is left running, and gives the first error."""
-    failure = None
-    for post in posts:
-        try:
-            post.wait()
-        except Exception as error:
-            failure = failure or error
-    return failure

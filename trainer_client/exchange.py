@@ -25,10 +25,11 @@ class Exchange:
 
     Attributes:
         number: Its number in the session, once it was sent.
+        counted: Bytes with which it counts among those that are in flight.
         finished: Whether nobody waits for it any more.
     """
 
-    __slots__ = ("_done", "_timer", "chunks", "finished", "frame", "nbytes", "number", "timeout")
+    __slots__ = ("_done", "_timer", "chunks", "counted", "finished", "frame", "nbytes", "number", "timeout")
 
     def __init__(
         self, frame: Frame, chunks: Sequence[memoryview], nbytes: int, timeout: float | None, done: Done
@@ -38,6 +39,7 @@ class Exchange:
         self.nbytes = nbytes
         self.timeout = timeout
         self.number = 0
+        self.counted = 0
         self.finished = False
         self._done = done
         self._timer: asyncio.TimerHandle | None = None

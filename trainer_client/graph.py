@@ -5,16 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from ps_wire import graphs
-from trainer_client.recorder import ROOT
+from trainer_client.recorder import RECEIVING, ROOT
 
 
-def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves that require grad and that a backward from these roots can reach, without the recorder's own."""
-    return [leaf for leaf in graphs.leaves_of(roots) if leaf is not ROOT]
+def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
+    """What a backward from these roots can reach.
+
+    Returns:
+        The leaves that require grad, without the recorder's own, and of each recorded call what knows the way back.
+    """
+    leaves, nodes = graphs.reached_from(roots, RECEIVING)
+    return [leaf for leaf in leaves if leaf is not ROOT], [node.call for node in nodes]
 
 
 class Reservations:

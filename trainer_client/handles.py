@@ -14,7 +14,7 @@ from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LoadStateRequest, ObjectInfo, ParameterInfo, StateRequest
 from ps_wire.values import Decoder, Encoder
-from trainer_client import calls
+from trainer_client import calls, freezing
 from trainer_client.pending import Pending
 from trainer_client.references import Reference, RRef
 from trainer_client.requests import DEFAULT, submit
@@ -27,7 +27,8 @@ class RemoteParameter(RRef):
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
-        requires_grad: Whether it is trained.
+        requires_grad: Whether it is trained, as far as is known here: as it was when the module's handle came, or as it
+            was set through that or this handle since.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class RemoteParameter(RRef):
         reference: Reference | None,
         shape: torch.Size,
         dtype: torch.dtype,
-        requires_grad: bool = True,
+        info: ParameterInfo | None = None,
     ) -> None:
         super().__init__(session, ref, reference)
         self.shape = shape
         self.dtype = dtype
-        self.requires_grad = requires_grad
+        # That of the module's handle.
+        self._info = info if info is not None else ParameterInfo(requires_grad=True)
 
     @classmethod
     def bare(cls, session: Session, ref: Ref, like: torch.Tensor) -> RemoteParameter:
@@ -57,8 +59,24 @@ class RemoteParameter(RRef):
             reference,
             torch.Size(info.shape),
             dtypes.from_wire(info.dtype),
-            info.requires_grad,
+            info,
         )
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._info.requires_grad
+
+    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
+        """Freezes it, or unfreezes it, for everybody and for calls that begin later; gives this handle.
+
+        Raises:
+            InvalidArgumentError: It holds integers, which cannot be trained.
+        """
+        return freezing.set_requires_grad([self], requires_grad, self)
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """It has been frozen or unfrozen."""
+        self._info.requires_grad = requires_grad
 
     @property
     def name(self) -> str:
@@ -90,6 +108,7 @@ class RemoteObject(RRef):
         self.training = True
         self._info = info
         self._timeout: float | None = DEFAULT
+        self._seed: int | None = None
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Pending[Any]:
         """Calls a method by name; inside a context, and with grad enabled, the call is recorded.
@@ -107,11 +126,19 @@ class RemoteObject(RRef):
         """
         return self._call(method, args, kwargs, keep=True)
 
-    def options(self, *, timeout: float | None) -> Self:
-        """The same handle with another deadline for its calls, in seconds; None waits for ever."""
+    def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
+        """The same handle with other options for its calls; what is not given stays as it is.
+
+        Args:
+            timeout: Seconds they may take; None waits for ever.
+            seed: Of the random numbers of each: they are those after `torch.manual_seed(seed)`.
+        """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._timeout = timeout
+        if timeout != DEFAULT:
+            other._timeout = timeout
+        if seed is not None:
+            other._seed = seed
         return other
 
     def __getattr__(self, name: str) -> Callable[..., Pending[Any]]:
@@ -133,6 +160,7 @@ class RemoteObject(RRef):
             training=self.training,
             keep=keep,
             timeout=self._timeout,
+            seed=self._seed,
         )
 
 
@@ -178,6 +206,21 @@ class RemoteModule(RemoteObject):
             if known == name:
                 return parameter
         raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
+        """Freezes all its parameters, or unfreezes them, for everybody and for calls that begin later.
+
+        Gives this handle. Open passes go on as they began. Optimizers pass over what has no gradient.
+
+        Raises:
+            InvalidArgumentError: One holds integers, which cannot be trained; nothing was changed.
+        """
+        return freezing.set_requires_grad([self], requires_grad, self)
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """Its parameters have been frozen or unfrozen."""
+        for info in self._info.parameters:
+            info.requires_grad = requires_grad
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """A copy of its parameters and buffers, as `torch.nn.Module.state_dict` names them."""

@@ -9,7 +9,7 @@ import random
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ps_wire import errors
+from ps_wire import descriptors, errors
 from ps_wire.assembler import Assembler, Message
 from ps_wire.connection import Connection, ConnectionBroken, Connector, deliver
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
@@ -23,6 +23,9 @@ _log = logging.getLogger("trainer_client.link")
 
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 2.0
+
+_LANE_PATIENCE: Final = 5.0
+"""Seconds that an owner has to welcome a trainer on a lane; the stream it came from is there meanwhile."""
 
 
 class Listener(Protocol):
@@ -128,22 +131,23 @@ class Link:
 
     async def _lane(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
         """A same-host lane on which the session goes on, if there is one."""
-        if not self._settings.lane or not welcome.HasField("lane"):
+        if not self._settings.lane or not welcome.HasField("lane") or descriptors.shortage():
             return None
         try:
             connection = await self._connector.connect_lane(welcome.lane, welcome.max_message_bytes)
             if connection is None:
                 return None
             try:
-                resumed = await self._greet(connection, welcome)
+                async with asyncio.timeout(_LANE_PATIENCE):
+                    resumed = await self._greet(connection, welcome)
             except BaseException:
                 await connection.close()
                 raise
-        except (ConnectionBroken, PsError) as error:
+        except (ConnectionBroken, PsError, TimeoutError) as error:
             _log.info("no lane to %s, the stream will do: %s", self._connector.address, error)
             return None
         # What the first stream said still counts: it may have told that the session was lost.
-        resumed.resumed = welcome.resumed
+        resumed.resumed, resumed.why_lost = welcome.resumed, welcome.why_lost
         return connection, resumed
 
     async def _greet(self, connection: Connection, door: Welcome | None = None) -> Welcome:

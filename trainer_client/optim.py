@@ -39,13 +39,26 @@ class DistributedOptimizer:
         creating = optimizer.create(optimizer_class, parameters, options, "", "consistent", "apply")
         self._made = Pending.run(agent().loop, creating).wait()
 
-    def step(self, context_id: int) -> None:
+    def step(self, context_id: int, scaler: torch.amp.GradScaler | None = None) -> None:
         """Applies the gradients of a pass: in every process all or none.
 
+        Args:
+            context_id: The pass.
+            scaler: The one that has scaled its loss: gradients are unscaled first, unless `unscale_` has done that, and
+                nothing is applied anywhere when one of them is not finite.
+
         Raises:
-            RuntimeError: No such pass is open here.
+            RuntimeError: No such pass is open here, or the scaler's own.
         """
-        self._made.apply(context_of(context_id))
+        self._made.apply(context_of(context_id), scaler)
+
+    def unscale_(self, context_id: int, scaler: torch.amp.GradScaler) -> None:
+        """Takes a scaler's scale out of the gradients of a pass, in all processes, before they are clipped.
+
+        Raises:
+            RuntimeError: No such pass is open here, or the scaler's own: it has done so since its last update.
+        """
+        self._made.unscale(context_of(context_id), scaler).wait()
 
     @property
     def unwrapped(self) -> optimizer.DistributedOptimizer:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, overload
 
 import torch
 from torch import optim
 
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.names import name_of
 from ps_wire.payload import PayloadWriter
-from ps_wire.tryout import Tryout
+from ps_wire.threads import BLOCKING
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.values import Encoder
-from trainer_client import handles
 from trainer_client.context import Context
-from trainer_client.graph import borrowed_grads, reservations
 from trainer_client.handles import RemoteObject, handle_from
 from trainer_client.layout import Layout, split_groups
+from trainer_client.optimizer_parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.pending import Pending
 from trainer_client.references import RRef
-from trainer_client.requests import nothing, submit
+from trainer_client.requests import submit
+from trainer_client.scaling import Scaled, Unscaled, Work
 from trainer_client.session import Session
 
 Reads = Literal["consistent", "inconsistent"]
@@ -32,102 +32,6 @@ NonFinite = Literal["apply", "refuse"]
 
 _READS = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
 _NON_FINITE = {"apply": pb.NON_FINITE_APPLY, "refuse": pb.NON_FINITE_REFUSE}
-
-
-class RemoteOptimizer:
-    """The part of an optimizer that runs on one owner.
-
-    Args:
-        handle: Of the optimizer there.
-    """
-
-    def __init__(self, handle: RemoteObject) -> None:
-        self.handle = handle
-        self.owner = handle.owner
-
-    def step(self, context: Context) -> Pending[int]:
-        request = Request(step=pb.StepRequest(optimizer=self.handle.ref.to_message(), context=context.id.to_message()))
-        return submit(self.handle.session, request, None, lambda reply, _: int(reply.step.version))
-
-    def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
-        payload = PayloadWriter()
-        request = pb.SetOptionsRequest(optimizer=self.handle.ref.to_message(), group=group)
-        Encoder(payload).encode_into(request.options, dict(options))
-        return submit(self.handle.session, Request(set_options=request), payload, nothing)
-
-    def state_dict(self) -> Pending[dict[str, Any]]:
-        return handles.state_dict(self.handle)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
-        return handles.load_state_dict(self.handle, state)
-
-
-class LocalOptimizer:
-    """The part of an optimizer that runs here, on a context's gradients instead of on `.grad`.
-
-    Args:
-        cls: Its class.
-        groups: Its parameter groups.
-        options: The constructor's keyword arguments.
-        refuse_non_finite: Whether NaN and infinity are refused.
-
-    Raises:
-        InvalidArgumentError: The class refuses the options.
-    """
-
-    def __init__(
-        self,
-        cls: type[optim.Optimizer],
-        groups: Sequence[dict[str, Any]],
-        options: Mapping[str, Any],
-        refuse_non_finite: bool,
-    ) -> None:
-        try:
-            self.optimizer = cls(groups, **options)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
-        self._tryout = Tryout(self.optimizer, options)
-        self._refuse = refuse_non_finite
-
-    def check(self, context: Context) -> None:
-        """Looks at the context's gradients of these parameters.
-
-        Raises:
-            NonFiniteGradientError: One holds NaN or infinity and was to be refused.
-        """
-        if self._refuse and not all(bool(torch.isfinite(gradient).all()) for _, gradient in self._found(context)):
-            raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
-
-    def step(self, context: Context) -> None:
-        """Applies the context's gradients of these parameters."""
-        found = self._found(context)
-        with reservations.of(self._parameters), borrowed_grads(self._parameters):
-            for parameter, gradient in found:
-                parameter.grad = gradient
-            self.optimizer.step()
-
-    def check_options(self, places: Iterable[int], options: Mapping[str, Any]) -> None:
-        """Raises `InvalidArgumentError` when options of some groups cannot be changed."""
-        self._tryout.check_options([self.optimizer.param_groups[place] for place in places], options)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state, as a copy."""
-        return copy.deepcopy(self.optimizer.state_dict())
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Raises `InvalidArgumentError` when a state does not fit."""
-        self._tryout.check_state(state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over a state that was checked."""
-        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
-
-    @property
-    def _parameters(self) -> list[torch.Tensor]:
-        return [each for group in self.optimizer.param_groups for each in group["params"]]
-
-    def _found(self, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(each, grad) for each in self._parameters if (grad := context.gradient(each)) is not None]
 
 
 class DistributedOptimizer:
@@ -141,47 +45,118 @@ class DistributedOptimizer:
         local: Its part in this process, if it has local parameters.
     """
 
-    def __init__(self, remotes: dict[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout) -> None:
+    def __init__(
+        self,
+        remotes: dict[str, RemoteOptimizer],
+        local: LocalOptimizer | None,
+        layout: Layout,
+        refuses: bool = False,
+    ) -> None:
         self.remotes = remotes
         self.local = local
         self._layout = layout
+        # One part alone looks before it steps; several must all have looked before any of them does.
+        self._looks_first = refuses and len(remotes) + (local is not None) > 1
+        self._scaled = Scaled()
         sessions = [part.handle.session for part in remotes.values()]
         self._loop = sessions[0].loop if sessions else asyncio.get_running_loop()
 
-    def step(self, context: Context) -> Pending[dict[str, int]]:
+    @overload
+    def step(self, context: Context, scaler: None = None) -> Pending[dict[str, int]]: ...
+
+    @overload
+    def step(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[dict[str, int] | None]: ...
+
+    def step(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Pending[Any]:
         """Applies the gradients of a context: on each owner all or none, and then to the local parameters.
 
+        Args:
+            context: The pass.
+            scaler: The one that has scaled its loss. Gradients are unscaled first, unless `unscale` has done that; when
+                one of them is not finite, on any owner or here, nothing is applied anywhere. Its `update()` is yours to
+                call, as in torch.
+
         Returns:
-            The version of the optimizer on each owner after the step.
+            The version of the optimizer on each owner after the step; None if a scaler has left the step out.
 
         Raises:
             ContextEndedError: The context has ended.
-            NonFiniteGradientError: An owner refused NaN or infinity; it changed nothing. When a local gradient is
-                refused, nothing is changed anywhere.
+            NonFiniteGradientError: NaN or infinity was to be refused, and there is some on an owner or here; nothing
+                was changed anywhere.
+            RuntimeError: The scaler's own.
         """
+        if scaler is not None and scaler.is_enabled():
+            self._check_pass(context)
+            work = self._work(context, scaler)
+            return Pending.run(self._loop, BLOCKING.run(self._scaled.step_unless_infinite, work, scaler))
+        if self._looks_first:
+            self._check_pass(context)
+            return Pending.run(self._loop, BLOCKING.run(self.apply, context))
         return Pending.run(self._loop, self._step(context, self._begin(context)))
 
-    def apply(self, context: Context) -> dict[str, int]:
+    def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
         """Like `step`, in this thread, which must not be that of the client's event loop.
 
         Raises:
             As `step`.
         """
+        if scaler is not None and scaler.is_enabled():
+            self._check_pass(context)
+            return self._scaled.step_unless_infinite(self._work(context, scaler), scaler)
+        if self._looks_first:
+            self._look(context)
+        return self._step_all(context)
+
+    def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
+        """Takes a scaler's scale out of the gradients of a context, on all owners and here, before they are clipped.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            InvalidArgumentError: A gradient is float16.
+            RuntimeError: The scaler's own: it has done so since its last update.
+        """
+        self._check_pass(context)
+        if not scaler.is_enabled():
+            return Pending.run(self._loop, _nothing())
+        return Pending.run(self._loop, BLOCKING.run(self._scaled.unscale, self._work(context, scaler), scaler))
+
+    def _work(self, context: Context, scaler: torch.amp.GradScaler) -> Work:
+        unscale, step = partial(self._unscale_all, context), partial(self._step_all, context)
+        return Work(context.id, scaler.get_scale(), unscale, step)
+
+    def _unscale_all(self, context: Context, factor: float) -> Unscaled:
+        asked = {name: part.unscale(context, factor) for name, part in self.remotes.items()}
+        found = list(_all_here(asked).values())
+        if self.local is not None:
+            found.append(self.local.unscale(context, factor))
+        return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
+
+    def _look(self, context: Context) -> None:
+        """Raises what a step would raise anywhere before it changes anything."""
+        self._check_pass(context)
+        if self.local is not None:
+            self.local.check(context)
+        _all_here({name: part.check(context) for name, part in self.remotes.items()})
+
+    def _step_all(self, context: Context) -> dict[str, int]:
         versions = _all_here(self._begin(context))
         if self.local is not None:
             self.local.step(context)
         return versions
 
     def _begin(self, context: Context) -> dict[str, Pending[int]]:
-        context.check(*(part.handle.session for part in self.remotes.values()))
-        if self.local is not None:
+        self._check_pass(context)
+        if self.local is not None and not self._looks_first:
             self.local.check(context)
         return {name: part.step(context) for name, part in self.remotes.items()}
+
+    def _check_pass(self, context: Context) -> None:
+        context.check(*(part.handle.session for part in self.remotes.values()))
 
     async def _step(self, context: Context, steps: dict[str, Pending[int]]) -> dict[str, int]:
         versions = await _all(steps)
         if self.local is not None:
-            await asyncio.to_thread(self.local.step, context)
+            await BLOCKING.run(self.local.step, context)
         return versions
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
@@ -275,7 +250,8 @@ async def create(
         for session, groups in by_session.items()
     }
     made = await _all(making)
-    return DistributedOptimizer({owner: RemoteOptimizer(handle) for owner, handle in made.items()}, local, layout)
+    remotes = {owner: RemoteOptimizer(handle) for owner, handle in made.items()}
+    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse")
 
 
 def _create_remote(
@@ -302,6 +278,10 @@ def _create_remote(
         return handle_from(session, reply.optimizer.object)
 
     return submit(session, Request(optimizer=request), payload, finish)
+
+
+async def _nothing() -> None:
+    """For what needs nothing to be done."""
 
 
 async def _all(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:

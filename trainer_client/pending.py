@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
+from ps_wire import forks
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.scopes import waiting
 
@@ -40,6 +41,9 @@ class Pending(Generic[T]):
     @classmethod
     def run(cls, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Pending[T]:
         """Runs a coroutine on the client's loop, whichever thread this is."""
+        if forks.is_foreign(loop):
+            work.close()
+            raise forks.refusal()
         task: asyncio.Task[T] | None = None
 
         def start() -> None:
@@ -99,8 +103,10 @@ class Pending(Generic[T]):
         Raises:
             DeadlineExceededError: The answer did not come in time.
             RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
+            ClosedError: A process of which this one is a fork has made the call.
         """
         if not self.done():
+            self._check_process()
             if self._loop is not None and _running_loop() is self._loop:
                 raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
             woken = threading.Lock()
@@ -118,6 +124,7 @@ class Pending(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
+            self._check_process()
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
@@ -136,6 +143,11 @@ class Pending(Generic[T]):
                 self._wakers.append(wake)
                 return
         wake()
+
+    def _check_process(self) -> None:
+        """Raises, in a forked child, for what only its parent will hear of."""
+        if self._loop is not None and forks.is_foreign(self._loop):
+            raise forks.refusal()
 
     def _result(self) -> T:
         assert self._outcome is not None

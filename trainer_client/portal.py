@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, ClassVar, TypeVar
+
+from ps_wire import forks
 
 T = TypeVar("T")
 
@@ -23,6 +26,7 @@ class Portal:
     def __init__(self) -> None:
         self._users = 0
         self.loop = _new_loop()
+        forks.belongs_here(self.loop)
         self._thread = threading.Thread(target=self._run, name="trainer-client", daemon=True)
 
     @classmethod
@@ -35,8 +39,15 @@ class Portal:
             cls._shared._users += 1
             return cls._shared
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is that of a process of which this one is a fork."""
+        return forks.is_foreign(self.loop)
+
     def release(self) -> None:
         """Ends the thread if nobody else uses the portal; what still runs in it is cancelled."""
+        if self.is_foreign:
+            return
         with self._lock:
             self._users -= 1
             if self._users:
@@ -52,7 +63,11 @@ class Portal:
 
         Raises:
             RuntimeError: This is the portal's own thread.
+            ClosedError: It is the portal of a process of which this one is a fork.
         """
+        if self.is_foreign:
+            work.close()
+            raise forks.refusal()
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop would wait for itself")
@@ -61,6 +76,15 @@ class Portal:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+def _forget_parent() -> None:
+    """In a forked child: the next to come makes a portal of its own."""
+    Portal._lock = threading.Lock()
+    Portal._shared = None
+
+
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 async def _cancel_everything() -> None:

@@ -129,6 +129,8 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
         recorded = context.record(rref.session, (), (token,))
         request.context.CopyFrom(context.id.to_message())
         request.call = recorded.number
+        if len(recorded.place) > 1:
+            request.place.extend(recorded.place)
     # The handle must not be given back before.
     return submit(rref.session, frame, None, lambda reply, payload: _fetched(rref, reply, payload, recorded), timeout)
 

@@ -16,7 +16,8 @@ from ps_wire.v1.operations_pb2 import SchedulerRequest
 from ps_wire.values import Encoder
 from trainer_client import handles
 from trainer_client.handles import RemoteObject, handle_from
-from trainer_client.optimizer import DistributedOptimizer, RemoteOptimizer
+from trainer_client.optimizer import DistributedOptimizer
+from trainer_client.optimizer_parts import RemoteOptimizer
 from trainer_client.pending import Pending
 from trainer_client.requests import submit
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ps_wire import errors
+from ps_wire import errors, forks
 from ps_wire.assembler import Message
 from ps_wire.connection import Connector
 from ps_wire.errors import (
@@ -35,7 +35,9 @@ from ps_wire.payload import Buffer
 from ps_wire.refs import Ref
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
+from trainer_client.confirmations import Confirmations
 from trainer_client.exchange import Exchange
+from trainer_client.flight import Flight
 from trainer_client.link import Link
 from trainer_client.settings import Settings
 
@@ -43,12 +45,6 @@ if TYPE_CHECKING:
     from trainer_client.references import RRef
 
 _log = logging.getLogger("trainer_client.session")
-
-_CONFIRM_DELAY: Final = 0.1
-"""Seconds after which answers are confirmed, if no request has carried the news before."""
-
-_GIVEN_UP_SECONDS: Final = 60.0
-"""How long an answer to a request that was given up may still come: it was sent before the owner heard of that."""
 
 _NOT_AWAITED: Final = frozenset({"end_context", "release"})
 """Requests whose answers nobody waits for."""
@@ -102,6 +98,7 @@ class Session:
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
+        forks.belongs_here(self.loop)
         self.trainer = trainer
         self.address = connector.address
         self._thread = threading.get_ident()
@@ -109,13 +106,10 @@ class Session:
         self._welcome: Welcome | None = None
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._closed: PsError | None = None
-        self._last_number = 0
-        self._unanswered: dict[int, Exchange] = {}
+        self._flight = Flight()
         self._given_up: set[int] = set()
-        self._waiting: deque[Exchange] = deque()
         self._outbox: Outbox | None = None
-        self._confirmed: list[int] = []
-        self._confirming: asyncio.TimerHandle | None = None
+        self._confirmations = Confirmations(self.loop, self._confirm)
         self._others = others
         self._borrowing: dict[int, asyncio.Task[None]] = {}
         self._released: deque[str] = deque()
@@ -132,7 +126,9 @@ class Session:
         await asyncio.shield(self._opened)
 
     async def close(self) -> None:
-        """Says goodbye, so that the owner frees what this trainer held. Calling it again does nothing."""
+        """Says goodbye, so that the owner frees what this trainer held. Again, or in a fork, it does nothing."""
+        if forks.is_foreign(self.loop):
+            return
         if self._closed is None and self._outbox is not None:
             self._outbox.put(Frame(goodbye=Goodbye()))
             with suppress(TimeoutError):
@@ -154,6 +150,9 @@ class Session:
 
     def release(self, object_id: str) -> None:
         """Gives a reference back, some time soon. May be called from any thread, also by the garbage collector."""
+        if forks.is_foreign(self.loop):
+            # The parent has its own handle, and gives it back itself.
+            return
         self._released.append(object_id)
         if not self._releasing:
             self._releasing = True
@@ -178,7 +177,7 @@ class Session:
     @property
     def state(self) -> str:
         """For people: connected, disconnected or closed."""
-        if self._closed is not None:
+        if self._closed is not None or forks.is_foreign(self.loop):
             return "closed"
         return "connected" if self._outbox is not None else "disconnected"
 
@@ -190,21 +189,26 @@ class Session:
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else ""
         expected = self.owner or self._expected
-        return Hello(
-            protocol=PROTOCOL, trainer=self.trainer, incarnation=known, unanswered=self._unanswered, owner=expected
-        )
+        hello = Hello(protocol=PROTOCOL, trainer=self.trainer, incarnation=known, owner=expected)
+        hello.unanswered.extend((*self._flight.unanswered, *self._given_up))
+        return hello
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         if self._welcome is not None and not welcome.resumed:
             self.losses += 1
             self.restarts += self._welcome.incarnation != welcome.incarnation
             self._fail(_lost(self._welcome, welcome))
-            self._confirmed.clear()
+            self._confirmations.clear()
+            self._given_up.clear()
             self.loop.call_soon(self._when_lost)
         self._welcome = welcome
+        self._flight.max_requests, self._flight.max_bytes = welcome.max_in_flight, welcome.max_session_bytes
         self.owner = welcome.owner
         self._outbox = outbox
-        for exchange in self._unanswered.values():
+        # First of all: until the owner knows, they count among those that are in flight.
+        for number in self._given_up:
+            outbox.put(Frame(number=number, cancel=Cancel()))
+        for exchange in self._flight.unanswered.values():
             self._put(exchange, outbox)
         if not self._opened.done():
             self._opened.set_result(None)
@@ -213,9 +217,20 @@ class Session:
         self._outbox = None
 
     def received(self, message: Message) -> None:
+        if message.frame.HasField("waiting"):
+            self._are_waiting(message.frame.waiting.numbers)
+            return
         if not message.frame.HasField("reply"):
             raise InvalidArgumentError("a trainer expects replies only")
         self._answered(message.frame.number, message.frame.reply, message.payload)
+
+    def _are_waiting(self, numbers: Iterable[int]) -> None:
+        """What the owner does for these requests waits for others, which must find space."""
+        for number in numbers:
+            exchange = self._flight.unanswered.get(number)
+            if exchange is not None:
+                self._flight.discount(exchange)
+        self._send_waiting()
 
     def gave_up(self, error: PsError) -> None:
         self._end(error)
@@ -227,6 +242,9 @@ class Session:
     # Requests
 
     def _on_loop(self, function: Callable[[Exchange], None], exchange: Exchange) -> None:
+        if forks.is_foreign(self.loop):
+            exchange.finish(error=forks.refusal())
+            return
         if threading.get_ident() == self._thread:
             function(exchange)
             return
@@ -241,9 +259,7 @@ class Session:
             exchange.finish(error=refusal)
             return
         exchange.expire_with(self.loop, self._expire)
-        if self._welcome is not None and len(self._unanswered) >= self._welcome.max_in_flight:
-            self._waiting.append(exchange)
-        else:
+        if self._flight.admits(exchange):
             self._send(exchange)
 
     def _too_large(self, exchange: Exchange) -> PsError | None:
@@ -262,14 +278,10 @@ class Session:
         return None
 
     def _send(self, exchange: Exchange) -> None:
-        self._last_number += 1
-        exchange.number = exchange.frame.number = self._last_number
-        self._unanswered[exchange.number] = exchange
+        self._flight.add(exchange)
         if exchange.timeout is not None:
             exchange.frame.request.timeout_seconds = exchange.timeout
-        if self._confirmed:
-            exchange.frame.request.confirmed.extend(self._confirmed)
-            self._confirmed.clear()
+        self._confirmations.go_with(exchange.frame.request)
         if self._outbox is not None:
             self._put(exchange, self._outbox)
 
@@ -277,10 +289,8 @@ class Session:
         outbox.put(exchange.frame, exchange.chunks, exchange.nbytes, later=exchange.operation in _NOT_AWAITED)
 
     def _send_waiting(self) -> None:
-        while self._waiting and self._welcome and len(self._unanswered) < self._welcome.max_in_flight:
-            exchange = self._waiting.popleft()
-            if not exchange.finished:
-                self._send(exchange)
+        for exchange in self._flight.due():
+            self._send(exchange)
 
     def _give_up(self, exchange: Exchange) -> None:
         if exchange.abandon():
@@ -297,14 +307,15 @@ class Session:
         )
 
     def _forget(self, exchange: Exchange) -> None:
-        if self._unanswered.pop(exchange.number, None) is not None and self._outbox is not None:
-            self._outbox.put(Frame(number=exchange.number, cancel=Cancel()))
+        if self._flight.take(exchange.number) is not None:
+            # The owner answers all the same, and says with that what it had handed out.
             self._given_up.add(exchange.number)
-            self.loop.call_later(_GIVEN_UP_SECONDS, self._given_up.discard, exchange.number)
+            if self._outbox is not None:
+                self._outbox.put(Frame(number=exchange.number, cancel=Cancel()))
         self._send_waiting()
 
     def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
-        if reply.borrowed and self._others is not None and number in self._unanswered:
+        if reply.borrowed and self._others is not None and number in self._flight.unanswered:
             if number not in self._borrowing:
                 borrowing = self._borrow(self._others, number, reply, payload)
                 task = self.loop.create_task(borrowing, context=contextvars.Context())
@@ -324,10 +335,8 @@ class Session:
             self._finish(number, reply, payload, held)
 
     def _finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        self._confirmed.append(number)
-        if self._confirming is None:
-            self._confirming = self.loop.call_later(_CONFIRM_DELAY, self._confirm)
-        exchange = self._unanswered.pop(number, None)
+        self._confirmations.add(number, 0 if payload is None else len(payload))
+        exchange = self._flight.take(number)
         if exchange is None:
             if number in self._given_up:
                 # What it hands out is not wanted any more. An answer that comes twice is no such.
@@ -344,25 +353,21 @@ class Session:
     def _end(self, error: PsError) -> None:
         """Ends the session, and every request with the error."""
         self._closed = error
-        if self._confirming is not None:
-            # It would keep the session, and all it holds, until it rings.
-            self._confirming.cancel()
+        self._confirmations.stop()
         self._fail(error)
 
     def _fail(self, error: PsError) -> None:
-        exchanges = [*self._unanswered.values(), *self._waiting]
-        self._unanswered.clear()
-        self._waiting.clear()
-        for exchange in exchanges:
+        """Ends every request with the error."""
+        for exchange in self._flight.clear():
             exchange.finish(error=error)
 
     # News for the owner
 
-    def _confirm(self) -> None:
-        self._confirming = None
-        if self._confirmed and self._outbox is not None:
-            self._outbox.put(Frame(confirm=Confirm(numbers=self._confirmed)))
-            self._confirmed.clear()
+    def _confirm(self, numbers: Sequence[int]) -> bool:
+        if self._outbox is None:
+            return False
+        self._outbox.put(Frame(confirm=Confirm(numbers=numbers)))
+        return True
 
     def _flush_released(self) -> None:
         self._releasing = False
@@ -374,7 +379,7 @@ class Session:
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:
-    why = "it has restarted" if before.incarnation != now.incarnation else "the lease had run out"
+    why = "it has restarted" if before.incarnation != now.incarnation else now.why_lost or "the lease had run out"
     return SessionLostError(
         f"owner {now.owner!r} no longer knows this session: {why}. Whether the request ran is not known; "
         "attach to named objects again and repeat the pass"

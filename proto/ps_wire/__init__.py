@@ -11,3 +11,11 @@ Floor 0 of the house: nothing here knows a service, a client or a transport libr
     tryout                                   what an optimizer can do with its options and its state
     v1/                                      the protocol, beside its generated code
 """
+
+import os
+import sys
+
+# gRPC reads this when it is imported. Its own support for forks ends forked children, such as the workers of a
+# DataLoader, that never touch it.
+if "grpc" not in sys.modules:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

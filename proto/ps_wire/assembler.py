@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ps_wire.buffers import RECEIVED
-from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
 from ps_wire.frames import Packet
 from ps_wire.payload import Buffer, whole
+from ps_wire.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.v1.frames_pb2 import Frame
 
 
@@ -22,7 +23,7 @@ class Message(NamedTuple):
 
     frame: Frame
     payload: Buffer | None = None
-    error: TooLargeError | None = None
+    error: TooLargeError | OverloadedError | None = None
 
 
 class _Partial:
@@ -69,18 +70,28 @@ class Assembler:
         announced, arrived = packet.frame.payload_bytes, packet.nbytes
         if not announced and not arrived:
             return Message(packet.frame)
+        if announced >= LARGE_BYTES:
+            RECLAIMER.used()
         if arrived > announced:
             raise InvalidArgumentError(f"message {number} is longer than it announced")
         if number in self._partial or number in self._refused:
             raise InvalidArgumentError(f"message {number} began again before it was whole")
         held = sum(len(partial.buffer) for partial in self._partial.values()) if self._partial else 0
         if announced > self._limit or held + announced > 2 * self._limit:
-            return self._refuse(packet, announced - arrived)
+            return self.refuse(packet, self._too_large(announced))
         if arrived == announced:
             return Message(packet.frame, whole(packet.payload, arrived))
         partial = self._partial[number] = _Partial(packet.frame)
         partial.add(packet.payload)
         return None
+
+    def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:
+        """What to give in the place of the message that begins with a packet; the rest of it is passed over."""
+        number = packet.frame.number
+        to_come = packet.frame.payload_bytes - packet.nbytes
+        if to_come > 0:
+            self._refused[number] = to_come
+        return Message(packet.frame, error=error)
 
     def _continue(self, number: int, packet: Packet) -> Message | None:
         if number in self._refused:
@@ -98,16 +109,10 @@ class Assembler:
         del self._partial[number]
         return Message(partial.frame, partial.buffer)
 
-    def _refuse(self, packet: Packet, to_come: int) -> Message:
-        number = packet.frame.number
-        if to_come:
-            self._refused[number] = to_come
-        return Message(
-            packet.frame,
-            error=TooLargeError(
-                f"the message has a payload of {packet.frame.payload_bytes:,} bytes; the limit is {self._limit:,}. "
-                "Send it in smaller pieces, or raise max_message_bytes on the owner"
-            ),
+    def _too_large(self, announced: int) -> TooLargeError:
+        return TooLargeError(
+            f"the message has a payload of {announced:,} bytes; the limit is {self._limit:,}. "
+            "Send it in smaller pieces, or raise max_message_bytes on the owner"
         )
 
     def _skip(self, number: int, nbytes: int) -> None:

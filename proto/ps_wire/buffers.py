@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import cache
 from typing import Final
@@ -32,8 +33,8 @@ class BufferPool:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._free: defaultdict[int, list[Buffer]] = defaultdict(list)
-        # Reentrant: the garbage collector may give a buffer back in the midst of anything.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._returned: deque[Buffer] = deque()
         self.kept = 0
 
     def take(self, nbytes: int) -> Buffer:
@@ -42,24 +43,54 @@ class BufferPool:
             return np.empty(nbytes, np.uint8)
         size = 1 << (nbytes - 1).bit_length()
         with self._lock:
+            self._sort()
             free = self._free[size]
             buffer = free.pop() if free else None
             if buffer is not None:
                 self.kept -= size
+        self._take_in()
         if buffer is None:
             buffer = np.empty(size, np.uint8)
         return lent(buffer, nbytes, lambda: self._give_back(buffer))
 
-    def _give_back(self, buffer: Buffer) -> None:
-        if len(buffer) > self._max_bytes:
-            return
+    def clear(self) -> None:
+        """Lets go of everything that nobody uses."""
+        self._take_in()
         with self._lock:
+            self._drop()
+
+    def forked(self) -> None:
+        """In a forked child: a thread that is not here may have held the lock."""
+        self._lock = threading.Lock()
+
+    def _give_back(self, buffer: Buffer) -> None:
+        # The garbage collector calls this in the midst of anything, in a thread that may hold any lock: it never waits.
+        if len(buffer) <= self._max_bytes:
+            self._returned.append(buffer)
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Takes in what was returned, unless another thread is about to, or this one further down its stack."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._sort()
+            finally:
+                self._lock.release()
+
+    def _sort(self) -> None:
+        """Puts what was returned where it is found by its size. The lock must be held."""
+        while self._returned:
+            buffer = self._returned.popleft()
             if self.kept + len(buffer) > self._max_bytes:
                 # Sizes that are wanted now are worth more than those that once were.
-                self._free.clear()
-                self.kept = 0
+                self._drop()
             self._free[len(buffer)].append(buffer)
             self.kept += len(buffer)
+
+    def _drop(self) -> None:
+        """Lets go of what is free. The lock must be held."""
+        self._free.clear()
+        self.kept = 0
 
 
 def lent(buffer: Buffer, nbytes: int, ended: Callable[[], None]) -> Buffer:
@@ -84,6 +115,8 @@ class _Holder:
 
 RECEIVED: Final = BufferPool(256 * MIB)
 """For payloads that arrive in parts, of all the connections of this process."""
+
+os.register_at_fork(after_in_child=RECEIVED.forked)
 
 
 @cache

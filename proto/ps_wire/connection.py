@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from ps_wire.frames import Packet
 from ps_wire.v1.frames_pb2 import LaneOffer
+
+Handle = Callable[[Packet], bool | asyncio.Future[bool]]
+"""Takes a packet and says whether it was the last one; or gives a future that will say so. Until then nothing more is
+handed over or read, so that the other side is held up."""
 
 
 class ConnectionBroken(Exception):
@@ -62,7 +67,7 @@ class Connection(Protocol):
 class Delivering(Protocol):
     """A connection that hands packets over as they arrive, without waking a task for each of them."""
 
-    async def deliver(self, handle: Callable[[Packet], bool]) -> None:
+    async def deliver(self, handle: Handle) -> None:
         """Calls `handle` with every packet until it says that this was the last one, or nothing more will come.
 
         Raises:
@@ -71,13 +76,14 @@ class Delivering(Protocol):
         """
 
 
-async def deliver(connection: Connection, handle: Callable[[Packet], bool]) -> None:
+async def deliver(connection: Connection, handle: Handle) -> None:
     """The same for any connection."""
     if isinstance(connection, Delivering):
         await connection.deliver(handle)
         return
     while (packet := await connection.receive()) is not None:
-        if handle(packet):
+        last = handle(packet)
+        if await last if isinstance(last, asyncio.Future) else last:
             return
 
 

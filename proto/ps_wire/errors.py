@@ -133,7 +133,7 @@ class CancelledCallError(PsError):
 
 
 class OverloadedError(PsError):
-    """Too many requests of this session are in flight; wait for some of them."""
+    """Too many requests of this session are in flight, or too many bytes are held for it; wait for some of them."""
 
     code = ErrorCode.ERROR_OVERLOADED
 
@@ -145,7 +145,10 @@ class UnavailableError(PsError, ConnectionError):
 
 
 class SessionLostError(PsError, ConnectionError):
-    """The session is gone (lease ran out, or the owner restarted). Whether the request ran is not known."""
+    """The session is gone (its lease ran out, its operator ended it, or the owner restarted).
+
+    Whether the request ran is not known.
+    """
 
     code = ErrorCode.ERROR_SESSION_LOST
 

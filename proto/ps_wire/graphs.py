@@ -6,18 +6,26 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 _ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 """The class of the nodes that lead to leaves; torch gives it no public name."""
 
 
-def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def leaves_of(roots: Iterable[torch.Tensor | GradientEdge]) -> list[torch.Tensor]:
     """The leaves that require grad and that a backward from these roots can reach."""
+    return reached_from(roots)[0]
+
+
+def reached_from(roots: Iterable[torch.Tensor | GradientEdge], kind: Any = ()) -> tuple[list[torch.Tensor], list[Any]]:
+    """The leaves that require grad, and the nodes of one class, that a backward from these roots can reach."""
     found: dict[int, torch.Tensor] = {}
+    nodes: list[Any] = []
     stack: list[Any] = []
     for root in roots:
-        if root.grad_fn is not None:
+        if isinstance(root, GradientEdge):
+            stack.append(root.node)
+        elif root.grad_fn is not None:
             stack.append(root.grad_fn)
         elif root.requires_grad:
             found[id(root)] = root
@@ -26,8 +34,10 @@ def leaves_of(roots: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         node = stack.pop()
         if isinstance(node, _ACCUMULATING):
             found[id(node.variable)] = node.variable
+        elif isinstance(node, kind):
+            nodes.append(node)
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 stack.append(following)
-    return list(found.values())
+    return list(found.values()), nodes

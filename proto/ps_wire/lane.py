@@ -9,47 +9,46 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from ps_wire.connection import ConnectionBroken
+from ps_wire import forks
+from ps_wire.connection import ConnectionBroken, Handle
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.frames import Packet
 from ps_wire.lane_socket import LaneSocket
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.lane_writer import (
+    DROPPED,
+    END,
+    GIVE_BACK,
+    HEADER,
+    INLINE,
+    NEW_SEGMENT,
+    RETIRE,
+    SEGMENT,
+    LaneWriter,
+)
+from ps_wire.limits import IDLE_SECONDS, MAX_FRAME_BYTES, MIB
 from ps_wire.segments import Segment, SegmentPool, SegmentView
+from ps_wire.threads import COPIES
 from ps_wire.traffic import Traffic
 from ps_wire.v1.frames_pb2 import Frame
 
 INLINE_BYTES: Final = 32 * 1024
 """Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
 
-_MANY_FREED: Final = 4
-"""Segments that may come free before the other side is told without a message of its own to go with."""
-
 _LONG_COPY: Final = 4 * MIB
 """Payloads from this size on are copied in a thread: the event loop has others to serve."""
 
-_BUNCH: Final = 16
-"""Records of one turn of the event loop that are written together."""
+_MANY_LENT: Final = 64
+"""Segments that may hold tensors in use before what arrives is copied out, so that the other side has some left."""
 
-_SOON: Final = 0.002
-"""Seconds after which records go out that nobody waits for, when there was no other to go with."""
-
-_HEADER: Final = struct.Struct("<BIIQ")
-"""Kind of the record, length of the frame, number of a segment, length of the payload."""
-
-_INLINE: Final = 0
-_SEGMENT: Final = 1
-_NEW_SEGMENT: Final = 2
-_GIVE_BACK: Final = 3
-_DROPPED: Final = 4
-_END: Final = 5
+TURN_SECONDS: Final = 0.002
+"""How long the messages of one lane are handed over before the event loop looks at other connections."""
 
 
 class LaneConnection:
@@ -76,23 +75,21 @@ class LaneConnection:
         self._rest = bytearray()
         self._arrived: deque[Packet] = deque()
         self._receiver: asyncio.Future[None] | None = None
-        self._handle: Callable[[Packet], bool] | None = None
-        self._freed: deque[int] = deque()
-        self._freeing = False
-        self._postponed = b""
-        self._flushing = False
-        self._is_busy = False
-        self._bunch = 0
+        self._handle: Handle | None = None
+        self._pausing: asyncio.Future[bool] | None = None
+        self._yielding = False
+        self._tidying: asyncio.TimerHandle | None = None
         self._ended = False
         self._broken = ""
         self._socket = LaneSocket(sock, self._take_in, self._break)
+        self._writer = LaneWriter(self._socket, self._traffic)
 
     async def send(self, packet: Packet) -> None:
         await self._socket.drained.wait()
         segment = self._segment_for(packet.nbytes)
         if segment is not None and packet.nbytes >= _LONG_COPY:
             # The event loop, and smaller messages, go on meanwhile.
-            await asyncio.to_thread(segment.write, packet.payload)
+            await COPIES.run(segment.write, packet.payload)
             self._send_record(packet, segment)
         else:
             self._send(packet, segment)
@@ -104,7 +101,7 @@ class LaneConnection:
             return False
         if later and not packet.payload:
             frame = packet.frame.SerializeToString()
-            self._postpone(_HEADER.pack(_INLINE, len(frame), 0, 0) + frame)
+            self._writer.postpone(HEADER.pack(INLINE, len(frame), 0, 0) + frame)
         else:
             self._send(packet, self._segment_for(nbytes))
         return True
@@ -121,64 +118,20 @@ class LaneConnection:
     def _send(self, packet: Packet, segment: Segment | None) -> None:
         if segment is None:
             frame = packet.frame.SerializeToString()
-            self._write(_HEADER.pack(_INLINE, len(frame), 0, packet.nbytes) + frame, packet.payload)
+            self._writer.write(HEADER.pack(INLINE, len(frame), 0, packet.nbytes) + frame, packet.payload)
         else:
             segment.write(packet.payload)
             self._send_record(packet, segment)
 
     def _send_record(self, packet: Packet, segment: Segment) -> None:
         """Says that a payload lies in a segment."""
-        for number in self._pool.take_dropped():
-            self._postponed += _HEADER.pack(_DROPPED, 0, number, 0)
+        self._tell_dropped()
+        self._tidy_later()
         frame = packet.frame.SerializeToString()
-        kind = _SEGMENT if segment.known else _NEW_SEGMENT
-        record = _HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
+        kind = SEGMENT if segment.known else NEW_SEGMENT
+        record = HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
         self._traffic.sent += packet.nbytes
-        self._write(record, (), None if segment.known else segment.descriptor)
-        segment.known = True
-
-    def _write(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
-        """Writes a record.
-
-        The first of a turn of the event loop goes out at once, so that the other side can begin. What follows in the
-        same turn goes out in bunches: many calls at once, or their answers, do not cost a system call each.
-        """
-        if not self._is_busy:
-            self._is_busy = True
-            self._loop.call_soon(self._end_turn)
-        elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
-            self._postponed += record
-            self._bunch += 1
-            return
-        self._write_out(record, payload, descriptor)
-
-    def _write_out(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
-        """Writes a record now, behind all that waited for it."""
-        self._bunch = 0
-        record = self._notes() + record
-        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
-        self._socket.write((record, *payload), descriptor)
-
-    def _end_turn(self) -> None:
-        self._is_busy = False
-        if self._bunch:
-            self._flush()
-
-    def _postpone(self, record: bytes) -> None:
-        """Sends a record with the next one, or soon.
-
-        Nobody waits for such a record, and every write wakes the other process, which can cost more than a small call.
-        """
-        self._postponed += record
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_later(_SOON, self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if not self._ended and not self._broken:
-            with suppress(ConnectionBroken):
-                self._write_out(b"")
+        self._writer.write(record, (), None if segment.known else segment.hand_over())
 
     async def receive(self) -> Packet | None:
         while not self._arrived:
@@ -190,18 +143,12 @@ class LaneConnection:
             await self._receiver
         return self._arrived.popleft()
 
-    async def deliver(self, handle: Callable[[Packet], bool]) -> None:
+    async def deliver(self, handle: Handle) -> None:
         """Calls `handle` with every packet as it arrives; see `Delivering`."""
-        while self._arrived:
-            if handle(self._arrived.popleft()):
-                return
-        if self._ended:
-            return
-        if self._broken:
-            raise ConnectionBroken(self._broken)
         self._receiver = self._loop.create_future()
         self._handle = handle
         try:
+            self._hand_over(handle)
             await self._receiver
         finally:
             self._handle = None
@@ -209,17 +156,24 @@ class LaneConnection:
     async def close(self) -> None:
         if not self._broken and not self._ended:
             with suppress(ConnectionBroken):
-                self._write_out(_HEADER.pack(_END, 0, 0, 0))
+                self._writer.write_out(HEADER.pack(END, 0, 0, 0))
         self._ended = True
-        self._socket.close()
-        self._pool.close()
+        self._let_go()
         self._wake()
 
-    def cut(self) -> None:
+    def cut(self, reason: str = "the lane was cut") -> None:
         """Breaks the lane without a word, as the end of a process does."""
+        self._let_go()
+        self._break(reason)
+
+    def _let_go(self) -> None:
+        self._writer.end()
         self._socket.close()
         self._pool.close()
-        self._break("the lane was cut")
+        self._view.close()
+        if self._tidying is not None:
+            # It would keep all this until it rings.
+            self._tidying.cancel()
 
     @property
     def shared_bytes(self) -> int:
@@ -244,34 +198,80 @@ class LaneConnection:
             self._break(f"the other side does not speak the lane's protocol: {error}")
             self._socket.close()
             return
+        if self._pausing is not None:
+            return
         if self._handle is not None:
             self._hand_over(self._handle)
         elif self._arrived:
             self._wake()
 
-    def _hand_over(self, handle: Callable[[Packet], bool]) -> None:
+    def _hand_over(self, handle: Handle) -> None:
+        began = time.perf_counter()
         try:
             while self._arrived and self._handle is not None:
-                if handle(self._arrived.popleft()):
-                    self._handle = None
-                    self._wake()
+                last = handle(self._arrived.popleft())
+                if isinstance(last, asyncio.Future):
+                    self._pause(last)
+                    return
+                if last:
+                    self._hand_no_more()
+                elif self._arrived and time.perf_counter() - began > TURN_SECONDS:
+                    self._pause(self._next_turn())
+                    return
+            if self._handle is not None and (self._ended or self._broken):
+                # Now that all that came before has been handed over.
+                self._wake()
         except Exception as error:
-            self._handle = None
-            if self._receiver is not None and not self._receiver.done():
-                self._receiver.set_exception(error)
+            self._fail(error)
+
+    def _next_turn(self) -> asyncio.Future[bool]:
+        """Is done when the event loop has looked at everything else once."""
+        turn: asyncio.Future[bool] = self._loop.create_future()
+        self._yielding = True
+        self._loop.call_soon(turn.set_result, False)
+        return turn
+
+    def _pause(self, until: asyncio.Future[bool]) -> None:
+        """Reads nothing more until then: the socket fills, and the other side has to wait."""
+        self._pausing = until
+        self._socket.pause()
+        until.add_done_callback(self._go_on)
+
+    def _go_on(self, done: asyncio.Future[bool]) -> None:
+        self._pausing = None
+        self._yielding = False
+        if done.cancelled() or self._handle is None:
+            return
+        if (error := done.exception()) is not None:
+            self._fail(error)
+            return
+        if done.result():
+            self._hand_no_more()
+            return
+        self._socket.resume()
+        self._hand_over(self._handle)
+
+    def _hand_no_more(self) -> None:
+        self._handle = None
+        self._wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._handle = None
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_exception(error)
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of some bytes; returns where they end."""
         position = 0
-        while len(data) - position >= _HEADER.size:
-            kind, frame_bytes, number, payload_bytes = _HEADER.unpack_from(data, position)
+        while len(data) - position >= HEADER.size:
+            kind, frame_bytes, number, payload_bytes = HEADER.unpack_from(data, position)
             if frame_bytes > MAX_FRAME_BYTES + MIB or payload_bytes > max(self._max_message_bytes, INLINE_BYTES):
                 raise InvalidArgumentError("a record is over the limit")
-            middle = position + _HEADER.size + frame_bytes
-            end = middle + payload_bytes if kind == _INLINE else middle
+            middle = position + HEADER.size + frame_bytes
+            end = middle + payload_bytes if kind == INLINE else middle
             if end > len(data):
                 break
-            if kind <= _NEW_SEGMENT:
+            if kind <= NEW_SEGMENT:
                 frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
                 self._arrived.append(Packet(frame, self._payload(kind, number, payload_bytes, data[middle:end])))
             else:
@@ -280,47 +280,61 @@ class LaneConnection:
         return position
 
     def _payload(self, kind: int, number: int, nbytes: int, inline: memoryview) -> tuple[memoryview, ...]:
-        if kind == _INLINE:
+        if kind == INLINE:
             return (memoryview(bytearray(inline)),) if nbytes else ()
-        if kind == _NEW_SEGMENT:
+        if kind == NEW_SEGMENT:
             if not self._socket.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")
             self._view.add(number, self._socket.descriptors.popleft())
         self._traffic.received += nbytes
-        return (self._view.bytes_of(number, nbytes).data,)
+        self._tidy_later()
+        crowded = self._view.lent >= _MANY_LENT and nbytes <= MIB
+        payload = self._view.bytes_of(number, nbytes)
+        return ((payload.copy() if crowded else payload).data,)
 
     def _notice(self, kind: int, number: int) -> None:
-        if kind == _GIVE_BACK:
+        if kind == GIVE_BACK:
             self._pool.give_back(number)
-        elif kind == _DROPPED:
+        elif kind == RETIRE:
+            self._pool.retire(number)
+        elif kind == DROPPED:
             self._view.forget(number)
-        elif kind == _END:
+        elif kind == END:
             self._ended = True
-            self._wake()
+            self._writer.end()
+            if self._handle is None:
+                self._wake()
         else:
             raise InvalidArgumentError(f"a record of kind {kind}")
 
     # Segments that came free
 
-    def _free_later(self, number: int) -> None:
+    def _free_later(self, number: int, retire: bool) -> None:
         # Called when a tensor dies: in any thread, also by the garbage collector in the midst of anything.
-        self._freed.append(number)
-        # Few of them wait for the next message: to wake the event loop, and the other process, costs more.
-        if len(self._freed) >= _MANY_FREED and not self._freeing:
-            self._freeing = True
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._give_back)
+        if forks.is_foreign(self._loop):
+            return
+        self._writer.free(RETIRE if retire else GIVE_BACK, number)
 
-    def _give_back(self) -> None:
-        self._freeing = False
-        self._flush()
+    # Segments that are not needed any more
 
-    def _notes(self) -> bytes:
-        """What is to be told with the next record."""
-        notes, self._postponed = self._postponed, b""
-        while self._freed:
-            notes += _HEADER.pack(_GIVE_BACK, 0, self._freed.popleft(), 0)
-        return notes
+    def _tidy_later(self) -> None:
+        if self._tidying is None and not self._ended:
+            self._tidying = self._loop.call_later(IDLE_SECONDS / 2, self._tidy)
+
+    def _tidy(self) -> None:
+        """Tells which segments are free, and drops those that were not used for a while."""
+        self._tidying = None
+        if self._ended or self._broken:
+            return
+        self._pool.trim(IDLE_SECONDS)
+        self._tell_dropped()
+        self._writer.flush()
+        if self._pool.nbytes or self._view.mapped:
+            self._tidy_later()
+
+    def _tell_dropped(self) -> None:
+        for number in self._pool.take_dropped():
+            self._writer.add(HEADER.pack(DROPPED, 0, number, 0))
 
     # State
 
@@ -333,4 +347,7 @@ class LaneConnection:
 
     def _break(self, reason: str) -> None:
         self._broken = self._broken or reason
-        self._wake()
+        self._writer.end()
+        # The last messages of a side that closed in good order, or that only let others pass, are handed over first.
+        if not self._yielding and not (self._ended and self._pausing is not None):
+            self._wake()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import select
 import socket
 import struct
 import threading
@@ -10,13 +13,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ps_wire import forks
 from ps_wire.connection import ConnectionBroken
 
 Piece = bytes | bytearray | memoryview
 
 _READ_BYTES: Final = 256 * 1024
 _MAX_DESCRIPTORS: Final = 16
-_PIECES_PER_CALL: Final = 64
+_SECONDS_UNTIL_READ: Final = 0.01
+"""The kernel allows so many descriptors on their way: soon the other side has taken some."""
+
+_PIECES_PER_CALL: Final = 512
+"""The kernel takes 1,024 in one call (IOV_MAX), and refuses more."""
+
+_SMALL_PIECE: Final = 4096
+"""Many pieces up to this size are joined: to copy them costs less than to name each of them to the kernel."""
+
+_JOINED_BYTES: Final = 64 * 1024
+"""How much is joined at a time."""
+
+
+_LOOK_SECONDS: Final = 1.0
+"""How often it is looked whether the other side is gone while nothing is read."""
 
 
 class _Buffers(threading.local):
@@ -59,24 +77,31 @@ class LaneSocket:
         self._unsent: deque[tuple[memoryview, int | None]] = deque()
         self._closed = False
         self._unwritable = False
+        self._looking: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock.fileno(), self._read)
+        forks.belongs_here(self._loop)
+        forks.put_away_in_children(self)
 
     def write(self, pieces: Sequence[Piece], descriptor: int | None = None) -> None:
         """Hands pieces to the kernel; keeps what it does not take at once, which must not change until it did.
 
         Args:
             pieces: What to write.
-            descriptor: Travels with the first byte.
+            descriptor: Travels with the first byte. It is closed here once it has left, or cannot leave any more.
 
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
         if self._closed or self._unwritable:
+            if descriptor is not None:
+                os.close(descriptor)
             raise ConnectionBroken("the lane is closed")
+        if len(pieces) > _PIECES_PER_CALL:
+            pieces = joined(pieces)
         sent = 0
         if not self._unsent and descriptor is None:
             try:
-                sent = self._sock.sendmsg(pieces)
+                sent = self._sock.sendmsg(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
                 sent = 0
             except OSError as error:
@@ -90,6 +115,18 @@ class LaneSocket:
             if descriptor is not None:
                 self._flush()
 
+    def pause(self) -> None:
+        """Reads nothing more, so that the other side cannot write for ever. That it is gone is noticed all the same."""
+        if not self._closed:
+            self._loop.remove_reader(self._sock.fileno())
+            self._look_later()
+
+    def resume(self) -> None:
+        """Reads again."""
+        if not self._closed:
+            self._look_no_more()
+            self._loop.add_reader(self._sock.fileno(), self._read)
+
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be written any more."""
@@ -100,13 +137,42 @@ class LaneSocket:
         if self._closed:
             return
         self._closed = True
+        self._look_no_more()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
-        self._unsent.clear()
+        self._drop_unsent()
         self.drained.set()
         while self.descriptors:
             socket.close(self.descriptors.popleft())
+
+    def forked(self) -> None:
+        """In a forked child: closes its copy only, so that the other side notices when the parent ends."""
+        if not self._closed:
+            self._closed = True
+            # Not through the loop: it shares with the parent's what it watches.
+            os.close(self._sock.detach())
+            self._drop_unsent()
+
+    def _look_later(self) -> None:
+        if self._looking is None:
+            self._looking = self._loop.call_later(_LOOK_SECONDS, self._look)
+
+    def _look_no_more(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _look(self) -> None:
+        """Reads what is left, to its end, if the other side is gone: nothing more is written then."""
+        self._looking = None
+        poll = select.poll()
+        # Nothing is asked for: that it hangs up is told in any case.
+        poll.register(self._sock.fileno(), 0)
+        if poll.poll(0):
+            self._loop.add_reader(self._sock.fileno(), self._read)
+        else:
+            self._look_later()
 
     def _keep(self, pieces: Sequence[Piece], sent: int, descriptor: int | None) -> None:
         for piece in pieces:
@@ -124,10 +190,18 @@ class LaneSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            self._fail(error)
+            if error.errno == errno.ETOOMANYREFS:
+                self._loop.remove_writer(self._sock.fileno())
+                self._loop.call_later(_SECONDS_UNTIL_READ, self._try_again)
+            else:
+                self._fail(error)
             return
         self._loop.remove_writer(self._sock.fileno())
         self.drained.set()
+
+    def _try_again(self) -> None:
+        if not self.is_closed and self._unsent:
+            self._loop.add_writer(self._sock.fileno(), self._flush)
 
     def _send_some(self) -> bool:
         """Writes once; says whether the kernel took all that was offered."""
@@ -135,6 +209,9 @@ class LaneSocket:
         if descriptor is not None:
             offered = [first]
             sent = socket.send_fds(self._sock, offered, [descriptor])
+            # It is on its way. What is left of the piece travels without.
+            self._unsent[0] = (first, None)
+            os.close(descriptor)
         else:
             offered = []
             for piece, other in self._unsent:
@@ -152,9 +229,17 @@ class LaneSocket:
         self._unsent.extendleft(reversed(left))
         return not left
 
+    def _drop_unsent(self) -> None:
+        for _, descriptor in self._unsent:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._unsent.clear()
+
     def _read(self) -> None:
         try:
-            nbytes, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS))
+            nbytes, ancillary, flags, _ = self._sock.recvmsg_into(
+                [self._buffer], socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
+            )
         except BlockingIOError:
             return
         except OSError as error:
@@ -163,6 +248,9 @@ class LaneSocket:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.descriptors.extend(struct.unpack(f"{len(data) // 4}i", data))
+        if flags & socket.MSG_CTRUNC:
+            self._break("this process has no file descriptors left")
+            return
         if nbytes:
             self._on_bytes(memoryview(self._buffer)[:nbytes])
         else:
@@ -175,7 +263,7 @@ class LaneSocket:
         # The other side is gone. What it said before has not been read yet: the reader comes to its end by itself.
         self._unwritable = True
         self._loop.remove_writer(self._sock.fileno())
-        self._unsent.clear()
+        self._drop_unsent()
         self.drained.set()
         return ConnectionBroken(f"the lane broke: {error}")
 
@@ -184,3 +272,21 @@ class LaneSocket:
             self.close()
             self._on_broken(f"the lane broke: {reason}")
         return ConnectionBroken(f"the lane broke: {reason}")
+
+
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same bytes in fewer pieces: small ones that stand side by side are copied together."""
+    few: list[Piece] = []
+    small: list[Piece] = []
+    nbytes = 0
+    for piece in pieces:
+        if len(piece) > _SMALL_PIECE or nbytes + len(piece) > _JOINED_BYTES:
+            few.append(b"".join(small))
+            small, nbytes = [], 0
+        if len(piece) > _SMALL_PIECE:
+            few.append(piece)
+        else:
+            small.append(piece)
+            nbytes += len(piece)
+    few.append(b"".join(small))
+    return [piece for piece in few if len(piece)]

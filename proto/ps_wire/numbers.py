@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 
 class SeenNumbers:
     """Remembers which of the numbers 1, 2, 3 … have been seen.
 
-    All numbers up to `floor` have been seen; later ones stand in a set until the gap before them closes, so that
-    memory grows with the numbers in flight and not with the life of a session.
+    All numbers up to `floor` have been seen, but for the holes; later ones stand in a set until the gap before them
+    closes, so that memory grows with the numbers in flight and not with the life of a session.
 
     Args:
-        most: How many numbers may stand above a gap. When there are more, the gap is so old that nothing will close it,
-            and its numbers are taken for seen.
+        most: How many numbers may stand above a gap. When there are more, the floor rises over it, and its numbers
+            become holes, of which as many are kept: older ones are taken for seen.
     """
 
     __slots__ = ("_above", "_holes", "_most", "floor")
@@ -30,13 +31,37 @@ class SeenNumbers:
             return
         self._above.add(number)
         if len(self._above) > self._most:
-            # Half of them at once, so that sorting is rare.
-            older = sorted(self._above)[: self._most // 2]
-            self.floor = older[-1]
-            self._above.difference_update(older)
+            self._rise()
+        self._close()
+
+    def _close(self) -> None:
         while self.floor + 1 in self._above:
             self.floor += 1
             self._above.remove(self.floor)
+
+    def _rise(self) -> None:
+        """Lifts the floor over the older half of the numbers above it, so that sorting is rare."""
+        older = sorted(self._above)[: self._most // 2]
+        missing: list[int] = []
+        # From the latest down: who skips a billion numbers must not cost us a billion holes.
+        for before, number in reversed(list(pairwise([self.floor, *older]))):
+            missing.extend(range(max(before + 1, number - self._most + len(missing)), number))
+            if len(missing) >= self._most:
+                break
+        self._holes.update(missing)
+        if len(self._holes) > self._most:
+            self._holes = set(sorted(self._holes)[-self._most :])
+        self.floor = older[-1]
+        self._above.difference_update(older)
+
+    def cover(self, before: int, but: Iterable[int]) -> None:
+        """All numbers below one have been seen; of some it is not said, and what was known of them stays so."""
+        unseen = sorted(number for number in set(but) if 0 < number < before and number not in self)[-self._most :]
+        self._holes = {*unseen, *(hole for hole in self._holes if hole >= before)}
+        if before - 1 > self.floor:
+            self.floor = before - 1
+            self._above = {number for number in self._above if number > self.floor}
+            self._close()
 
     def discard(self, number: int) -> None:
         """Forgets that a number was seen; meant for a few."""

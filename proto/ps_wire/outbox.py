@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ps_wire.connection import Connection, ConnectionBroken
 from ps_wire.frames import Packet
 from ps_wire.limits import PART_BYTES
+from ps_wire.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.v1.frames_pb2 import Frame, Part
 
 _SMALL = 64 * 1024
@@ -30,7 +31,14 @@ class Outbox:
         self._idle.set()
         self._ended = False
 
-    def put(self, frame: Frame, chunks: Sequence[memoryview] = (), nbytes: int = 0, later: bool = False) -> None:
+    def put(
+        self,
+        frame: Frame,
+        chunks: Sequence[memoryview] = (),
+        nbytes: int = 0,
+        later: bool = False,
+        sent: Callable[[], None] | None = None,
+    ) -> None:
         """Queues a message.
 
         Args:
@@ -38,14 +46,20 @@ class Outbox:
             chunks: Its payload, which must not change until it was sent.
             nbytes: Length of the payload.
             later: Nobody waits for it: it may stay for some milliseconds, to travel with another.
+            sent: Called once the connection has taken all of it; never, if that does not come to pass.
         """
         if nbytes:
             frame.payload_bytes = nbytes
+            if nbytes >= LARGE_BYTES:
+                RECLAIMER.used()
         # A small message does not wait for large ones.
         fits = nbytes <= self._part_bytes if not self._waiting else nbytes <= _SMALL
         if fits and self._sent_now(frame, chunks, later):
+            if sent is not None:
+                sent()
             return
-        self._waiting.append(packets(frame, chunks, self._part_bytes))
+        message = packets(frame, chunks, self._part_bytes)
+        self._waiting.append(message if sent is None else _telling(message, sent))
         if not self._ended:
             self._idle.clear()
         self._ready.set()
@@ -86,6 +100,12 @@ class Outbox:
     async def flushed(self) -> None:
         """Waits until everything queued so far was handed to the connection, or cannot be any more."""
         await self._idle.wait()
+
+
+def _telling(message: Iterator[Packet], sent: Callable[[], None]) -> Iterator[Packet]:
+    """The same packets; `sent` is called when the one after the last is asked for."""
+    yield from message
+    sent()
 
 
 def packets(frame: Frame, chunks: Sequence[memoryview], part_bytes: int = PART_BYTES) -> Iterator[Packet]:

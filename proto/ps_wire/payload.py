@@ -48,13 +48,18 @@ class PayloadReader:
         self._buffer = buffer
         self._taken = 0
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the message has."""
+        return 0 if self._buffer is None else len(self._buffer)
+
     def take(self, offset: int, nbytes: int) -> Buffer:
         """The bytes at `offset`, writable and not copied.
 
         Raises:
             InvalidArgumentError: They are not all there, or more were taken than there are.
         """
-        have = 0 if self._buffer is None else len(self._buffer)
+        have = self.nbytes
         if self._buffer is None or offset + nbytes > have:
             raise InvalidArgumentError(f"a tensor claims bytes {offset}..{offset + nbytes} of a payload of {have}")
         # Some tensors are copied: a small message that claims the same bytes a thousand times must not cost a thousand

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 from weakref import WeakSet
 
+from ps_wire.seeds import Seeds
+
 
 class Cancellable(Protocol):
     """What can be given up."""
@@ -27,17 +29,21 @@ class Scope:
     Args:
         seconds: How long its caller will wait; 0 for as long as it takes.
         depth: How many requests it is nested in.
+        nesting: Called in the thread that makes the first request for it.
 
     Attributes:
         depth: How many requests it is nested in.
+        seeds: For the requests that are made for it, if it is seeded itself.
     """
 
-    def __init__(self, seconds: float = 0.0, depth: int = 0) -> None:
+    def __init__(self, seconds: float = 0.0, depth: int = 0, nesting: Callable[[], None] | None = None) -> None:
         self.depth = depth
+        self.seeds: Seeds | None = None
         self._deadline = time.monotonic() + seconds if seconds else None
         self._lock = threading.Lock()
         self._nested: WeakSet[Cancellable] = WeakSet()
         self._cancelled = False
+        self._nesting = nesting
 
     def within(self, seconds: float | None) -> float | None:
         """The same number of seconds, or fewer if the request itself has no more left; None is without end."""
@@ -49,10 +55,14 @@ class Scope:
     def add(self, nested: Cancellable) -> None:
         """A request that is given up with this one. Kept only while somebody else keeps it."""
         with self._lock:
-            if not self._cancelled:
+            nesting, self._nesting = self._nesting, None
+            cancelled = self._cancelled
+            if not cancelled:
                 self._nested.add(nested)
-                return
-        nested.cancel()
+        if nesting is not None:
+            nesting()
+        if cancelled:
+            nested.cancel()
 
     def cancel(self) -> None:
         """Nobody waits any more."""
@@ -68,7 +78,7 @@ current_scope: Final[ContextVar[Scope | None]] = ContextVar("ps_wire_scope", def
 
 
 class Waiting(threading.local):
-    """Tells whoever lent this thread that it is about to wait for another process.
+    """Tells whoever lent this thread that it is about to wait, for another process or for a lock.
 
     Attributes:
         begins: Called before a wait.
@@ -88,4 +98,4 @@ class Waiting(threading.local):
 
 
 waiting: Final = Waiting()
-"""Enter it around every wait for an answer, `with waiting: ...`, so that a pool of threads can grow meanwhile."""
+"""Enter it around every wait, `with waiting: ...`, so that a pool of threads can grow meanwhile."""

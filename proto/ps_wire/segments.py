@@ -11,12 +11,14 @@ receiver gives it back, which happens when the last tensor that was made over it
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import WeakSet
 
 import numpy as np
+import torch
 
 from ps_wire.buffers import lent
 from ps_wire.errors import InvalidArgumentError
@@ -27,7 +29,10 @@ SMALLEST: Final = MIB // 4
 """Segments are powers of two from here on, so that few of them serve all messages."""
 
 MOST: Final = 128
-"""Segments of one direction of a lane: each costs its two processes three descriptors."""
+"""Segments of one direction of a lane. They cost no descriptors once the receiver has them."""
+
+_MUCH_TOO_LARGE: Final = 8
+"""A free segment that is so many times too large is left to larger messages, if another can be had."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
@@ -38,19 +43,20 @@ class Segment:
     Attributes:
         number: What both sides call it.
         nbytes: Its size.
-        descriptor: To hand over once.
-        known: Whether the receiver has the descriptor.
+        known: Whether the receiver has it.
+        free_since: When the receiver gave it back, in seconds of the monotonic clock.
     """
 
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
         self.nbytes = nbytes
         self.known = False
+        self.free_since = 0.0
         self.descriptor = os.memfd_create("ps-lane", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, nbytes)
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
-            self._bytes: Buffer = np.frombuffer(mmap.mmap(self.descriptor, nbytes), np.uint8)
+            self._bytes = _mapped(self.descriptor, nbytes)
         except OSError:
             os.close(self.descriptor)
             raise
@@ -66,9 +72,16 @@ class Segment:
             target[position:end] = np.frombuffer(chunk, np.uint8)
             position = end
 
+    def hand_over(self) -> int:
+        """Its descriptor, once: whoever takes it closes it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        self.known = True
+        return descriptor
+
     def close(self) -> None:
         """Lets go of it; what the receiver mapped stays mapped there."""
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.hand_over())
         self._bytes = np.empty(0, np.uint8)
 
 
@@ -93,16 +106,14 @@ class SegmentPool:
         Raises:
             OSError: The system has no memory or descriptors left.
         """
-        fitting = [segment for segment in self._free if segment.nbytes >= nbytes]
+        size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
+        # The one that came back last, so that those that are not needed stay unused.
+        fitting = [segment for segment in reversed(self._free) if nbytes <= segment.nbytes <= _MUCH_TOO_LARGE * size]
         if fitting:
-            # Not a huge one for a small message, if there is another.
             best = min(fitting, key=lambda segment: segment.nbytes)
             self._free.remove(best)
             return best
-        size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
-        if self.nbytes + size > self._max_bytes:
-            self._shrink(self.nbytes + size - self._max_bytes)
-        if self.nbytes + size > self._max_bytes or len(self._all) >= MOST:
+        if not self._make_room(size):
             return None
         self._last += 1
         made = self._all[self._last] = Segment(self._last, size)
@@ -118,7 +129,23 @@ class SegmentPool:
         segment = self._all.get(number)
         if segment is None or segment in self._free:
             raise InvalidArgumentError(f"segment {number} was given back, but not handed out")
+        segment.free_since = time.monotonic()
         self._free.append(segment)
+
+    def retire(self, number: int) -> None:
+        """The receiver needs it no longer, and it must not be used again: somebody may still look at it.
+
+        Raises:
+            InvalidArgumentError: It does not have it.
+        """
+        self.give_back(number)
+        self._drop(self._free[-1])
+
+    def trim(self, seconds: float) -> None:
+        """Drops the segments that have been free for so long."""
+        since = time.monotonic() - seconds
+        while self._free and self._free[0].free_since <= since:
+            self._drop(self._free[0])
 
     def take_dropped(self) -> list[int]:
         """Numbers of the segments that were dropped since the last time; the receiver must hear of it."""
@@ -133,17 +160,22 @@ class SegmentPool:
         self._free.clear()
         self.nbytes = 0
 
-    def _shrink(self, nbytes: int) -> None:
-        """Drops free segments, so that room for another size comes free."""
-        for segment in list(self._free):
-            if nbytes <= 0:
-                return
-            self._free.remove(segment)
-            del self._all[segment.number]
+    def _make_room(self, nbytes: int) -> bool:
+        """Drops free segments until there is room for one of so many bytes; says whether that can be."""
+        used = self.nbytes - sum(segment.nbytes for segment in self._free)
+        if used + nbytes > self._max_bytes or len(self._all) - len(self._free) >= MOST:
+            return False
+        while self.nbytes + nbytes > self._max_bytes or len(self._all) >= MOST:
+            self._drop(self._free[0])
+        return True
+
+    def _drop(self, segment: Segment) -> None:
+        self._free.remove(segment)
+        del self._all[segment.number]
+        self.nbytes -= segment.nbytes
+        if segment.known:
             self._dropped.append(segment.number)
-            self.nbytes -= segment.nbytes
-            nbytes -= segment.nbytes
-            segment.close()
+        segment.close()
 
 
 class SegmentView:
@@ -151,13 +183,27 @@ class SegmentView:
 
     Args:
         max_bytes: How large all of them together may be.
-        give_back: Called with a segment's number, from any thread, when nobody uses it any more.
+        give_back: Called with a segment's number, from any thread, when nobody uses it any more; and with whether it
+            must not be written to again, because a forked child may still read it.
     """
 
-    def __init__(self, max_bytes: int, give_back: Callable[[int], None]) -> None:
+    def __init__(self, max_bytes: int, give_back: Callable[[int, bool], None]) -> None:
         self._max_bytes = max_bytes
         self._give_back = give_back
         self._mapped: dict[int, Buffer] = {}
+        self._lent: set[int] = set()
+        self._in_children: set[int] = set()
+        _views.add(self)
+
+    @property
+    def mapped(self) -> int:
+        """How many segments are mapped here."""
+        return len(self._mapped)
+
+    @property
+    def lent(self) -> int:
+        """How many of them hold tensors that are in use."""
+        return len(self._lent)
 
     def add(self, number: int, descriptor: int) -> None:
         """Maps a segment; the descriptor is closed.
@@ -171,7 +217,7 @@ class SegmentView:
             nbytes = os.fstat(descriptor).st_size
             if sum(map(len, self._mapped.values())) + nbytes > 2 * self._max_bytes:
                 raise InvalidArgumentError("the other side hands over more shared memory than was agreed")
-            self._mapped[number] = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
+            self._mapped[number] = _mapped(descriptor, nbytes)
         except (OSError, ValueError) as error:
             raise InvalidArgumentError(f"not a segment: {error}") from None
         finally:
@@ -186,8 +232,48 @@ class SegmentView:
         mapped = self._mapped.get(number)
         if mapped is None or nbytes > len(mapped):
             raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
-        return lent(mapped, nbytes, lambda: self._give_back(number))
+        self._lent.add(number)
+        return lent(mapped, nbytes, lambda: self._take_back(number))
 
     def forget(self, number: int) -> None:
         """The other side has dropped this one."""
         self._mapped.pop(number, None)
+
+    def close(self) -> None:
+        """Lets go of every segment; tensors over them keep theirs."""
+        self._mapped.clear()
+
+    def _take_back(self, number: int) -> None:
+        self._lent.discard(number)
+        in_child = number in self._in_children
+        self._in_children.discard(number)
+        self._give_back(number, in_child)
+
+    def fork(self) -> None:
+        """This process is about to fork: its child will see the tensors that are in use, for as long as it lives."""
+        self._in_children |= self._lent
+
+
+_views: Final[WeakSet[SegmentView]] = WeakSet()
+
+
+def _before_fork() -> None:
+    for view in list(_views):
+        view.fork()
+
+
+os.register_at_fork(before=_before_fork)
+
+
+def _mapped(descriptor: int, nbytes: int) -> Buffer:
+    """Shared memory as an array, which unmaps it when it dies; `mmap` would keep a descriptor for as long.
+
+    Raises:
+        OSError: It cannot be mapped.
+    """
+    try:
+        tensor = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise OSError(f"memory cannot be mapped: {error}") from None
+    array: Buffer = tensor.numpy()
+    return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 import torch
@@ -166,12 +167,26 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
+_SMALL: Final = 64 * 1024
+"""Tensors up to this size do not keep a message that is many times larger."""
+
+_LARGE_MESSAGE: Final = 4096
+"""Messages from this size on are worth being let go of."""
+
+_TIMES: Final = 8
+"""How many times larger a message has to be for a small tensor to be copied out of it."""
+
+
 def _source(message: values_pb2.Tensor, payload: PayloadReader) -> Buffer:
     if message.data:
         return np.frombuffer(bytearray(message.data), np.uint8)
     taken = payload.take(message.offset, message.nbytes)
     # Our own sender aligns; others may not, and some of torch's kernels end the process over numbers that are not.
-    return taken if message.offset % ALIGNMENT == 0 else taken.copy()
+    is_aligned = message.offset % ALIGNMENT == 0
+    whole = payload.nbytes
+    # Who keeps a loss must not keep the logits that came beside it.
+    is_little = whole >= _LARGE_MESSAGE and _TIMES * message.nbytes <= whole and message.nbytes <= _SMALL
+    return taken if is_aligned and not is_little else taken.copy()
 
 
 def _from_bytes(source: Buffer, dtype: torch.dtype) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ps_service.checkpoint.manifest import Manifest
 from ps_service.checkpoint.revival import revive
 from ps_service.checkpoint.store import Store
 from ps_service.engine.engine import Engine
+from ps_wire.threads import BLOCKING
 
 _log = logging.getLogger("ps_service.checkpoint")
 
@@ -57,7 +57,7 @@ class Keeper:
             CheckpointError: It cannot be written.
         """
         books = snapshot.bookkeeping(self._engine)
-        folder, manifest = await asyncio.to_thread(self._write, books, orderly)
+        folder, manifest = await BLOCKING.run(self._write, books, orderly)
         _log.info("the state of %s is kept in %s", self._engine.name, folder)
         for each in manifest.left_out:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -29,6 +30,18 @@ def load(hosted: HostedObject, state: Any, version: int) -> None:
         hosted.value.version = version
     else:
         hosted.value.load_state_dict(state)
+
+
+def freeze(hosted: HostedObject, names: Set[str]) -> None:
+    """Gives a module's parameters the flags that they had.
+
+    Args:
+        hosted: The module.
+        names: The parameters that are not trained.
+    """
+    for name, parameter in hosted.parameters.items():
+        if parameter.requires_grad == (name in names):
+            parameter.requires_grad_(name not in names)
 
 
 def _load_module(module: nn.Module, state: dict[str, Any]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import torch
 from google.protobuf.message import DecodeError
 
 from ps_service.checkpoint import states
-from ps_service.checkpoint.loading import load
+from ps_service.checkpoint.loading import freeze, load
 from ps_service.checkpoint.manifest import Manifest
 from ps_service.checkpoint.snapshot import STATE
 from ps_service.checkpoint.store import CheckpointError
@@ -62,6 +63,9 @@ def revive(engine: Engine, folder: Path, manifest: Manifest) -> None:
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         if record.off_shelf:
             engine.registry.withdraw(hosted)
+    if checkpoint.generator:
+        # Last: to make objects again draws numbers too.
+        torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.continues = manifest.incarnations
 
 
@@ -97,6 +101,8 @@ def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) 
         return
     try:
         load(hosted, states.load(record.state, record.tensors, tensors), record.version)
+        if record.HasField("frozen"):
+            freeze(hosted, set(record.frozen.parameters))
     except Exception as error:  # also whatever a load_state_dict of hosted code raises
         raise CheckpointError(
             f"the state of {_what(record)} does not fit it any more: {error}. Has its class changed? Start with the "

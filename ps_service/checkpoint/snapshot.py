@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from ps_service.checkpoint import durable, states
@@ -57,7 +58,7 @@ class Bookkeeping:
 
 def bookkeeping(engine: Engine) -> Bookkeeping:
     """What an owner knows of trainers and members now."""
-    message = pb.Checkpoint()
+    message = pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes())
     answers = {}
     for session in engine.sessions.all():
         record = message.sessions.add(trainer=session.trainer)
@@ -162,6 +163,9 @@ class _Objects:
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)
         if isinstance(hosted.value, HostedOptimizer):
             record.version = hosted.value.version
+        if isinstance(hosted.value, nn.Module):
+            frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
+            record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
         return record
 
     def _check(self, hosted: HostedObject, recipe: Recipe) -> None:

@@ -75,9 +75,14 @@ class Arguments:
             self._rrefs.append(rref)
         return rref
 
+    @property
+    def entering(self) -> list[torch.Tensor]:
+        """What enters the graph: what wants a gradient, and what earlier calls of the pass have left here."""
+        return [*self.wanting, *self._entering]
+
     def enter(self, values: Any) -> tuple[Entry | None, Any]:
         """Lets the tensors that want a gradient enter the graph, and puts what comes out in their place."""
-        entering = [*self.wanting, *self._entering]
+        entering = self.entering
         if not entering:
             return None, values
         entry = Entry()

@@ -36,10 +36,12 @@ class Recording:
     Attributes:
         context: The pass it belongs to.
         call: Who made it, and its number.
+        place: Its number, after those of the calls in which it is nested.
     """
 
     context: ContextId
     call: CallKey
+    place: tuple[int, ...] = ()
 
 
 def call(
@@ -74,13 +76,19 @@ def call(
         ContextEndedError: The context has ended.
         Exception: Whatever the method raises.
     """
-    function = target.method(method or "forward")
+    is_tensor = isinstance(target.value, torch.Tensor) and target.skins is None
+    function = engine.allowlist.functions.method(method) if is_tensor else target.method(method or "forward")
     if target.skins is not None:
         return _call_module(engine, target, function, arguments, args, kwargs, training, recording, keep)
-    if isinstance(target.value, torch.Tensor):
+    if is_tensor:
         # A kept tensor may have a history.
         kept = arguments.local(target)
         deferred = False
+        if _writes(method) and target.history is not None and target.history.context in engine.contexts:
+            raise InvalidArgumentError(
+                f"{method} would write in place to a result that a pass will propagate through, and its gradient would "
+                f"not know of that; keep the result of the function that does not write, or wait for the pass to end"
+            )
 
         def bound(*args: Any, **kwargs: Any) -> Any:
             return function(kept.local_value(), *args, **kwargs)
@@ -121,11 +129,12 @@ def call_function(
         ContextEndedError: The context has ended.
         Exception: Whatever the function raises.
     """
+    code = _name(function)
     # Whoever keeps a container is not among the holders of what is in it: those inside are not counted.
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
     if recording is None:
         holders = Holders(tensors)
-        with Frame(engine.ledger, training, recorded=False) as frame:
+        with Frame(engine.ledger, training, recorded=False, code=code) as frame:
             engine.ledger.take_time()
             if deferred:
                 return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private))
@@ -133,7 +142,8 @@ def call_function(
                 return _kept(keep, holders.private, function(*args, **kwargs))
             return holders.private(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
-    with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
+    frame = Frame(engine.ledger, training, recorded=True, code=code, held=results.held)
+    with frame, _calling(results.passage, recording):
         entry, (args, kwargs) = arguments.enter((args, kwargs))
         engine.ledger.take_time()
         record = partial(results.record, entry, frame.leaves, None, False)
@@ -159,28 +169,41 @@ def _call_module(
     keep: bool,
 ) -> Any:
     # The module itself is called for forward, so that its hooks run.
-    run: Callable[..., Any] = nn.Module.__call__ if function.__name__ == "forward" else function
+    code = function.__name__
+    run: Callable[..., Any] = nn.Module.__call__ if code == "forward" else function
     if marks.is_deferred(function):
         raise InvalidArgumentError(
             f"{function.__name__} of {target} wears @async_execution, and methods of modules cannot: parameters are "
             "lent to a call only while it runs. Let a function wear it, and call the module through its reference"
         )
     if recording is None:
-        with Frame(engine.ledger, training, recorded=False, grad=False) as frame:
-            module = frame.borrow(target)
+        with Frame(engine.ledger, training, recorded=False, grad=False, code=code) as frame:
+            run = partial(run, frame.borrow(target))
             engine.ledger.take_time()
-            with target.pace.measured():
-                result = run(module, *args, **kwargs)
+            with target.pace.measured(), _checking(engine, target, args, kwargs):
+                result = run(*args, **kwargs)
+            del run  # nobody but the graph may hold on to the module
             return _kept(keep, frame.own, result)
     results = Results(engine, recording.context, recording.call, arguments)
-    with Frame(engine.ledger, training, recorded=True) as frame, _calling(results.passage):
-        module = frame.borrow(target)
+    frame = Frame(engine.ledger, training, recorded=True, code=code, held=results.held)
+    with frame, _calling(results.passage, recording):
+        run = partial(run, frame.borrow(target))
         engine.ledger.take_time()
         entry, (args, kwargs) = arguments.enter((args, kwargs))
-        with target.pace.measured():
-            result = run(module, *args, **kwargs)
+        with target.pace.measured(), _checking(engine, target, args, kwargs):
+            result = run(*args, **kwargs)
+        del run
         pace = target.backward_pace if target.is_layer or marks.is_quick(function) else None
         return results.record(entry, frame.leaves, pace, True, _kept(keep, frame.own, result))
+
+
+def _checking(
+    engine: Engine, target: HostedObject, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AbstractContextManager[Any]:
+    """Layers of torch run with settings that trainers chose: what they do is checked as functions by name are."""
+    if target.layer_check is None:
+        return nullcontext()
+    return engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs)
 
 
 def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
@@ -202,14 +225,26 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
         return reading.leaves[0].detach().clone()
 
 
-def hosted(engine: Engine, rref: RRef) -> HostedObject:
-    """What a reference refers to; a new value becomes an anonymous object of this owner now."""
+def hosted(engine: Engine, rref: RRef, trainer: bytes = b"") -> HostedObject:
+    """What a reference refers to; a new value becomes an anonymous object of this owner now.
+
+    Args:
+        rref: The reference.
+        trainer: For whom a new value counts; for nobody, if it is empty.
+
+    Raises:
+        OverloadedError: The trainer holds too much already.
+    """
     with _hosting:
         found = rref.hosted
         if found is None:
+            if trainer:
+                engine.held.check(trainer)
             value = rref.local_value()
             value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
             found = HostedObject(engine.name, value, engine.ledger)
+            if trainer:
+                found.shares = engine.held.of(trainer).shares(value)
             found.history = rref.history
             rref.adopt(found)
     # It may have been given up by everybody but who holds this reference.
@@ -223,12 +258,25 @@ def _kept(keep: bool, own: Callable[[Any], Any], result: Any) -> Any:
     return RRef(result) if keep and not isinstance(result, RRef) else result
 
 
+def _writes(method: str) -> bool:
+    """Whether a method of tensors writes to the tensor itself."""
+    if method.endswith("__"):
+        return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
+    return method.endswith("_")
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """What runs, for the modules that it borrows; nothing if that is torch itself, which writes only where asked to."""
+    function = function.func if isinstance(function, partial) else function
+    return f"{function.__module__}.{getattr(function, '__qualname__', '')}" if hasattr(function, "__module__") else ""
+
+
 def _same(result: Any) -> Any:
     return result
 
 
-def _calling(passage: Passage | None) -> AbstractContextManager[None]:
-    return nullcontext() if passage is None else passage.calling()
+def _calling(passage: Passage | None, recording: Recording) -> AbstractContextManager[None]:
+    return nullcontext() if passage is None else passage.calling(recording.place)
 
 
 def _private(result: Any) -> Any:

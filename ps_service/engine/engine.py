@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
 
+from ps_service.engine.administration import Control, Nothing
 from ps_service.engine.compute import Compute
 from ps_service.engine.gate import Gate
 from ps_service.engine.peers import Alone, Peers
 from ps_service.state.allowlist import AllowList
+from ps_service.state.budget import Budget
 from ps_service.state.cells import Ledger
 from ps_service.state.contexts import Contexts
 from ps_service.state.counters import Counters
 from ps_service.state.directory import Directory
+from ps_service.state.held import HeldByAll
 from ps_service.state.journal import Journal, MemoryJournal
 from ps_service.state.registry import Registry
 from ps_service.state.sessions import Session, Sessions
@@ -32,11 +36,14 @@ class Engine:
         device: Where hosted modules live.
         limits: What one session may ask for.
         threads: Size of the compute pool; 0 chooses by the number of cores.
+        spare_threads: How many may take the place of compute threads that are held by work for which nobody waits any
+            more; 0 chooses as many, and at least sixteen.
         incarnation: Changes with every start of the owner.
         continues: Earlier incarnations, as whose state this one began: trainers that knew those simply go on.
         durable: Whether it writes a checkpoint when it stops, and goes on from there when it starts again.
         peers: Other owners, as far as hosted code meets them.
         lanes: Tells how many same-host lanes are open, and how many bytes of shared memory they use.
+        control: What carries requests, for administration.
     """
 
     name: str
@@ -44,22 +51,27 @@ class Engine:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     limits: Limits = field(default_factory=Limits)
     threads: int = 0
+    spare_threads: int = 0
     journal: Journal = field(default_factory=MemoryJournal)
     incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
     durable: bool = False
     continues: tuple[str, ...] = ()
     peers: Peers = field(default_factory=Alone)
     lanes: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    control: Control = field(default_factory=Nothing)
 
     def __post_init__(self) -> None:
         self.registry = Registry(self.name)
         self.ledger = Ledger()
-        self.contexts = Contexts()
+        self.held = HeldByAll(self.limits)
+        self.contexts = Contexts(self.held)
         self.gate = Gate(self.contexts)
         self.sessions = Sessions(self.limits)
         self.counters = Counters()
         self.directory = Directory()
-        self.compute = Compute(self.threads)
+        self.allowlist.functions.serve(self.limits, self.device)
+        self.budget = Budget(self.limits)
+        self.compute = Compute(self.threads, self.spare_threads)
 
     @property
     def draining(self) -> bool:
@@ -71,12 +83,22 @@ class Engine:
         return incarnation == self.incarnation or incarnation in self.continues
 
     def end_session(self, session: Session) -> None:
-        """Frees everything a trainer held: its contexts, handles and kept answers."""
-        self.sessions.end(session)
-        self.contexts.forget(session.trainer)
-        self.registry.forget(session.trainer)
-        self.journal.drop(session.trainer)
-        self.directory.leave(session.trainer)
+        """Frees everything a trainer held: its contexts, handles and kept answers.
+
+        Raises:
+            Exception: Something could not be freed in good order; all the rest was.
+        """
+        frees = (
+            self.contexts.forget,
+            self.registry.forget,
+            self.journal.drop,
+            self.budget.forget,
+            self.directory.leave,
+        )
+        with ExitStack() as stack:
+            for free in reversed(frees):
+                stack.callback(free, session.trainer)
+            stack.callback(self.sessions.end, session)
 
     def close(self) -> None:
         """Ends the compute threads."""

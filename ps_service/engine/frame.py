@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from operator import methodcaller
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from ps_service.state.cells import Ledger, Pin
+from ps_service.engine.kept import Kept, Pinned, Watch
+from ps_service.engine.lineage import results_in
+from ps_service.engine.loans import Loan
+from ps_service.state.cells import Ledger
+from ps_service.state.held import Held
 from ps_service.state.objects import HostedObject
 from ps_service.state.records import Leaf
 from ps_service.state.rrefs import borrower
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.scopes import current_scope
 from ps_wire.trees import mapped
 
@@ -30,25 +35,36 @@ class Frame:
         training: The mode the modules are in.
         recorded: Whether gradients of borrowed modules will be asked for.
         grad: Whether torch shall record what happens; if `recorded`, it has to.
+        code: Name of what runs, a method or function; empty for what never writes to parameters.
+        held: Where the tensors count that torch saves for the backward; None if they do not.
 
     Attributes:
         leaves: What stands for each parameter of the borrowed modules.
     """
 
-    def __init__(self, ledger: Ledger, training: bool, recorded: bool, grad: bool = True) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        training: bool,
+        recorded: bool,
+        grad: bool = True,
+        code: str = "",
+        held: Held | None = None,
+    ) -> None:
         self.leaves: list[Leaf] = []
         self._ledger = ledger
         self._training = training
         self._recorded = recorded
         self._grad = grad
+        self._code = code
+        self._held = held
         self._thread = 0
-        self._stack = ExitStack()
         self._hooks = ExitStack()
         self._hooked = False
-        self._borrowed: dict[str, nn.Module] = {}
+        self._loans: dict[str, Loan] = {}
         self._parameters: dict[int, tuple[HostedObject, str]] = {}
         # By storage; several parameters may be views of one.
-        self._pins: dict[int, list[Pin]] = {}
+        self._watches: dict[int, list[Watch]] = {}
         self._buffers: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -64,10 +80,11 @@ class Frame:
         self._thread = 0
         try:
             self._hooks.__exit__(kind, error, trace)
-            self._stack.__exit__(kind, error, trace)
         finally:
             torch.set_grad_enabled(self._grad_before)
             borrower.reset(self._token)
+            if self._loans:
+                self._settle(error is not None)
 
     def borrow(self, hosted: HostedObject) -> nn.Module:
         """The skin of a module for this call."""
@@ -76,31 +93,25 @@ class Frame:
                 f"{hosted} is lent to a call only while that runs, and in its thread; what runs later or elsewhere "
                 "calls it through its reference, with rpc_sync() or rpc_async()"
             )
-        known = self._borrowed.get(hosted.ref.object_id)
+        known = self._loans.get(hosted.ref.object_id)
         if known is not None:
-            return known
-        assert hosted.skins is not None
+            return known.module
         if self._grad and not self._hooked:
             # Not before: code that borrows nothing may do with torch whatever it likes.
             self._hooked = True
-            self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _Kept.unpack))
-        parameters = list(hosted.parameters.values())
+            self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
         scope = current_scope.get()
-        nested = bool(self._borrowed) or (scope is not None and scope.depth > 0)
-        reading = self._stack.enter_context(self._ledger.reading(parameters, hosted.cells, nested))
-        if not self._recorded:
-            for leaf in reading.leaves:
-                leaf.requires_grad_(False)
-        module = self._stack.enter_context(hosted.skins.lend(self._training, parameters, reading.leaves))
-        for name, parameter, leaf, pin, steps in zip(
-            hosted.parameters, parameters, reading.leaves, reading.pins, reading.steps, strict=True
-        ):
-            self.leaves.append(Leaf(hosted.ref._replace(parameter=name), parameter, leaf, steps))
-            self._parameters[id(leaf)] = (hosted, name)
-            self._pins.setdefault(_storage(leaf), []).append(pin)
-        self._buffers.update(_storage(buffer) for buffer in hosted.value.buffers())
-        self._borrowed[hosted.ref.object_id] = module
-        return module
+        nested = bool(self._loans) or (scope is not None and scope.depth > 0)
+        loan = Loan(self._ledger, hosted, self._training, self._code, nested, self._recorded)
+        self._loans[hosted.ref.object_id] = loan
+        for leaf, watch in zip(loan.leaves, loan.watches, strict=True):
+            self.leaves.append(leaf)
+            self._parameters[id(leaf.tensor)] = (hosted, leaf.ref.parameter if leaf.ref is not None else "")
+            watches = self._watches.setdefault(_storage(leaf.tensor), [])
+            if watch is not None:
+                watches.append(watch)
+        self._buffers.update(_storage(tensor) for tensor in loan.saved if not tensor.is_sparse)
+        return loan.module
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The module and dotted name of the parameter for which a tensor stands in this call."""
@@ -109,63 +120,62 @@ class Frame:
     def own(self, result: Any) -> Any:
         """The result, with copies in place of tensors that share memory with a module: others may change those."""
 
+        kept = [loan.kept() for loan in self._loans.values()]
+        knows_all = all(found.is_all for found in kept)
+        tensors = {id(tensor) for found in kept for tensor in found.tensors}
+        storages = {_storage(tensor) for found in kept for tensor in found.tensors if not tensor.is_sparse}
+
         def copied(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.is_sparse:
-                return tensor
+                return tensor if knows_all and id(tensor) not in tensors else tensor.clone()
             storage = _storage(tensor)
-            return tensor.clone() if storage in self._pins or storage in self._buffers else tensor
+            return tensor.clone() if not knows_all or storage in storages or storage in self._watches else tensor
 
+        if self._recorded:
+            self._inspect(result)
         return mapped(result, copied)
 
-    def _pack(self, tensor: torch.Tensor) -> _Kept:
+    def _inspect(self, result: Any) -> None:
+        """Sees to it that the backward of a result needs nothing that this call does not keep for it.
+
+        Raises:
+            InvalidArgumentError: It would not reach what stands for a parameter, but the parameter itself.
+        """
+        roots = list(results_in(result))
+        for loan in self._loans.values():
+            loan.inspect(roots)
+
+    def _settle(self, raised: bool) -> None:
+        """Takes the modules back, and hands on what the call has done to them."""
+        failed: BaseException | None = None
+        loans = list(self._loans.values())[::-1]
+        self._loans.clear()
+        for loan in loans:
+            loan.give_back()
+        for loan in loans:
+            try:
+                loan.settle(raised)
+            except (PsError, RuntimeError) as error:
+                failed = failed or error
+        if failed is not None and not raised:
+            raise failed
+
+    def _pack(self, tensor: torch.Tensor) -> Kept:
         # Called for every tensor a forward saves for its backward.
         if tensor.is_sparse:
-            return _Kept(tensor)
+            return self._kept(tensor._values(), tensor)
         storage = _storage(tensor)
-        pins = self._pins.get(storage)
-        if pins is not None:
-            return _Pinned(tensor, self._ledger, pins)
-        return _Kept(tensor.clone() if storage in self._buffers else tensor)
+        watches = self._watches.get(storage)
+        if watches is not None:
+            return Pinned(tensor, self._ledger, watches)
+        kept = tensor.clone() if storage in self._buffers else tensor
+        return self._kept(kept, kept)
+
+    def _kept(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
+        return Kept(tensor, None if self._held is None else self._held.share(stored.untyped_storage()))
 
 
-class _Kept:
-    """A tensor that a forward saved for its backward.
-
-    Without its history: a node that saves its own output would otherwise keep itself alive for ever. And with its
-    version, because torch leaves it to such hooks to notice that a tensor was written to in between.
-    """
-
-    __slots__ = ("_tensor", "_version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor.detach()
-        self._version = tensor._version
-
-    def unpack(self) -> torch.Tensor:
-        if self._tensor._version != self._version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{self._tensor.dtype} of shape {tuple(self._tensor.shape)} is at version {self._tensor._version}; "
-                f"expected version {self._version} instead"
-            )
-        return self._tensor
-
-
-class _Pinned(_Kept):
-    """A parameter that was saved; keeps its storage pinned for as long as torch keeps it."""
-
-    __slots__ = ("_ledger", "_pins")
-
-    def __init__(self, tensor: torch.Tensor, ledger: Ledger, pins: list[Pin]) -> None:
-        super().__init__(tensor)
-        self._ledger = ledger
-        self._pins = pins
-        for pin in pins:
-            ledger.save(pin)
-
-    def __del__(self) -> None:
-        for pin in self._pins:
-            self._ledger.free(pin)
+_unpack = methodcaller("unpack")
 
 
 def _storage(tensor: torch.Tensor) -> int:

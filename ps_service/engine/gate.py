@@ -33,7 +33,7 @@ class Gate:
         """For what changes nothing and hands nothing out."""
 
     # None of these begins anything.
-    _ENDING: Final = frozenset({"backward", "scale", "step", "end_context", "release"})
+    _ENDING: Final = frozenset({"backward", "scale", "unscale", "step", "end_context", "release"})
 
     def __init__(self, contexts: Contexts) -> None:
         self.state = Gate.State.OPEN

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ps_service.engine.engine import Engine
+from ps_service.engine.seeding import Seeded
 from ps_service.state.objects import HostedObject
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
-
-# Torch's generator is the process's: constructors that seed it must not run side by side.
-_seeding = threading.Lock()
 
 
 def create(
@@ -37,7 +33,8 @@ def create(
         args: Its arguments.
         kwargs: Its keyword arguments.
         name: Named objects are made once and stay until deleted.
-        seed: Seeds torch's generator for the constructor, and leaves it as it was.
+        seed: The constructor's random numbers are those after `torch.manual_seed(seed)`; the generators of the process
+            stay as they are.
         fingerprint: Tells requests with other arguments apart.
         object_id: The id it had before its owner started again; a new one if empty.
 
@@ -47,15 +44,19 @@ def create(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: The name is taken by something made from other arguments.
-        InvalidArgumentError: It is a module whose parameters have no shapes yet.
+        InvalidArgumentError: It is a module whose parameters have no shapes yet, or hooks that cannot run here.
+        TooLargeError: It is a module of torch, and larger than one object may be.
         Exception: Whatever the constructor raises.
     """
     cls = engine.allowlist.hosted(class_name)
 
+    constructor = engine.allowlist.functions.constructor(cls, class_name)
+
     def make() -> HostedObject:
-        value = _construct(lambda: cls(*args, **kwargs), seed)
+        value = _construct(lambda: constructor(*args, **kwargs), seed)
         if isinstance(value, nn.Module):
             _check_shapes(class_name, value)
+            _check_hooks(class_name, value)
             value.to(engine.device)
         made = HostedObject(engine.name, value, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
@@ -87,8 +88,7 @@ def attach(engine: Engine, target: str | Ref) -> HostedObject:
 def _construct(make: Callable[[], Any], seed: int | None) -> Any:
     if seed is None:
         return make()
-    with _seeding, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with Seeded(seed):
         return make()
 
 
@@ -98,3 +98,12 @@ def _check_shapes(class_name: str, module: nn.Module) -> None:
             f"{class_name} gets the shapes of its parameters from its first input, of which an owner has many; "
             "use the class that takes them as arguments"
         )
+
+
+def _check_hooks(class_name: str, module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise InvalidArgumentError(
+                f"{class_name} has registered a post-accumulate-grad hook at parameter {name!r}, but nothing is ever "
+                "accumulated in the .grad of hosted parameters: gradients belong to passes. Use register_hook"
+            )

@@ -11,6 +11,7 @@ from torch import nn
 
 from ps_service.engine.engine import Engine
 from ps_service.engine.frame import Frame
+from ps_service.state.gradients import Unscaled
 from ps_service.state.objects import HostedObject
 from ps_service.state.optimizers import Covered, HostedOptimizer, HostedScheduler, NonFinite, Reads
 from ps_wire.errors import InvalidArgumentError, PsError
@@ -111,6 +112,29 @@ def step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
     return value.version if context is None else value.step(context)
 
 
+def check_step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
+    """Applies nothing; returns the optimizer's version, or raises what `step` would before it changes anything."""
+    value = _optimizer(engine.registry.find(optimizer))
+    context = engine.contexts.get(context_id)
+    if context is not None:
+        value.check(context)
+    return value.version
+
+
+def unscale(engine: Engine, optimizer: Ref, context_id: ContextId, factor: float) -> Unscaled:
+    """Multiplies the gradients that an optimizer would apply by the inverse of a loss's scale.
+
+    Raises:
+        ContextEndedError: The context has ended.
+        InvalidArgumentError: A gradient is float16, which cannot be unscaled without loss; nothing was changed.
+    """
+    value = _optimizer(engine.registry.find(optimizer))
+    context = engine.contexts.get(context_id)
+    if context is None:
+        return Unscaled(present=False, non_finite=False)
+    return context.unscale([each.parameter for each in value.covered], factor)
+
+
 def set_options(engine: Engine, optimizer: Ref, group: int | None, options: Mapping[str, Any]) -> None:
     """Changes options of an optimizer's parameter groups.
 
@@ -137,8 +161,13 @@ def state_of(engine: Engine, target: HostedObject) -> Any:
     """
     if isinstance(target.value, nn.Module):
         # Of a private copy, whose parameters are all from between the same two steps.
+        assert target.skins is not None
         with Frame(engine.ledger, target.value.training, recorded=False, grad=False) as frame:
-            return {name: _copy(value) for name, value in frame.borrow(target).state_dict().items()}
+            module = frame.borrow(target)
+            with target.skins.internals.quiet():
+                state = {name: _copy(value) for name, value in module.state_dict().items()}
+            del module
+            return state
     if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
         return target.value.state_dict()
     raise InvalidArgumentError(f"{target} has no state_dict")
@@ -178,7 +207,12 @@ def _load_module(
     missing, unexpected = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
     if strict and (missing or unexpected):
         raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
-    with engine.ledger.writing(list(target.parameters.values()), target.cells, consistent=True):
+    assert target.skins is not None
+    with (
+        engine.ledger.stepping(target.cells),
+        engine.ledger.writing(list(target.parameters.values()), target.cells, consistent=True),
+        target.skins.internals.quiet(),
+    ):
         before = {name: _copy(value) for name, value in module.state_dict().items()}
         try:
             module.load_state_dict(state, strict=False)

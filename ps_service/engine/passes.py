@@ -10,7 +10,8 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.engine.engine import Engine
-from ps_service.state.records import Gradient
+from ps_service.state.gradients import Gradient, Turn
+from ps_service.state.records import Gathered
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 
@@ -22,11 +23,15 @@ def backward(
     positions: Sequence[int],
     gradients: Sequence[Any],
     retain_graph: bool,
+    turn: Turn | None = None,
 ) -> list[torch.Tensor | None]:
     """Propagates the gradients of a recorded call's outputs, and of what it has left here.
 
     Adds the parameters' gradients to the context and returns those of the inputs, one per input that wanted one.
     Gradients of what earlier calls have left here wait for the backward of those.
+
+    Args:
+        turn: The order in which they are added; as they come, if there is none.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not here.
@@ -38,10 +43,12 @@ def backward(
     context = engine.contexts.find(context_id)
     record = context.record(call)
     on_device = [gradient.to(engine.device) for gradient in gradients]
-    found = record.backward(positions, on_device, retain_graph)
-    context.accumulate(found.of_parameters)
+    found = record.backward(positions, on_device, retain_graph, 0 if turn is None else turn.backward)
+    context.accumulate(found.of_parameters, turn)
     for kept, gradient in found.of_kept:
-        context.record(kept.call).gather(kept.position, gradient)
+        place = (call.number,) if turn is None else turn.place
+        gathered = Gathered(place, gradient, context.held.shares(gradient))
+        context.record(kept.call).gather(kept.position, gathered)
     return found.of_inputs
 
 

@@ -30,6 +30,7 @@ class Results:
 
     Attributes:
         passage: What the pass does on other owners, if there are any.
+        held: Where counts what the pass holds.
 
     Raises:
         ContextEndedError: The context has ended.
@@ -39,6 +40,7 @@ class Results:
         self._peers = engine.peers
         self._context = engine.contexts.open(context, call.caller)
         self._call = call
+        self.held = self._context.held
         self._arguments = arguments
         self.passage: Passage | None = self._context.passage(engine.peers.passage)
 
@@ -68,9 +70,15 @@ class Results:
         called = self.passage if self.passage is not None and self.passage.others() else None
         if called is not None:
             pace = None  # it may wait for others
+        shares = []
+        if not is_module:
+            # Of code that has borrowed no module it is not known what torch saves: inputs and results, mostly.
+            results = [output for output in outputs if output.requires_grad]
+            shares = self.held.shares([*self._arguments.entering, *results])
         record = Record(
             outputs, entry, len(self._arguments.wanting), leaves, pace, self._arguments.kept, tokens, called, is_module
         )
+        record.shares = shares
         self._context.add(self._call, record)
         return result
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
+from ps_service.engine.administration import Running
 from ps_service.engine.engine import Engine
-from ps_service.rpc.dispatch import failure, perform_quickly, stopping
+from ps_service.rpc.dispatch import cancelled, failure, perform_quickly, stopping
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
 from ps_service.rpc.jobs import Job
@@ -16,8 +19,9 @@ from ps_service.state.journal import Answer
 from ps_service.state.sessions import Session
 from ps_wire.assembler import Message
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
-from ps_wire.limits import MAX_NESTING
+from ps_wire.limits import MAX_NESTING, SMALL_BYTES
 from ps_wire.outbox import Outbox
+from ps_wire.v1.frames_pb2 import Frame, Waiting
 
 _log = logging.getLogger("ps_service.conversations")
 
@@ -31,6 +35,7 @@ class Conversation:
 
     Attributes:
         outbox: What waits to be sent on the open stream; None while there is none.
+        made: Lengths of the answers that threads have just made.
     """
 
     def __init__(self, engine: Engine, session: Session) -> None:
@@ -44,10 +49,13 @@ class Conversation:
         self._settled.set()
         self._sending: set[asyncio.Task[None]] = set()
         self._stream: asyncio.Task[None] | None = None
+        self._holding = engine.budget.of(session.trainer)
+        self._held: list[Job] = []
+        self.made: list[int] = []
 
     def interrupt(self) -> None:
         """Ends the stream that is open, if there is one: the trainer has opened another."""
-        self.outbox = None
+        self._forget_outbox()
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
@@ -72,12 +80,14 @@ class Conversation:
             return False
         self.outbox = outbox
         self._stream = asyncio.current_task()
+        # What it does not lack it has.
+        self._go_on()
         return True
 
     def leave(self, outbox: Outbox) -> None:
         """The stream of this outbox has ended."""
         if self.outbox is outbox:
-            self.outbox = None
+            self._forget_outbox()
             self._stream = None
 
     def take(self, message: Message) -> None:
@@ -106,13 +116,24 @@ class Conversation:
         self._engine.journal.forget(self.session.trainer, numbers)
         for number in numbers:
             self.session.taken.add(number)
+        if self._held:
+            self._go_on()
 
     def cancel(self, number: int) -> None:
-        """The trainer no longer waits for this request, and will not send it again."""
+        """The trainer no longer waits for this request, and will not send it again.
+
+        It is answered nevertheless, for the trainer to know what it was granted: the answer may have been lost.
+        """
         self.session.taken.add(number)
         job = self._running.get(number)
         if job is not None:
             job.cancel()
+            return
+        answer = cancelled(number)
+        known = self._engine.journal.recall(self.session.trainer, number)
+        if known is not None:
+            answer.frame.reply.granted.extend(known.granted)
+        self._send(answer)
 
     @property
     def busy(self) -> bool:
@@ -122,6 +143,10 @@ class Conversation:
     async def settled(self) -> None:
         """Waits until nothing is running but what waits for others."""
         await self._settled.wait()
+
+    def running(self) -> Iterator[Running]:
+        """The requests that have no answer yet."""
+        return (Running(self.session.trainer, job.request) for job in self._running.values())
 
     def end(self) -> None:
         """Cancels what is running; nobody will ask for it."""
@@ -157,13 +182,17 @@ class Conversation:
         if mutates:
             # Others may run again when their answer is lost.
             self.session.taken.add(number)
-        quickly = perform_quickly(self._exchange(message), operation, request, number)
+        held = OPERATIONS[operation].large and self.is_full
+        quickly = None if held else perform_quickly(self._exchange(message), operation, request, number)
         if quickly is not None:
             self._finish(operation, number, quickly)
             return
         exchange = self._exchange(message)
-        job = Job(number, exchange, operation, request, envelope.timeout_seconds, envelope.depth, self._finished)
+        job = Job(number, exchange, operation, request, envelope.timeout_seconds, envelope.depth, self)
         self._running[number] = job
+        if message.payload is not None and len(message.payload) > SMALL_BYTES:
+            job.nbytes = len(message.payload)
+            self._engine.budget.take(self._holding, job.nbytes)
         self._engine.counters.running += 1
         if not OPERATIONS[operation].waits:
             self._busy += 1
@@ -178,14 +207,72 @@ class Conversation:
     def _exchange(self, message: Message) -> Exchange:
         return Exchange(self._engine, self.session.trainer, message.payload)
 
-    def _finished(self, job: Job, result: Answer) -> None:
+    # What jobs tell
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answers that are kept here, or on their way, are over the budget."""
+        engine, limits = self._engine, self._engine.limits
+        held = engine.journal.nbytes_of(self.session.trainer) + self._holding.unsent + sum(self.made)
+        if held < limits.max_session_bytes and engine.journal.nbytes + engine.budget.unsent < limits.max_owner_bytes:
+            return False
+        return held > 0
+
+    def hold(self, job: Job) -> None:
+        """No answer shall be made now: the job is queued again when some have gone."""
+        self._held.append(job)
+        self._go_on()
+
+    def begin_wait(self, job: Job) -> None:
+        """The code that runs for it waits for others."""
+        nbytes, job.nbytes = job.nbytes, 0
+        if nbytes:
+            job.waiting_bytes = nbytes
+            self._engine.budget.begin_wait(self._holding, nbytes)
+            self._say_waiting(job)
+
+    def let_go(self, job: Job, waits: bool = False) -> None:
+        """Its payload was let go."""
+        nbytes, job.nbytes = job.nbytes, 0
+        if nbytes:
+            self._engine.budget.release(self._holding, nbytes)
+            if waits:
+                self._say_waiting(job)
+        nbytes, job.waiting_bytes = job.waiting_bytes, 0
+        if nbytes:
+            self._engine.budget.end_wait(self._holding, nbytes)
+
+    def finished(self, job: Job, result: Answer) -> None:
+        """It has its answer; what it holds counts until its code has come to its end."""
+        if not job.begun:
+            self.let_go(job)
         del self._running[job.number]
+        if job in self._held:
+            self._held.remove(job)
         self._engine.counters.running -= 1
         if not OPERATIONS[job.operation].waits:
             self._busy -= 1
         if not self._busy:
             self._settled.set()
         self._finish(job.operation, job.number, result)
+
+    def _say_waiting(self, job: Job) -> None:
+        if self.outbox is not None and job.number in self._running:
+            self.outbox.put(Frame(waiting=Waiting(numbers=[job.number])))
+
+    def _go_on(self) -> None:
+        """Queues again what was held back, if there is space for answers."""
+        if self._held and not self.is_full:
+            held, self._held = self._held, []
+            for job in held:
+                job.queue()
+
+    def _forget_outbox(self) -> None:
+        """What was on its way on a stream is not any more."""
+        self.outbox = None
+        self._engine.budget.unsent -= self._holding.unsent
+        self._holding.unsent = 0
+        self._go_on()
 
     def _finish(self, operation: str, number: int, result: Answer) -> None:
         journal = self._engine.journal
@@ -197,7 +284,7 @@ class Conversation:
         if kept:
             journal.record(self.session.trainer, number, result)
         if journal.instant or not kept:
-            self._send(result, later=not OPERATIONS[operation].awaited)
+            self._send(result, later=not OPERATIONS[operation].awaited, kept=kept)
         else:
             self._later(self._send_when_durable(result))
 
@@ -214,10 +301,24 @@ class Conversation:
         self._engine.counters.refuse(error.reply.error.code)
         self._send(error)
 
-    def _send(self, result: Answer, later: bool = False) -> None:
+    def _send(self, result: Answer, later: bool = False, kept: bool = True) -> None:
         # Without a stream the answer waits in the journal until the trainer is back and asks again.
-        if self.outbox is not None:
+        if self.outbox is None:
+            return
+        if kept or result.nbytes <= SMALL_BYTES:
             self.outbox.put(result.frame, result.chunks, result.nbytes, later)
+        else:
+            # What is kept counts until it is confirmed.
+            self._holding.unsent += result.nbytes
+            self._engine.budget.unsent += result.nbytes
+            sent = partial(self._sent, self.outbox, result.nbytes)
+            self.outbox.put(result.frame, result.chunks, result.nbytes, later, sent)
+
+    def _sent(self, outbox: Outbox, nbytes: int) -> None:
+        if self.outbox is outbox:
+            self._holding.unsent -= nbytes
+            self._engine.budget.unsent -= nbytes
+            self._go_on()
 
 
 class Conversations:
@@ -246,14 +347,34 @@ class Conversations:
         """Frees a session and everything it held."""
         if self._all.get(conversation.session.trainer) is conversation:
             del self._all[conversation.session.trainer]
-        conversation.end()
-        self._engine.end_session(conversation.session)
+        try:
+            conversation.end()
+        finally:
+            self._engine.end_session(conversation.session)
+
+    def dismiss(self, session: Session) -> None:
+        """Frees a session although its trainer is there, who learns when it comes again that the session is lost."""
+        conversation = self._all.get(session.trainer) or Conversation(self._engine, session)
+        # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
+        # must not go on with what is gone.
+        conversation.greeted()
+        self.end(conversation)
+
+    def running(self) -> Iterator[Running]:
+        """The requests of all sessions that have no answer yet."""
+        return chain.from_iterable(conversation.running() for conversation in self._all.values())
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out."""
         for session in self._engine.sessions.expired():
-            _log.info("the lease of trainer %s has run out", session.trainer.hex()[:8])
-            self.end(self._all.get(session.trainer) or Conversation(self._engine, session))
+            name = session.name
+            self._engine.counters.sessions_ended["lease"] += 1
+            _log.info("the lease of trainer %s has run out", name)
+            try:
+                self.end(self._all.get(session.trainer) or Conversation(self._engine, session))
+            except Exception:
+                # The others' leases run out all the same.
+                _log.exception("the session of trainer %s could not be ended as it should be", name)
 
     @property
     def busy(self) -> bool:

@@ -6,13 +6,16 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
 from ps_service.engine import quick
 from ps_service.engine.engine import Engine
+from ps_service.engine.turns import Piece
 from ps_service.rpc.exchange import Exchange
 from ps_service.rpc.handlers import OPERATIONS
+from ps_service.rpc.titles import title
 from ps_service.state.cells import WouldWait
 from ps_service.state.journal import Answer
 from ps_wire import errors
@@ -20,6 +23,7 @@ from ps_wire.errors import (
     CancelledCallError,
     DeadlineExceededError,
     InternalError,
+    OverloadedError,
     PsError,
     RemoteError,
     SessionLostError,
@@ -50,6 +54,7 @@ async def answer(
     payload: Buffer | None = None,
     timeout_seconds: float = 0.0,
     inline: bool = False,
+    piece: Piece | None = None,
 ) -> Answer:
     """Runs one operation, in a thread if it takes time, and returns its answer, which may be an error. Never raises.
 
@@ -61,6 +66,7 @@ async def answer(
         payload: The tensor bytes beside the message.
         timeout_seconds: How long the caller will wait; 0 for as long as it takes.
         inline: Whether tensor bytes go into the reply's message.
+        piece: Says whose turn it takes; that of the trainer, if left out.
     """
     if not engine.gate.admits(trainer, operation, request, OPERATIONS[operation].mutates):
         refused = failure(stopping(engine))
@@ -72,12 +78,17 @@ async def answer(
         return quickly
     exchange = Exchange(engine, trainer, payload, inline)
     scope = Scope(timeout_seconds)
+    piece = piece or Piece(trainer)
+    piece.apart = OPERATIONS[operation].apart
+    piece.what = partial(title, engine, operation, request)
+    of = piece.of
     engine.counters.running += 1
     try:
         async with asyncio.timeout(timeout_seconds or None):
-            result = await engine.compute.run(lambda: perform_queued(exchange, operation, request, scope=scope))
+            work = partial(perform_queued, exchange, operation, request, of, scope=scope)
+            result = await engine.compute.run(work, piece)
             if isinstance(result, Later):
-                result = await _awaited(engine, result)
+                result = await _awaited(engine, result, of)
             return result
     except TimeoutError:
         scope.cancel()
@@ -89,7 +100,7 @@ async def answer(
         engine.counters.running -= 1
 
 
-async def _awaited(engine: Engine, later: Later) -> Answer:
+async def _awaited(engine: Engine, later: Later, of: bytes) -> Answer:
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -98,7 +109,7 @@ async def _awaited(engine: Engine, later: Later) -> Answer:
 
     later.when_done(wake)
     await done.wait()
-    return await engine.compute.run(later.finish)
+    return await engine.compute.run(later.finish, Piece(of, urgent=True))
 
 
 class Later:
@@ -215,10 +226,22 @@ def perform(
 
 
 def perform_queued(
-    exchange: Exchange, operation: str, request: Any, number: int = 0, scope: Scope | None = None
+    exchange: Exchange, operation: str, request: Any, of: bytes, number: int = 0, scope: Scope | None = None
 ) -> Answer | Later:
-    """Runs one operation in the compute thread that it has waited for. Never raises."""
-    exchange.engine.counters.queued(exchange.seconds)
+    """Runs one operation in the compute thread that it has waited for. Never raises.
+
+    Args:
+        exchange: What it reads from and writes to.
+        operation: Name of the operation.
+        request: Its message.
+        of: Whose turn it is. Who holds too many threads with work that was given up is refused.
+        number: Number of the request, for the answer's frame.
+        scope: What it passes on to requests that are made for it.
+    """
+    engine = exchange.engine
+    engine.counters.queued(exchange.seconds)
+    if engine.compute.has_lost_enough(of) and not OPERATIONS[operation].apart:
+        return abandoned(exchange, operation, overdrawn(engine, number))
     return perform(exchange, operation, request, number, scope)
 
 
@@ -279,6 +302,15 @@ def failure(error: PsError, number: int = 0) -> Answer:
 def stopping(engine: Engine) -> PsError:
     """Why an owner that is about to stop does not take a request up."""
     return UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
+
+
+def overdrawn(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request of a trainer whose given-up requests hold too many threads."""
+    text = (
+        f"owner {engine.name!r} takes up no more work of this trainer for now: too many of its calls that were "
+        "cancelled or ran out of time are still running. Do they hang, or is the timeout too short for them?"
+    )
+    return failure(OverloadedError(text), number)
 
 
 def cut_off(engine: Engine, number: int = 0) -> Answer:

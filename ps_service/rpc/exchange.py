@@ -105,6 +105,11 @@ class Exchange:
         self.deferred = deferred
         self._finish = finish
 
+    def let_go(self) -> None:
+        """The payload has been read, and is kept by none but those who use it."""
+        self.payload = None
+        self._reader = PayloadReader()
+
     def complete(self) -> None:
         """Writes the reply that was deferred.
 
@@ -151,7 +156,7 @@ class Exchange:
             message = reference.ref.to_message()
             message.history = reference.token is not None
             return message
-        hosted = calling.hosted(self.engine, reference)
+        hosted = calling.hosted(self.engine, reference, self.trainer)
         self.grant(hosted)
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
         message.history = hosted.history is not None and hosted.history.context == context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 
@@ -16,6 +17,8 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     # A trainer whose host vanished is noticed within fifteen seconds, and its lease starts to run.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -23,6 +26,11 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.so_reuseport", 0),
 ]
 """Options of the owner's gRPC server; the trainer's channel matches them."""
+
+
+def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """The host and port of who asks, for people."""
+    return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 
 class GrpcStream:

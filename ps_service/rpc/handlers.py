@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ps_service.engine import calling, hosting, optimization, passes
+from ps_service.engine import calling, freezing, hosting, optimization, passes
 from ps_service.engine.calling import Recording
 from ps_service.engine.deferred import Deferred
-from ps_service.rpc import making, membership, reporting
+from ps_service.rpc import administration, making, membership, reporting
 from ps_service.rpc.exchange import Exchange
+from ps_service.rpc.numerics import numerics_of
+from ps_service.state.gradients import Turn
+from ps_service.state.records import Over
 from ps_service.state.rrefs import RRef
 from ps_wire import marks
 from ps_wire.errors import InvalidArgumentError
@@ -20,7 +23,11 @@ from ps_wire.v1.values_pb2 import Value
 
 
 def create(exchange: Exchange, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
-    """Makes an object of an allowed class, or finds the one of that name."""
+    """Makes an object of an allowed class, or finds the one of that name; no thread waits while another makes it."""
+    being_made = exchange.engine.registry.being_made(request.name)
+    if being_made is not None and exchange.deferred is None:
+        exchange.defer(Deferred(being_made, _same), lambda _: create(exchange, request, reply))
+        return
     hosted, reply.created = making.create(exchange, request)
     exchange.describe(reply.object, hosted)
 
@@ -44,32 +51,40 @@ def delete(exchange: Exchange, request: pb.DeleteRequest, reply: pb.DeleteReply)
 def call(exchange: Exchange, request: pb.CallRequest, reply: pb.CallReply) -> None:
     """Runs a method or function, recorded if a context asks for it."""
     exchange.recording = recording = _recording(exchange, request)
-    engine = exchange.engine
 
     def finish(result: Any) -> None:
         exchange.write(reply.result, result)
 
-    if request.function:
-        if request.keep and engine.allowlist.is_hosted(request.function):
-            made, _ = making.instance(exchange, request)
-            finish(RRef.to(made))
-            return
-        function = engine.allowlist.function(request.function)
-        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
-        deferred = marks.is_deferred(function)
-        result = calling.call_function(
-            engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
-        )
-    else:
-        target = engine.registry.find(Ref.from_message(request.target))
-        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
-        result = calling.call(
-            engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
-        )
+    with numerics_of(request):
+        result = _called(exchange, request, recording)
     if isinstance(result, Deferred):
         exchange.defer(result, finish)
     else:
         finish(result)
+
+
+def _called(exchange: Exchange, request: pb.CallRequest, recording: Recording | None) -> Any:
+    """The result of a call, which may still be to come."""
+    engine = exchange.engine
+    if recording is not None:
+        engine.held.check(recording.context.trainer)
+    if request.keep:
+        engine.held.check(exchange.trainer)
+    if not request.function:
+        target = engine.registry.find(Ref.from_message(request.target))
+        arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
+        return calling.call(
+            engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
+        )
+    if request.keep and engine.allowlist.is_hosted(request.function):
+        made, _ = making.instance(exchange, request)
+        return RRef.to(made)
+    function = engine.allowlist.function(request.function)
+    arguments, args, kwargs = exchange.read_arguments(request.args, request.kwargs)
+    deferred = marks.is_deferred(function)
+    return calling.call_function(
+        engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
+    )
 
 
 def fetch(exchange: Exchange, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
@@ -86,9 +101,10 @@ def backward(exchange: Exchange, request: pb.BackwardRequest, reply: pb.Backward
     if not isinstance(gradients, list):
         raise InvalidArgumentError("the gradients of a backward are a list")
     key = CallKey(exchange.trainer, request.call)
-    of_inputs = passes.backward(
-        exchange.engine, _context(request), key, request.outputs, gradients, request.retain_graph
-    )
+    with numerics_of(request):
+        of_inputs = passes.backward(
+            exchange.engine, _context(request), key, request.outputs, gradients, request.retain_graph, _turn(request)
+        )
     exchange.write(reply.gradients, of_inputs)
 
 
@@ -111,9 +127,22 @@ def scale(exchange: Exchange, request: pb.ScaleRequest, reply: pb.ScaleReply) ->
     passes.scale(exchange.engine, _context(request), making.refs(request.parameters), request.factor)
 
 
+def unscale(exchange: Exchange, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
+    """Takes the scale of a loss out of gradients of a context."""
+    found = optimization.unscale(
+        exchange.engine, Ref.from_message(request.optimizer), _context(request), request.factor
+    )
+    reply.present, reply.non_finite = found
+
+
+def set_requires_grad(exchange: Exchange, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
+    """Freezes parameters, or unfreezes them."""
+    freezing.set_requires_grad(exchange.engine, making.refs(request.targets), request.requires_grad)
+
+
 def end_context(exchange: Exchange, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
     """Frees a pass."""
-    exchange.engine.contexts.end(_context(request))
+    exchange.engine.contexts.end(_context(request), Over(request.all_before, tuple(request.but)))
 
 
 def optimizer(exchange: Exchange, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
@@ -129,8 +158,9 @@ def scheduler(exchange: Exchange, request: pb.SchedulerRequest, reply: pb.Create
 
 
 def step(exchange: Exchange, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context."""
-    reply.version = optimization.step(exchange.engine, Ref.from_message(request.optimizer), _context(request))
+    """Applies the gradients of a context, or looks whether they may be applied."""
+    act = optimization.check_step if request.check_only else optimization.step
+    reply.version = act(exchange.engine, Ref.from_message(request.optimizer), _context(request))
 
 
 def set_options(exchange: Exchange, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
@@ -164,7 +194,9 @@ class Operation:
         quick: Whether it may run on the event loop.
         hosted: Whether it runs code that the owner hosts; what that raises is told to the caller in full.
         awaited: Whether trainers wait for its answer.
+        apart: Whether it has a thread apart from those of trainers: administration is answered however busy those are.
         waits: Whether it may wait for other members of a group; an owner that ends does not wait for it.
+        large: Whether its answer may be large.
     """
 
     handle: Callable[[Exchange, Any, Any], None]
@@ -173,6 +205,8 @@ class Operation:
     hosted: bool = False
     awaited: bool = True
     waits: bool = False
+    apart: bool = False
+    large: bool = False
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
@@ -180,24 +214,29 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "attach": Operation(attach, quick=True),
     "release": Operation(release, quick=True, awaited=False),
     "delete": Operation(delete, quick=True),
-    "call": Operation(call, hosted=True),
-    "fetch": Operation(fetch, mutates=False),
-    "backward": Operation(backward, hosted=True),
-    "gradients": Operation(gradients, mutates=False),
+    "call": Operation(call, hosted=True, large=True),
+    "fetch": Operation(fetch, mutates=False, large=True),
+    "backward": Operation(backward, hosted=True, large=True),
+    "gradients": Operation(gradients, mutates=False, large=True),
     "norm": Operation(norm, mutates=False),
     "scale": Operation(scale),
+    "unscale": Operation(unscale),
+    "set_requires_grad": Operation(set_requires_grad),
     "end_context": Operation(end_context, quick=True, awaited=False),
     "optimizer": Operation(optimizer, hosted=True),
     "scheduler": Operation(scheduler, hosted=True),
     "step": Operation(step, hosted=True),
     "set_options": Operation(set_options),
-    "state": Operation(state, mutates=False),
+    "state": Operation(state, mutates=False, large=True),
     "load_state": Operation(load_state, hosted=True),
-    "status": Operation(reporting.status, mutates=False),
+    "status": Operation(reporting.status, mutates=False, apart=True),
     "register": Operation(membership.register),
     "lookup": Operation(membership.lookup, mutates=False, waits=True),
     "members": Operation(membership.members, mutates=False, waits=True),
     "meet": Operation(membership.meet, waits=True),
+    "sessions": Operation(administration.sessions, mutates=False, quick=True),
+    # It opens no session for who asks, and done twice it finds nothing to do.
+    "evict": Operation(administration.evict, mutates=False, quick=True),
 }
 """Every operation, by its name in `Request` and `Reply`."""
 
@@ -209,7 +248,19 @@ def _context(request: Any) -> ContextId:
     return id
 
 
+def _same(result: Any) -> Any:
+    return result
+
+
 def _recording(exchange: Exchange, request: Any) -> Recording | None:
     if not request.HasField("context"):
         return None
-    return Recording(_context(request), CallKey(exchange.trainer, request.call))
+    place = tuple(request.place) or (request.call,)
+    return Recording(_context(request), CallKey(exchange.trainer, request.call), place)
+
+
+def _turn(request: pb.BackwardRequest) -> Turn | None:
+    if not request.backward:
+        return None
+    after = request.after if request.HasField("after") else None
+    return Turn(request.backward, tuple(request.place) or (request.call,), after)

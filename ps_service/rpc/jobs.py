@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import weakref
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from ps_service.engine.compute import Work
+from ps_service.engine.turns import Piece, Work
 from ps_service.rpc.dispatch import Later, abandoned, cancelled, cut_off, perform_queued, too_late
 from ps_service.rpc.exchange import Exchange
+from ps_service.rpc.handlers import OPERATIONS
+from ps_service.rpc.titles import title
 from ps_service.state.journal import Answer
 from ps_wire.scopes import Scope
+
+
+class Book(Protocol):
+    """Who keeps book of jobs. Everything is called on the event loop, but for `is_full`.
+
+    Attributes:
+        made: Lengths of answers that threads have made, and the event loop has not seen yet. A list, because its
+            `append` and `remove` are atomic.
+    """
+
+    made: list[int]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no large answers shall be made now. May be asked in any thread."""
+
+    def hold(self, job: Job) -> None:
+        """It was not begun, because no answers shall be made; it has to be queued again."""
+
+    def begin_wait(self, job: Job) -> None:
+        """The code that runs for it has asked others for something."""
+
+    def let_go(self, job: Job, waits: bool = False) -> None:
+        """Its payload was let go; `waits` if it has no answer yet."""
+
+    def finished(self, job: Job, result: Answer) -> None:
+        """It has its answer."""
 
 
 class Job:
@@ -25,7 +54,15 @@ class Job:
         request: Its message.
         timeout_seconds: How long its trainer will wait; 0 for as long as it takes.
         depth: How many requests it is nested in.
-        finished: Called on the event loop with the answer.
+        book: Is told what becomes of it.
+
+    Attributes:
+        number: Of the request.
+        operation: Name of the operation.
+        request: Its message.
+        nbytes: Length of its payload, for as long as that counts.
+        waiting_bytes: The same, once it waits for others.
+        begun: Whether a thread has taken it.
     """
 
     def __init__(
@@ -36,17 +73,24 @@ class Job:
         request: Any,
         timeout_seconds: float,
         depth: int,
-        finished: Callable[[Job, Answer], None],
+        book: Book,
     ) -> None:
+        self.nbytes = 0
+        self.waiting_bytes = 0
+        self.begun = False
         self.number = number
         self.operation = operation
+        self.request = request
         self._exchange = exchange
-        self._request = request
         self._seconds = timeout_seconds
-        self._scope = Scope(timeout_seconds, depth)
-        self._finished = finished
+        # Weak, because the scope must not keep the job that has it, and its answer, until the collector comes.
+        self._scope = Scope(timeout_seconds, depth, partial(_nests, weakref.ref(self)))
+        self._book = book
+        self._may_be_held = not depth and OPERATIONS[operation].large
+        # What is nested goes first: code that runs elsewhere waits for it.
+        what = partial(title, exchange.engine, operation, request)
+        self._piece = Piece(exchange.trainer, depth > 0, what, apart=OPERATIONS[operation].apart)
         self._answered = False
-        self._begun = False
         self._due = False
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -55,15 +99,19 @@ class Job:
         """Queues it for a thread."""
         if self._seconds:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
-        self._exchange.engine.compute.submit(self._run)
+        self.queue()
+
+    def queue(self) -> None:
+        """Queues it, perhaps again."""
+        self._exchange.engine.compute.submit(self._run, self._piece)
 
     def cancel(self) -> None:
         """Its trainer does not want it any more; it is not run if no thread had taken it yet."""
-        self._answer(self._given_up(cancelled(self.number)))
+        self._give_up(cancelled(self.number))
 
     def cut_off(self) -> None:
         """Its owner stops, and whoever waits for it should know."""
-        self._answer(self._given_up(cut_off(self._exchange.engine, self.number)))
+        self._give_up(cut_off(self._exchange.engine, self.number))
 
     @property
     def is_due(self) -> bool:
@@ -77,36 +125,53 @@ class Job:
             Whether that is so: not if it has begun and that matters.
         """
         with self._lock:
-            if self._begun and not even_if_begun:
+            if self.begun and not even_if_begun:
                 return False
             self._answered = True
-        self._given_up(cut_off(self._exchange.engine, self.number))
+        self._give_up(cut_off(self._exchange.engine, self.number))
         return True
 
     def _run(self) -> Work:
         with self._lock:
             if self._answered:
                 return _nothing
-            self._begun = True
-        result = perform_queued(self._exchange, self.operation, self._request, self.number, self._scope)
+            if self._may_be_held and self._book.is_full:
+                return partial(self._book.hold, self)
+            self.begun = True
+        result = perform_queued(self._exchange, self.operation, self.request, self._piece.of, self.number, self._scope)
         if isinstance(result, Later):
+            self._exchange.let_go()
             result.when_done(lambda: self._come_back(result))
-            return _nothing
-        return partial(self._answer, result)
+            return partial(self._book.let_go, self, True)
+        self._book.made.append(result.nbytes)
+        return partial(self._ran, result)
+
+    def _ran(self, result: Answer) -> None:
+        self._book.made.remove(result.nbytes)
+        self._answer(result)
+        self._book.let_go(self)
+
+    def nests(self) -> None:
+        """The code that runs for it asks others for something, in whatever thread."""
+        if self.nbytes:
+            self._exchange.engine.compute.tell(partial(self._book.begin_wait, self))
 
     def _come_back(self, later: Later) -> None:
         self._due = True
-        self._exchange.engine.compute.submit(partial(self._complete, later))
+        piece = Piece(self._exchange.trainer, urgent=True)
+        self._exchange.engine.compute.submit(partial(self._complete, later), piece)
 
     def _complete(self, later: Later) -> Work:
         return _nothing if self._answered else partial(self._answer, later.finish())
 
     def _expire(self) -> None:
-        self._answer(self._given_up(too_late(self.operation, self._seconds, self.number)))
+        self._give_up(too_late(self.operation, self._seconds, self.number))
 
-    def _given_up(self, error: Answer) -> Answer:
+    def _give_up(self, error: Answer) -> None:
         self._scope.cancel()
-        return abandoned(self._exchange, self.operation, error)
+        self._answer(abandoned(self._exchange, self.operation, error))
+        # Last of all, because from now on it must not begin.
+        self._exchange.engine.compute.abandon(self._piece)
 
     def _answer(self, result: Answer) -> None:
         if self._answered:
@@ -114,7 +179,13 @@ class Job:
         self._answered = True
         if self._timer is not None:
             self._timer.cancel()
-        self._finished(self, result)
+        self._book.finished(self, result)
+
+
+def _nests(job: weakref.ref[Job]) -> None:
+    nesting = job()
+    if nesting is not None:
+        nesting.nests()
 
 
 def _nothing() -> None:

@@ -16,6 +16,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from ps_service.rpc.peer_process import PeerProcess, State
+from ps_wire import descriptors, forks
 from ps_wire.hosts import host_id
 from ps_wire.lane import LaneConnection
 from ps_wire.limits import Limits
@@ -26,6 +28,12 @@ _log = logging.getLogger("ps_service.lanes")
 
 _CREDENTIALS: Final = struct.Struct("3i")
 _TOKEN_SECONDS: Final = 30.0
+
+_LOOK_SECONDS: Final = 2.5
+"""How often the processes at the other ends are looked at."""
+
+_STOPPED_SECONDS: Final = 12.5
+"""How long a trainer may be stopped before its lane ends: with the time until one looks, as long as gRPC waits."""
 
 
 class LaneDoor:
@@ -47,6 +55,9 @@ class LaneDoor:
         self._name = b""
         self._tokens: dict[bytes, tuple[bytes, float]] = {}
         self._lanes: dict[asyncio.Task[None], LaneConnection] = {}
+        self._processes: dict[LaneConnection, PeerProcess] = {}
+        self._stopped: dict[LaneConnection, float] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """Begins to listen, if this system can have lanes."""
@@ -57,6 +68,13 @@ class LaneDoor:
         self._socket.bind(b"\0" + self._name)
         self._socket.listen(128)
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+        forks.put_away_in_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: closes its copy of the socket only, so that nothing listens once the parent is gone."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+            self._socket = None
 
     async def close(self) -> None:
         """Ends every lane."""
@@ -64,6 +82,8 @@ class LaneDoor:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        if self._looking is not None:
+            self._looking.cancel()
         for task in list(self._lanes):
             task.cancel()
         if self._lanes:
@@ -71,7 +91,7 @@ class LaneDoor:
 
     def offer(self, hello: Hello) -> LaneOffer | None:
         """What to tell a trainer at the gRPC door; None if it cannot have a lane."""
-        if self._socket is None or hello.host != host_id():
+        if self._socket is None or hello.host != host_id() or descriptors.shortage():
             return None
         now = asyncio.get_running_loop().time()
         self._tokens = {token: known for token, known in self._tokens.items() if known[1] > now}
@@ -94,6 +114,11 @@ class LaneDoor:
         """Shared memory this owner writes to, on all lanes."""
         return sum(lane.shared_bytes for lane in self._lanes.values())
 
+    def peer_of(self, lane: LaneConnection) -> str:
+        """Who is at the other end, for people."""
+        process = self._processes.get(lane)
+        return "" if process is None else f"process {process.pid}"
+
     def _accept(self) -> None:
         assert self._socket is not None
         try:
@@ -102,15 +127,49 @@ class LaneDoor:
             _log.warning("a lane could not be accepted: %s", error)
             self._pause()
             return
-        _, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if user != os.geteuid():
-            _log.warning("user %d was refused at the lane door", user)
+        process = self._admitted(peer)
+        if process is None:
             peer.close()
             return
         lane = LaneConnection(peer, self._limits.max_message_bytes, self._limits.max_segment_bytes, self._traffic)
         task = asyncio.create_task(self._hold(lane))
         self._lanes[task] = lane
-        task.add_done_callback(lambda done: self._lanes.pop(done, None))
+        self._processes[lane] = process
+        task.add_done_callback(self._ended)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+    def _admitted(self, peer: socket.socket) -> PeerProcess | None:
+        """The process at the other end, if it may have a lane."""
+        pid, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        if user != os.geteuid():
+            _log.warning("user %d was refused at the lane door", user)
+            return None
+        try:
+            return PeerProcess(pid)
+        except LookupError as error:
+            # Nobody would notice that it has stopped. Its stream does, where it goes on.
+            _log.info("a trainer gets no lane: %s", error)
+            return None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        lane = self._lanes.pop(task)
+        del self._processes[lane]
+        self._stopped.pop(lane, None)
+
+    def _look(self) -> None:
+        """Cuts the lanes of processes that are gone, or have been stopped for long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for lane, process in self._processes.items():
+            state = process.state
+            if state is State.STOPPED and now - self._stopped.setdefault(lane, now) >= _STOPPED_SECONDS:
+                lane.cut(f"process {process.pid} has been stopped for {_STOPPED_SECONDS:g} s")
+            elif state is State.GONE:
+                lane.cut(f"process {process.pid} is gone, although its socket is open")
+            elif state is State.ALIVE:
+                self._stopped.pop(lane, None)
+        self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._processes else None
 
     def _pause(self) -> None:
         """Stops accepting for a second: without descriptors the door would ring without end."""

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from ps_service.engine import hosting, optimization
 from ps_service.engine.hosting import fingerprint
+from ps_service.rpc.canonical import canonical
 from ps_service.rpc.exchange import Exchange
 from ps_service.state.objects import HostedObject, Recipe
 from ps_service.state.optimizers import NonFinite, Reads
@@ -16,7 +17,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.names import name_of
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.values_pb2 import Handle
+from ps_wire.v1.values_pb2 import Handle, Value
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ def create(exchange: Exchange, request: pb.CreateRequest, object_id: str = "") -
         args,
         kwargs,
         name=request.name,
-        seed=request.seed if request.HasField("seed") else None,
+        seed=_seed(request),
         fingerprint=_fingerprint(exchange, name_of(cls), request),
         object_id=object_id,
     )
@@ -160,5 +161,24 @@ def _fingerprint(exchange: Exchange, class_name: str, request: Any) -> bytes:
     same.CopyFrom(request)
     # Several names may lead to one class.
     same.class_name = class_name
+    if isinstance(same, pb.CreateRequest):
+        same.ClearField("default_seed")
+    for value in _values(same):
+        value.CopyFrom(canonical(value))
     payload = b"" if exchange.payload is None else exchange.payload.tobytes()
     return fingerprint(same.SerializeToString(deterministic=True), payload)
+
+
+def _seed(request: pb.CreateRequest) -> int | None:
+    if request.HasField("seed"):
+        return request.seed
+    return request.default_seed if request.HasField("default_seed") else None
+
+
+def _values(request: Any) -> Iterator[Value]:
+    """The values that stand in a request, wherever they do."""
+    for field, value in request.ListFields():
+        if isinstance(value, Value):
+            yield value
+        elif field.name == "groups":
+            yield from (group.options for group in value)

@@ -1,12 +1,29 @@
-"""Probe: asks a running owner how it is."""
+"""Probe: asks a running owner how it is, and administers it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 import grpc
 
+from ps_service.rpc.unary import ERROR_KEY
+from ps_wire import errors
 from ps_wire.errors import UnavailableError
-from ps_wire.v1.operations_pb2 import StatusReply, StatusRequest
+from ps_wire.limits import MAX_FRAME_BYTES, MIB
+from ps_wire.v1.errors_pb2 import Error
+from ps_wire.v1.operations_pb2 import (
+    EvictReply,
+    EvictRequest,
+    SessionsReply,
+    SessionsRequest,
+    StatusReply,
+    StatusRequest,
+)
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
+
+_OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),)
+"""gRPC takes answers of up to 4 MiB if not told otherwise: those of an owner with very many objects are longer."""
 
 
 def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
@@ -15,11 +32,38 @@ def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
     Raises:
         UnavailableError: Nobody answers there in time.
     """
-    with grpc.insecure_channel(address) as channel:
-        try:
-            reply: StatusReply = OwnerStub(channel).Status(
-                StatusRequest(), timeout=timeout_seconds, wait_for_ready=True
-            )
-        except grpc.RpcError as error:
-            raise UnavailableError(f"no owner answers at {address} ({error.code().name})") from None
+    reply: StatusReply = _asked(address, lambda stub: stub.Status, StatusRequest(), timeout_seconds)
     return reply
+
+
+def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
+    """The sessions and open contexts of the owner at an address.
+
+    Raises:
+        UnavailableError: Nobody answers there in time.
+    """
+    reply: SessionsReply = _asked(address, lambda stub: stub.Sessions, SessionsRequest(), timeout_seconds)
+    return reply
+
+
+def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> EvictReply:
+    """Ends sessions or contexts of the owner at an address.
+
+    Raises:
+        UnavailableError: Nobody answers there in time, or the owner is about to end.
+        UnknownNameError: There is no such session or context.
+        InvalidArgumentError: Several may be meant, or this is not an id.
+    """
+    reply: EvictReply = _asked(address, lambda stub: stub.Evict, request, timeout_seconds)
+    return reply
+
+
+def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeout_seconds: float) -> Any:
+    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+        try:
+            return method(OwnerStub(channel))(request, timeout=timeout_seconds, wait_for_ready=True)
+        except grpc.RpcError as error:
+            for key, value in error.trailing_metadata() or ():
+                if key == ERROR_KEY:
+                    raise errors.from_message(Error.FromString(value)) from None
+            raise UnavailableError(f"no owner answers at {address} ({error.code().name})") from None

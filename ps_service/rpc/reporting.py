@@ -30,6 +30,14 @@ def status(exchange: Exchange, request: pb.StatusRequest, reply: pb.StatusReply)
     reply.lanes, reply.shared_bytes = exchange.engine.lanes()
     reply.requests_in_flight = exchange.engine.counters.running
     reply.waiting = exchange.engine.counters.waiting
+    compute = exchange.engine.compute
+    reply.threads, reply.threads_spare = compute.threads, compute.spare
+    reply.threads_waiting, reply.threads_lost = compute.waiting, compute.lost
+    reply.stalled = compute.stalled
+    budget, journal = exchange.engine.budget, exchange.engine.journal
+    reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
+    reply.answer_bytes, reply.paused_sessions = journal.nbytes + budget.unsent, budget.paused
+    reply.context_bytes = exchange.engine.held.nbytes
     reply.references = exchange.engine.registry.references
     reply.borrowed = exchange.engine.peers.borrowed
     for member in exchange.engine.directory.members():

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import grpc
 
+from ps_service.engine.administration import end_unused
 from ps_service.engine.engine import Engine
 from ps_service.engine.gate import Gate
 from ps_service.release import RELEASE
+from ps_service.rpc.control import RequestControl
 from ps_service.rpc.conversations import Conversation, Conversations
-from ps_service.rpc.grpc_stream import GrpcStream
+from ps_service.rpc.grpc_stream import GrpcStream, address_of
+from ps_service.rpc.intake import Intake
 from ps_service.rpc.lanes import LaneDoor
 from ps_service.rpc.serializers import reading, writing
 from ps_service.rpc.unary import UnaryMethods
-from ps_wire import errors, frames
-from ps_wire.assembler import Assembler, Message
+from ps_wire import descriptors, errors, frames
+from ps_wire.assembler import Message
 from ps_wire.connection import Connection, ConnectionBroken, deliver
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.frames import Packet
@@ -46,15 +50,16 @@ class Servicer:
         engine.lanes = lambda: (self.lanes.count, self.lanes.shared_bytes)
         self._engine = engine
         self._unary = UnaryMethods(engine)
+        engine.control = RequestControl(self.conversations, self._unary)
 
     async def serve(self, connection: Connection) -> None:
         """Holds one stream's end of a session, until the stream ends."""
-        await self._serve(connection, lane=False)
+        await self._serve(connection, "")
 
     async def _serve_lane(self, connection: LaneConnection) -> None:
-        await self._serve(connection, lane=True)
+        await self._serve(connection, self.lanes.peer_of(connection), lane=True)
 
-    async def _serve(self, connection: Connection, lane: bool) -> None:
+    async def _serve(self, connection: Connection, peer: str, lane: bool = False) -> None:
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
                 conversation, turn = await self._greet(connection, lane)
@@ -70,6 +75,7 @@ class Servicer:
             return
         session = conversation.session
         session.streams += 1
+        session.transport, session.peer = "lane" if lane else "grpc", peer
         writer = asyncio.create_task(_drain(outbox, connection))
         try:
             await self._listen(connection, conversation, outbox)
@@ -78,7 +84,8 @@ class Servicer:
         except asyncio.CancelledError:
             if conversation.outbox is outbox:
                 raise
-            # A newer stream has taken over: this one ends in order, so that the trainer does not wait for its end.
+            # A newer stream has taken over, or the session was ended: this one ends in order, so that the trainer does
+            # not wait for its end.
             _uncancel()
         finally:
             writer.cancel()
@@ -110,7 +117,9 @@ class Servicer:
             lease_seconds=limits.lease_seconds,
             max_message_bytes=limits.max_message_bytes,
             max_in_flight=limits.max_in_flight,
+            max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
+            why_lost="" if resumed else self._engine.sessions.take_why_lost(hello.trainer),
             lane=None if lane else self.lanes.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
@@ -128,6 +137,9 @@ class Servicer:
             raise UnknownNameError(f"this is owner {self._engine.name!r}, and not {hello.owner!r}")
         if self._engine.draining and not self._may_return(hello):
             raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
+        if self._engine.sessions.get(hello.trainer) is None and (reason := descriptors.shortage()):
+            # Those who are connected already must not suffer for one more.
+            raise UnavailableError(f"owner {self._engine.name!r} takes no new trainers: {reason}")
 
     def _may_return(self, hello: Hello) -> bool:
         """Whether it is a trainer who may still have a pass to bring to its end."""
@@ -137,16 +149,24 @@ class Servicer:
         return engine.knows(hello.incarnation) and engine.sessions.get(hello.trainer) is not None
 
     async def _listen(self, connection: Connection, conversation: Conversation, outbox: Outbox) -> None:
-        assembler = Assembler(self._engine.limits.max_message_bytes)
+        intake = Intake(self._engine, conversation.session.trainer)
 
-        def handle(packet: Packet) -> bool:
+        def pass_on(message: Message | None) -> bool:
             # A newer stream of the same trainer has taken over: whatever still comes here was sent again there.
             if conversation.outbox is not outbox:
                 return True
-            message = assembler.feed(packet)
             return message is not None and self._handle(message, conversation)
 
-        await deliver(connection, handle)
+        def handle(packet: Packet) -> bool | asyncio.Future[bool]:
+            taken = intake.take(packet)
+            if isinstance(taken, asyncio.Future):
+                return asyncio.create_task(_then(taken, pass_on))
+            return pass_on(taken)
+
+        try:
+            await deliver(connection, handle)
+        finally:
+            intake.close()
 
     def _handle(self, message: Message, conversation: Conversation) -> bool:
         """Handles one message; says whether it was the last."""
@@ -194,8 +214,15 @@ class Servicer:
         self.conversations.close()
         self._unary.close()
 
+    def sweep(self) -> None:
+        """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
+        try:
+            self.conversations.sweep()
+        finally:
+            end_unused(self._engine)
+
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await self.serve(GrpcStream(context))
+        await self._serve(GrpcStream(context), address_of(context))
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:
@@ -209,6 +236,10 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
             # Without a writer every later answer would wait for ever: the trainer has to come again.
             _log.exception("a stream could not be written to")
             await connection.close()
+
+
+async def _then(taken: asyncio.Future[Message | None], pass_on: Callable[[Message | None], bool]) -> bool:
+    return pass_on(await taken)
 
 
 def _uncancel() -> None:

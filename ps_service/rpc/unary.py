@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 
+from ps_service.engine.administration import BY_OPERATOR, Running
 from ps_service.engine.engine import Engine
+from ps_service.engine.turns import Piece
 from ps_service.rpc.dispatch import answer, cut_off, failure
+from ps_service.rpc.grpc_stream import address_of
 from ps_service.rpc.handlers import OPERATIONS
 from ps_service.rpc.serializers import reading, writing
 from ps_service.state.journal import Answer
 from ps_service.state.sessions import Session
-from ps_wire.errors import InvalidArgumentError, PsError, SessionLostError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
+from ps_wire.limits import SMALL_BYTES
 from ps_wire.refs import new_trainer_id
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
@@ -50,6 +57,42 @@ _LONGEST_METADATA: Final = 1024
 """Bytes of an error's message, which travels twice; its traceback may have twice as many. The limit is 8 KiB."""
 
 
+_ANYBODY: Final = b""
+"""All who do not say who they are take turns as one trainer."""
+
+
+@dataclass(slots=True)
+class _Numbered:
+    """A numbered request that runs.
+
+    Attributes:
+        task: Brings its answer.
+        piece: Its work.
+        waiting: How many wait for the answer.
+    """
+
+    task: asyncio.Task[Answer]
+    piece: Piece
+    waiting: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request that runs.
+
+    Attributes:
+        trainer: Who asked.
+        request: Its message.
+        task: Waits for its answer.
+        lost: Whether it was cancelled because the trainer's session was ended.
+    """
+
+    trainer: bytes
+    request: Any
+    task: asyncio.Task[Any]
+    lost: bool = False
+
+
 class UnaryMethods:
     """Answers one request at a time, and numbered ones only once however often they come.
 
@@ -59,9 +102,12 @@ class UnaryMethods:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._numbered: dict[tuple[bytes, int], asyncio.Task[Answer]] = {}
+        self._numbered: dict[tuple[bytes, int], _Numbered] = {}
         self._open = 0
+        self._requests: set[_Open] = set()
         self._changing = 0
+        # Bytes of large answers that are being sent, by trainer.
+        self._unsent: Counter[bytes] = Counter()
         self._is_cut_off = False
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -95,10 +141,21 @@ class UnaryMethods:
         for trainer, number in self._numbered:
             self._engine.journal.record(trainer, number, cut_off(self._engine, number))
 
+    def running(self) -> Iterator[Running]:
+        """The requests that have no answer yet."""
+        return (Running(each.trainer, each.request) for each in self._requests)
+
+    def cancel(self, trainer: bytes) -> None:
+        """Cancels what runs of a trainer whose session is ended, but for what asks for that."""
+        for each in self._requests:
+            if each.trainer == trainer and each.task is not asyncio.current_task():
+                each.lost = True
+                each.task.cancel()
+
     def close(self) -> None:
         """Cancels whatever is still running."""
         for running in self._numbered.values():
-            running.cancel()
+            running.task.cancel()
 
     def _method(self, operation: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def method(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -116,7 +173,18 @@ class UnaryMethods:
             await context.abort(STATUS[error.code], str(error))
             raise
         self._opened(context)
-        result = await self._answer_of(trainer, number, operation, request, context.time_remaining() or 0.0)
+        seconds = context.time_remaining() or 0.0
+        peer = address_of(context)
+        of = trainer if TRAINER_KEY in metadata else _ANYBODY
+        try:
+            with self._counted(of, operation, request):
+                result = await self._answer_of(
+                    trainer, TRAINER_KEY in metadata, number, operation, request, seconds, peer
+                )
+        except OverloadedError as error:
+            self._engine.counters.refuse(error.code)
+            result = failure(error)
+        self._count_answer(of, result, context)
         told = (INCARNATION_KEY, self._engine.incarnation)
         if not result.reply.HasField("error"):
             context.set_trailing_metadata((told,))
@@ -124,6 +192,55 @@ class UnaryMethods:
         message = _fit_for_metadata(result.reply.error)
         context.set_trailing_metadata((told, (ERROR_KEY, message.SerializeToString())))
         await context.abort(STATUS[message.code], message.message)
+
+    @contextmanager
+    def _counted(self, of: bytes, operation: str, request: Any) -> Iterator[None]:
+        """While the block runs, a request counts for its trainer, as one that came on a stream does.
+
+        Raises:
+            OverloadedError: The trainer, or all together, hold too much.
+        """
+        budget, limits = self._engine.budget, self._engine.limits
+        if OPERATIONS[operation].large and self._unsent[of] >= limits.max_session_bytes:
+            budget.refusals += 1
+            raise OverloadedError(
+                f"answers of {self._unsent[of]:,} bytes are on their way to this trainer: take them, or raise "
+                "max_session_bytes on the owner"
+            )
+        nbytes = request.ByteSize()
+        if nbytes <= SMALL_BYTES:
+            yield
+            return
+        # Who has no session is not remembered.
+        holding = budget.of(of if self._engine.sessions.get(of) is not None else _ANYBODY)
+        if not budget.admits(holding, nbytes, nested=False):
+            budget.refusals += 1
+            raise OverloadedError(
+                f"a request of {nbytes:,} bytes found no space: requests of this session hold {holding.requests:,} "
+                f"bytes, and those of all sessions {budget.requests:,}. Have fewer large requests in flight, or raise "
+                "max_session_bytes or max_owner_bytes on the owner"
+            )
+        budget.take(holding, nbytes)
+        try:
+            yield
+        finally:
+            budget.release(holding, nbytes)
+
+    def _count_answer(self, of: bytes, result: Answer, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Lets a large answer count until it has been sent, or its caller is gone."""
+        nbytes = result.reply.ByteSize()
+        if nbytes <= SMALL_BYTES:
+            return
+        self._unsent[of] += nbytes
+        self._engine.budget.unsent += nbytes
+
+        def sent(_: Any) -> None:
+            self._engine.budget.unsent -= nbytes
+            self._unsent[of] -= nbytes
+            if not self._unsent[of]:
+                del self._unsent[of]
+
+        context.add_done_callback(sent)
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses who has seen a state of the owner that is gone, if they say which they have seen."""
@@ -134,12 +251,17 @@ class UnaryMethods:
                 "begin again with its state as it is, and without that metadata"
             )
 
-    async def _answer_of(self, trainer: bytes, number: int, operation: str, request: Any, timeout: float) -> Answer:
+    async def _answer_of(
+        self, trainer: bytes, named: bool, number: int, operation: str, request: Any, timeout: float, peer: str
+    ) -> Answer:
         rules = OPERATIONS[operation]
         # What is turned away has not been asked: it has no session, and whoever comes back with it finds it undone.
         if not rules.mutates or not self._engine.gate.admits(trainer, operation, request, rules.mutates):
-            return await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+            piece = Piece(trainer if named else _ANYBODY)
+            return await self._run(trainer, operation, request, timeout, piece)
         session = self._engine.sessions.open(trainer)
+        if not session.streams:
+            session.transport, session.peer = "unary", peer
         # Its lease does not run while it waits.
         session.streams += 1
         self._changing += 1
@@ -147,7 +269,7 @@ class UnaryMethods:
             if number:
                 result = await self._answer_once(session, number, operation, request, timeout)
             else:
-                result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+                result = await self._run(trainer, operation, request, timeout)
             return cut_off(self._engine) if self._is_cut_off else result
         finally:
             self._changing -= 1
@@ -159,21 +281,32 @@ class UnaryMethods:
         key = (session.trainer, number)
         running = self._numbered.get(key)
         if running is None:
-            running = asyncio.create_task(self._run_once(session, number, operation, request, timeout))
-            self._numbered[key] = running
-            running.add_done_callback(lambda _: self._numbered.pop(key))
-        # Who stops waiting does not take the answer away from who asks again.
-        result = await asyncio.shield(running)
+            # It runs also when nobody waits for it any more: whoever asks again gets its answer.
+            piece = Piece(session.trainer, lasting=True)
+            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, piece))
+            running = self._numbered[key] = _Numbered(task, piece)
+            task.add_done_callback(lambda _: self._numbered.pop(key))
+        compute = self._engine.compute
+        running.waiting += 1
+        compute.reclaim(running.piece)
+        try:
+            result = await asyncio.shield(running.task)
+        finally:
+            running.waiting -= 1
+            if not running.waiting and not running.task.done():
+                compute.abandon(running.piece)
         if result.reply.HasField("error") or result.reply.HasField(operation):
             return result
         return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
 
-    async def _run_once(self, session: Session, number: int, operation: str, request: Any, timeout: float) -> Answer:
+    async def _run_once(
+        self, session: Session, number: int, operation: str, request: Any, timeout: float, piece: Piece
+    ) -> Answer:
         journal, trainer = self._engine.journal, session.trainer
         known = journal.recall(trainer, number)
         if known is not None:
             return known
-        result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True)
+        result = await self._run(trainer, operation, request, timeout, piece)
         if self._is_cut_off:
             return result
         if session.ended:
@@ -183,6 +316,25 @@ class UnaryMethods:
             journal.record(trainer, number, result)
             await journal.flushed()
         return result
+
+    async def _run(
+        self, trainer: bytes, operation: str, request: Any, timeout: float, piece: Piece | None = None
+    ) -> Answer:
+        """The answer of an operation that administration sees, and may cancel."""
+        task = asyncio.current_task()
+        assert task is not None
+        running = _Open(trainer, request, task)
+        self._requests.add(running)
+        try:
+            result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True, piece=piece)
+        finally:
+            self._requests.discard(running)
+        if not running.lost:
+            return result
+        # The cancellation has done what it was meant for: the answer has yet to be sent.
+        task.uncancel()
+        why = f"owner {self._engine.name!r} no longer knows this session: {BY_OPERATOR}"
+        return failure(SessionLostError(f"{why}. Whether the request ran is not known"))
 
     def _opened(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._open += 1

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from ps_service.state.torch_functions import torch_functions
+from ps_service.functions.offered import TorchFunctions
 from ps_wire.errors import NotAllowedError
 from ps_wire.marks import is_hosted, is_remote
 from ps_wire.names import module_name, name_of
@@ -28,11 +28,16 @@ class AllowList:
 
     Args:
         modules: Modules to look through for classes that wear `@hosted` and functions that wear `@remote`. Layers,
-            optimizers, schedulers and the mathematical functions of torch are always on the list.
+            optimizers and schedulers of torch are always on the list.
+        functions: The functions of torch that are.
+
+    Attributes:
+        functions: The functions of torch, and what guards its layers.
     """
 
-    def __init__(self, modules: Iterable[ModuleType] = ()) -> None:
-        self._functions: dict[str, Callable[..., Any]] = dict(torch_functions())
+    def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
+        self.functions = functions or TorchFunctions()
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._classes: dict[str, type] = {}
         self._optimizers: dict[str, type[optim.Optimizer]] = {}
         self._schedulers: dict[str, type[lr_scheduler.LRScheduler]] = {}
@@ -41,14 +46,14 @@ class AllowList:
             self.add(module)
 
     @classmethod
-    def importing(cls, names: Iterable[str]) -> AllowList:
+    def importing(cls, names: Iterable[str], functions: TorchFunctions | None = None) -> AllowList:
         """Imports modules named by whoever starts the owner, and lists what they offer.
 
         Raises:
             ImportError: A module cannot be imported.
             ValueError: A module offers nothing.
         """
-        return cls(importlib.import_module(name) for name in names)
+        return cls((importlib.import_module(name) for name in names), functions)
 
     def add(self, module: ModuleType) -> None:
         """Lists the hosted classes and remote functions in a module's namespace, also those it imported.
@@ -92,8 +97,14 @@ class AllowList:
         """
         made = self._classes.get(name)
         if made is not None:
-            return made
-        return _find(self._functions, name, "function", "wear @remote in a module given to the owner with --import")
+            return self.functions.constructor(made, name)
+        found = self._functions.get(name) or self.functions.get(name)
+        if found is None:
+            raise NotAllowedError(
+                f"function {name!r} is not on this owner's allow-list; it must wear @remote in a module given to the "
+                f"owner with --import, or be one of torch's that the owner offers {self.functions.explanation}"
+            )
+        return found
 
     def named(self, name: str) -> Callable[..., Any]:
         """The function or class that a name among the values of a request stands for.

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence, Set
+import time
+from collections.abc import Callable, Container, Sequence, Set
 from typing import Final
 
 import torch
 from torch.nn import Parameter
 
 from ps_service.state.cells import Cell
-from ps_service.state.records import Gradient, Passage, Record, added
+from ps_service.state.gradients import Gradient, Gradients, Turn, Unscaled
+from ps_service.state.held import Held, HeldByAll, Share
+from ps_service.state.records import NOTHING_SAID, Over, Passage, Record
 from ps_service.state.steps import FirstReadings
-from ps_wire.errors import ContextEndedError, ContextLostError
+from ps_wire.errors import ContextEndedError, ContextLostError, PsError
+from ps_wire.locks import ReportingLock
 from ps_wire.numbers import SeenNumbers
 from ps_wire.refs import CallKey, ContextId
 
 _REMEMBERED: Final = 4096
-"""Contexts of one trainer that were ended here while older ones were not; that one still comes then is not expected."""
+"""Contexts of one trainer that are open, or have ended since it last said which are: as many are told apart here."""
+
+_MOST_TOLD: Final = 64
+"""Contexts of a trainer that are open and may be listed to other owners at the end of one."""
 
 
 class Context:
@@ -26,19 +33,24 @@ class Context:
     Attributes:
         id: Its name.
         callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
+        held: Where counts what it holds, and what other passes of its trainer do.
+        began: When it was opened here, on the clock of `Contexts`.
+        used: When a request last used it.
     """
 
-    def __init__(self, id: ContextId) -> None:
+    def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
         self.id = id
+        self.held = held
         self.callers: set[bytes] = set()
-        self._lock = threading.RLock()
-        self._door = threading.Lock()
+        self.began = self.used = now
+        self._lock = ReportingLock()
+        self._door = ReportingLock()
         self._passage: Passage | None = None
         self._records: dict[CallKey, Record] = {}
-        self._gradients: dict[int, Gradient] = {}
-        self._own: set[int] = set()
+        self._gradients = Gradients(Share(held))
         self._readings = FirstReadings()
         self._ended = False
+        self._why_lost = ""
 
     def passage(self, open: Callable[[ContextId], Passage | None]) -> Passage | None:
         """What hosted code does elsewhere in this pass.
@@ -51,7 +63,7 @@ class Context:
         """
         with self._door:
             if self._ended:
-                raise _ended(self.id)
+                raise self._over()
             if self._passage is None:
                 self._passage = open(self.id)
             return self._passage
@@ -69,7 +81,7 @@ class Context:
         """
         with self._lock:
             if self._ended:
-                raise _ended(self.id)
+                raise self._over()
             self._records[call] = record
             self._readings.note(record.leaves)
 
@@ -83,32 +95,29 @@ class Context:
             try:
                 return self._records[call]
             except KeyError:
-                raise _lost(self.id) from None
+                raise _lost(self.id, self._why_lost) from None
 
-    def accumulate(self, gradients: Sequence[Gradient]) -> None:
-        """Adds to the parameters' gradients of this pass."""
+    def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
+        """Adds to the parameters' gradients of this pass.
+
+        Args:
+            gradients: What the backward of one call has found.
+            turn: When it is added; at once, if there is no order to keep.
+        """
         with self._lock:
-            for gradient in gradients:
-                key = id(gradient.parameter)
-                held = self._gradients.get(key)
-                if held is None:
-                    self._gradients[key] = gradient
-                elif key in self._own and not held.tensor.is_sparse:
-                    held.tensor.add_(gradient.tensor)
-                else:
-                    # The first gradient may be shared with other nodes of the graph: not to be written to.
-                    self._gradients[key] = held._replace(tensor=added(held.tensor, gradient.tensor))
-                    self._own.add(key)
+            if turn is not None and not self.callers <= {self.id.trainer}:
+                # Calls of others may belong in between.
+                turn = turn._replace(after=None)
+            self._gradients.add(gradients, turn)
 
     def gradients(self) -> list[Gradient]:
         with self._lock:
-            return list(self._gradients.values())
+            return self._gradients.all()
 
     def gradient(self, parameter: Parameter) -> torch.Tensor | None:
         """The gradient of a parameter, if this pass has brought it one."""
         with self._lock:
-            held = self._gradients.get(id(parameter))
-            return None if held is None else held.tensor
+            return self._gradients.of(parameter)
 
     def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, all from one moment.
@@ -117,11 +126,10 @@ class Context:
             ContextEndedError: The context has ended.
         """
         with self._lock:
-            held = self._gradients  # one look: `end` does not wait, and puts an empty dict in its place
+            held = self._gradients  # one look: `end` does not wait, and puts an empty one in its place
             if self._ended:
-                raise _ended(self.id)
-            found = [held.get(id(parameter)) for parameter in parameters]
-        return [None if each is None else each.tensor for each in found]
+                raise self._over()
+            return [held.of(parameter) for parameter in parameters]
 
     def stepped(self, parameters: Sequence[Parameter], cells: Sequence[Cell]) -> int | None:
         """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
@@ -131,32 +139,58 @@ class Context:
     def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:
-            for parameter in parameters:
-                held = self._gradients.get(id(parameter))
-                if held is not None:
-                    self._gradients[id(parameter)] = held._replace(tensor=held.tensor * factor)
-                    self._own.add(id(parameter))
+            self._gradients.scale(parameters, factor)
 
-    def end(self) -> None:
-        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done."""
+    def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
+        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            InvalidArgumentError: One is float16; nothing was changed.
+        """
+        with self._lock:
+            held = self._gradients
+            if self._ended:
+                raise self._over()
+            return held.unscale(parameters, factor)
+
+    def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
+        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
+
+        Args:
+            over: Which other contexts of its trainer are over, for the owners that were called from here.
+            why_lost: Why the owner ended it; empty if its trainer did.
+        """
         with self._door:
+            self._why_lost = why_lost
             self._ended = True
             passage, self._passage = self._passage, None
         self._records = {}
-        self._gradients = {}
+        self._gradients = Gradients(Share(self.held))
         self._readings = FirstReadings()
         if passage is not None:
-            passage.end()
+            passage.end(over)
+
+    def _over(self) -> PsError:
+        return _lost(self.id, self._why_lost) if self._why_lost else _ended(self.id)
 
 
 class Contexts:
-    """The open contexts of an owner, and which ones have ended. Safe to use from several threads."""
+    """The open contexts of an owner, and which ones have ended. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        held: Where counts what they hold.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, held: HeldByAll | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._held = held or HeldByAll()
         self._lock = threading.Lock()
         self._open: dict[ContextId, Context] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
-        self._lost: dict[bytes, set[int]] = {}
+        # For each trainer: numbers of the contexts that this owner has lost, and why if that is known.
+        self._lost: dict[bytes, dict[int, str]] = {}
         # For each owner that calls here: the trainers in whose passes it did.
         self._delegated: dict[bytes, set[bytes]] = {}
 
@@ -187,9 +221,9 @@ class Contexts:
     def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
         """Passes of a trainer that this owner had before it started again."""
         with self._lock:
-            self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, most=_REMEMBERED)
+            self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, ended.holes, _REMEMBERED)
             if lost:
-                self._lost[trainer] = lost
+                self._lost[trainer] = dict.fromkeys(lost, "")
 
     def open(self, id: ContextId, caller: bytes = b"") -> Context:
         """The context of that name; opened if this owner has not seen it yet.
@@ -206,7 +240,9 @@ class Contexts:
             context = self._open.get(id)
             if context is None:
                 self._check(id)
-                context = self._open[id] = Context(id)
+                context = self._open[id] = Context(id, self._held.of(id.trainer), self.clock())
+            else:
+                context.used = self.clock()
             context.callers.add(caller or id.trainer)
             if caller and caller != id.trainer:
                 self._delegated.setdefault(caller, set()).add(id.trainer)
@@ -223,6 +259,8 @@ class Contexts:
             context = self._open.get(id)
             if context is None:
                 self._check(id)
+            else:
+                context.used = self.clock()
             return context
 
     def find(self, id: ContextId) -> Context:
@@ -237,13 +275,67 @@ class Contexts:
             raise _lost(id)
         return context
 
-    def end(self, id: ContextId) -> None:
-        """Ends a context, also one that was never used here: requests of it may still be on their way."""
+    def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
+        """Ends a context, also one that was never used here: requests of it may still be on their way.
+
+        Args:
+            id: Its name.
+            over: Which others of its trainer are over.
+        """
         with self._lock:
             context = self._open.pop(id, None)
             self._end(id)
+            ended = self._ended.get(id.trainer)
+            if over.before and ended is not None:
+                ended.cover(over.before, over.but)
+            if context is not None and ended is not None and context.others():
+                # Those do not hear of all contexts, so they are told what is known here.
+                holes = ended.holes
+                over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
         if context is not None:
-            context.end()
+            context.end(over)
+
+    def all(self) -> list[Context]:
+        """Those that are open."""
+        with self._lock:
+            return list(self._open.values())
+
+    def unused(self, seconds: float, in_use: Container[ContextId]) -> list[Context]:
+        """The open contexts that no request has used for so long.
+
+        Args:
+            seconds: How long.
+            in_use: Those that requests use which have no answer yet; they count as used now.
+        """
+        now = self.clock()
+        with self._lock:
+            for id, context in self._open.items():
+                if id in in_use:
+                    context.used = now
+            return [each for each in self._open.values() if now - each.used >= seconds and each.id not in in_use]
+
+    def lose(self, id: ContextId, why: str) -> bool:
+        """Ends a context in place of its trainer, who is told so when it is used again.
+
+        Args:
+            id: Its name.
+            why: What happened to it, for people.
+
+        Returns:
+            Whether it was open.
+        """
+        with self._lock:
+            context = self._open.pop(id, None)
+            if context is None:
+                return False
+            lost = self._lost.setdefault(id.trainer, {})
+            lost[id.number] = why
+            if len(lost) > _REMEMBERED:
+                self._end(ContextId(id.trainer, next(iter(lost))))
+            if len(self._lost) > _REMEMBERED:
+                del self._lost[next(iter(self._lost))]
+        context.end(why_lost=why)
+        return True
 
     def forget(self, trainer: bytes) -> None:
         """Frees everything of a trainer, or of an owner that called in the passes of others, that is gone."""
@@ -263,7 +355,9 @@ class Contexts:
 
     def _end(self, id: ContextId) -> None:
         self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
-        self._lost.get(id.trainer, set()).discard(id.number)
+        lost = self._lost.get(id.trainer)
+        if lost is not None and lost.pop(id.number, None) is not None and not lost:
+            del self._lost[id.trainer]
         if len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
@@ -279,15 +373,15 @@ class Contexts:
     def _check(self, id: ContextId) -> None:
         if id.number in self._ended.get(id.trainer, ()):
             raise _ended(id)
-        if id.number in self._lost.get(id.trainer, ()):
-            raise _lost(id)
+        why = self._lost.get(id.trainer, {}).get(id.number)
+        if why is not None:
+            raise _lost(id, why)
 
 
 def _ended(id: ContextId) -> ContextEndedError:
     return ContextEndedError(f"context {id} has ended: its calls and gradients are gone. Open a new one for a new pass")
 
 
-def _lost(id: ContextId) -> ContextLostError:
-    return ContextLostError(
-        f"this owner does not have the forward pass of context {id} (it may have restarted): run forward again"
-    )
+def _lost(id: ContextId, why: str = "") -> ContextLostError:
+    why = why or "it may have restarted"
+    return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")

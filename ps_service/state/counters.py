@@ -65,6 +65,9 @@ class Counters:
         waiting: Those among them whose result comes later, while no thread works on them.
         traffic: Bytes that crossed, by transport.
         steps: The steps of optimizers.
+        sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
+        contexts_ended: Open contexts that it ended, by reason: `unused` or `operator`; those of sessions that ended do
+            not count. Used on the event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,6 +75,8 @@ class Counters:
         self.waiting = 0
         self.traffic = {transport: Traffic() for transport in TRANSPORTS}
         self.steps = StepCounters()
+        self.sessions_ended = dict.fromkeys(("lease", "operator"), 0)
+        self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock
         self._lock = threading.Lock()
         self._tallies: dict[str, _Tally] = {}

@@ -42,9 +42,11 @@ class Journal(Protocol):
 
     Attributes:
         instant: Whether an answer may be sent as soon as it is recorded; if not, `flushed` must be awaited before.
+        nbytes: Bytes of the payloads of all answers that are kept.
     """
 
     instant: bool
+    nbytes: int
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Keeps an answer."""
@@ -70,6 +72,9 @@ class Journal(Protocol):
     def __len__(self) -> int:
         """How many answers are kept."""
 
+    def nbytes_of(self, trainer: bytes) -> int:
+        """The bytes of the payloads that are kept for a trainer. May be called from any thread."""
+
 
 class MemoryJournal:
     """A journal that lives as long as the process."""
@@ -78,9 +83,16 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._answers: dict[bytes, dict[int, Answer]] = {}
+        self.nbytes = 0
+        # Only of those who have any.
+        self._bytes: dict[bytes, int] = {}
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
-        self._answers.setdefault(trainer, {})[number] = answer
+        kept = self._answers.setdefault(trainer, {})
+        before = kept.get(number)
+        kept[number] = answer
+        if answer.nbytes or before is not None:
+            self._count(trainer, answer.nbytes - (before.nbytes if before is not None else 0))
 
     async def flushed(self) -> None:
         """There is nothing to wait for."""
@@ -95,15 +107,29 @@ class MemoryJournal:
         kept = self._answers.get(trainer)
         if kept is not None:
             for number in numbers:
-                kept.pop(number, None)
+                answer = kept.pop(number, None)
+                if answer is not None and answer.nbytes:
+                    self._count(trainer, -answer.nbytes)
 
     def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
         wanted = set(numbers)
         kept = self._answers.get(trainer, {})
-        self._answers[trainer] = {number: answer for number, answer in kept.items() if number in wanted}
+        self.forget(trainer, [number for number in kept if number not in wanted])
 
     def drop(self, trainer: bytes) -> None:
         self._answers.pop(trainer, None)
+        self.nbytes -= self._bytes.pop(trainer, 0)
 
     def __len__(self) -> int:
         return sum(map(len, self._answers.values()))
+
+    def nbytes_of(self, trainer: bytes) -> int:
+        return self._bytes.get(trainer, 0)
+
+    def _count(self, trainer: bytes, nbytes: int) -> None:
+        self.nbytes += nbytes
+        now = self._bytes.get(trainer, 0) + nbytes
+        if now:
+            self._bytes[trainer] = now
+        else:
+            self._bytes.pop(trainer, None)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-import torch
 from google.protobuf.message import Message
 from torch import nn
 
+from ps_service.functions.layers import LayerCheck
 from ps_service.state.cells import Cell, Ledger
+from ps_service.state.held import Share
 from ps_service.state.pace import Pace
 from ps_service.state.skins import SkinPool
-from ps_service.state.torch_functions import tensor_methods
 from ps_wire.errors import NotAllowedError, UnknownNameError
 from ps_wire.marks import is_remote
 from ps_wire.names import full_name
@@ -67,14 +68,20 @@ class HostedObject:
     Attributes:
         ref: Its handle.
         parameters: Its parameters by dotted name, if it is a module.
+        parameter_refs: As many handles.
         cells: As many cells.
         skins: Private copies to run on, if it is a module.
+        readers: Names of methods and functions that have run on it, and have not written to its parameters.
+        writers: Names of those that have, or that are known to.
+        recorded: How many recorded calls of each have been looked at or passed over by `Loan.inspect`.
         is_layer: Whether it is made of nothing but modules of torch itself.
+        layer_check: Says which calls of that layer are harmless.
         pace: How long its calls take.
         backward_pace: How long their backward takes.
         references: How many handles of all sessions refer to it.
         recipe: What it was made from; None unless the owner keeps checkpoints and a trainer asked for the object.
         history: Which recorded call it is a result of, if gradients can go back through that.
+        shares: Let the bytes of a result that a trainer has left here count.
         dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
             Not kept alive by it.
     """
@@ -95,18 +102,26 @@ class HostedObject:
         self.class_name = full_name(type(value))
         self.references = 0
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
+        self.layer_check = LayerCheck(value) if self.is_layer else None
+        self.readers = {"", "forward"}
+        self.writers: set[str] = set()
+        self.recorded: Counter[str] = Counter()
         self.pace = Pace()
         self.backward_pace = Pace()
         self.recipe: Recipe | None = None
         self.history: History | None = None
+        self.shares: list[Share] = []
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
         self.skins: SkinPool | None = None
         if isinstance(value, nn.Module):
             self.parameters = dict(value.named_parameters())
             self.skins = SkinPool(value)
+            if any(getattr(module, "max_norm", None) is not None for module in value.modules()):
+                self.writers.add("forward")  # an embedding that rescales the rows it looks up
         elif isinstance(value, nn.Parameter):
             self.parameters = {"": value}
+        self.parameter_refs = [self.ref._replace(parameter=name) for name in self.parameters]
         self.cells: list[Cell] = [ledger.cell(parameter) for parameter in self.parameters.values()]
 
     def parameter(self, name: str) -> nn.Parameter:
@@ -131,9 +146,6 @@ class HostedObject:
             UnknownNameError: There is no such method.
             NotAllowedError: It may not be called remotely.
         """
-        if isinstance(self.value, torch.Tensor) and name in tensor_methods():
-            method: Callable[..., Any] = getattr(torch.Tensor, name)
-            return method
         function = getattr(type(self.value), name, None)
         if not callable(function):
             raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,18 +12,17 @@ from torch import optim
 from torch.nn import Parameter
 from torch.optim import lr_scheduler
 
-from ps_service.state import sparse_sgd
+from ps_service.state import sparse_rules, sparse_sgd
 from ps_service.state.cells import Cell, Ledger
 from ps_service.state.contexts import Context
+from ps_service.state.gradients import is_finite
 from ps_service.state.pace import Pace
 from ps_service.state.steps import StepCounter
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.locks import ReportingLock
 from ps_wire.marks import remote
 from ps_wire.refs import Ref
 from ps_wire.tryout import Tryout, is_torchs
-
-# Optimizers of torch whose step takes sparse gradients; the others raise, some of them halfway.
-_TAKES_SPARSE = (optim.SGD, optim.Adagrad, optim.SparseAdam)
 
 
 class Reads(enum.Enum):
@@ -82,7 +80,7 @@ class HostedOptimizer:
         self._reads = reads
         self._non_finite = non_finite
         self._ledger = ledger
-        self.lock = threading.RLock()
+        self.lock = ReportingLock()
         self.pace = Pace()
         self.counter = StepCounter()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
@@ -104,14 +102,21 @@ class HostedOptimizer:
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
         with self._ledger.alone(self.lock), self.pace.measured():
-            found = context.gradients_of([each.parameter for each in self.covered])
-            present = [(each, grad) for each, grad in zip(self.covered, found, strict=True) if grad is not None]
+            present = self._present(context)
             if not present:
                 return self.version
             self._check(present)
             self._apply(present, context)
             self.version += 1
             return self.version
+
+    def check(self, context: Context) -> None:
+        """Looks whether a context's gradients may be applied, and applies nothing.
+
+        Raises:
+            As `step`, for gradients that it refuses.
+        """
+        self._check(self._present(context))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         """Changes options, such as `lr`, of one parameter group or of all.
@@ -147,25 +152,44 @@ class HostedOptimizer:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
+    def _present(self, context: Context) -> list[tuple[Covered, torch.Tensor]]:
+        """The covered parameters that have a gradient in a context."""
+        found = context.gradients_of([each.parameter for each in self.covered])
+        return [(each, grad) for each, grad in zip(self.covered, found, strict=True) if grad is not None]
+
     def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
+        if self.is_torchs:
+            self._check_layouts({id(covered.parameter): (covered, gradient) for covered, gradient in present})
         for covered, gradient in present:
-            if gradient.is_sparse and self.is_torchs and not isinstance(self.optimizer, _TAKES_SPARSE):
-                raise InvalidArgumentError(
-                    f"{type(self.optimizer).__name__} cannot take the sparse gradient of {covered.ref.parameter!r}; "
-                    "use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
-                )
-            if self._non_finite is NonFinite.REFUSE and not _is_finite(gradient):
+            if self._non_finite is NonFinite.REFUSE and not is_finite(gradient):
                 raise NonFiniteGradientError(
-                    f"the gradient of {covered.ref.parameter!r} holds NaN or infinity; nothing was applied. "
+                    f"the gradient of {covered.ref.parameter!r} on owner {covered.ref.owner!r} holds NaN or infinity; "
+                    "nothing was applied. "
                     "Skip this batch, lower the learning rate, or clip"
                 )
+
+    def _check_layouts(self, present: Mapping[int, tuple[Covered, torch.Tensor]]) -> None:
+        """Refuses what torch would refuse halfway."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                covered, gradient = present.get(id(parameter), (None, None))
+                if covered is None or gradient is None:
+                    continue
+                reason = sparse_rules.refusal(self.optimizer, group, parameter, gradient)
+                if reason:
+                    layout = "sparse" if gradient.is_sparse else "dense"
+                    raise InvalidArgumentError(
+                        f"{type(self.optimizer).__name__} cannot take the {layout} gradient of "
+                        f"{covered.ref.parameter!r}: it {reason}"
+                    )
 
     def _apply(self, present: list[tuple[Covered, torch.Tensor]], context: Context) -> None:
         parameters = [covered.parameter for covered, _ in present]
         cells = [covered.cell for covered, _ in present]
         consistent = self._reads is Reads.CONSISTENT
         with self._ledger.stepping(cells), self._ledger.writing(parameters, cells, consistent):
-            undo = None if self._cannot_fail(present) else _Snapshot(self.optimizer, parameters)
+            whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
+            undo = None if whole else _Snapshot(self.optimizer, parameters)
             try:
                 scattered = self._scattered(present)
                 for covered, gradient in present:
@@ -176,6 +200,8 @@ class HostedOptimizer:
                 for covered, gradient in present:
                     if id(covered.parameter) in scattered:
                         sparse_sgd.apply(covered.parameter, gradient, scattered[id(covered.parameter)])
+                    elif gradient.is_sparse and self.is_torchs:
+                        sparse_rules.compact(self.optimizer, covered.parameter)
                 self.counter.count(context.stepped(parameters, cells))
                 for cell in cells:
                     cell.steps += 1
@@ -198,19 +224,6 @@ class HostedOptimizer:
             for parameter in group["params"]
             if id(parameter) in rows and sparse_sgd.can_apply(self.optimizer, group, rows[id(parameter)])
         }
-
-    def _cannot_fail(self, present: list[tuple[Covered, torch.Tensor]]) -> bool:
-        """Whether a step is known not to raise halfway, so that no snapshot is needed to make it atomic."""
-        optimizer = self.optimizer
-        if not self.is_torchs:
-            return False
-        dense = not any(gradient.is_sparse for _, gradient in present)
-        if isinstance(optimizer, (optim.SGD, optim.Adagrad)):
-            plain = all(not group["weight_decay"] and not group.get("momentum") for group in optimizer.param_groups)
-            return dense or plain
-        if isinstance(optimizer, optim.SparseAdam):
-            return all(gradient.is_sparse for _, gradient in present)
-        return dense and isinstance(optimizer, (optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam))
 
 
 class HostedScheduler:
@@ -309,8 +322,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_copied(item) for item in value)
     return value
-
-
-def _is_finite(gradient: torch.Tensor) -> bool:
-    values = gradient._values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ps_service.state.entry import Entry
+from ps_service.state.gradients import Gradient, added
+from ps_service.state.held import Share
 from ps_service.state.pace import Pace
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.graphs import leaves_of
+from ps_wire.locks import ReportingLock
 from ps_wire.refs import CallKey, Ref
 
 
@@ -24,27 +28,29 @@ class Leaf(NamedTuple):
         parameter: The parameter.
         tensor: What stood for it.
         steps: How many steps it had had by then.
+        holds: What must live for as long as the call's graph is of use.
     """
 
     ref: Ref | None
     parameter: torch.Tensor
     tensor: torch.Tensor
     steps: int = 0
+    holds: list[Any] = []  # noqa: RUF012
 
 
-class Gradient(NamedTuple):
-    """A parameter's gradient in one context.
+class Over(NamedTuple):
+    """Which contexts of a trainer are over.
 
     Attributes:
-        ref: The handle under which the pass first met the parameter; None if it was met inside an object that is no
-            module.
-        parameter: The parameter; any leaf of the graph, in that case.
-        tensor: The gradient.
+        before: Those with lower numbers; zero if that is not said.
+        but: Except for these.
     """
 
-    ref: Ref | None
-    parameter: torch.Tensor
-    tensor: torch.Tensor
+    before: int = 0
+    but: Sequence[int] = ()
+
+
+NOTHING_SAID: Final = Over()
 
 
 class Passage(Protocol):
@@ -56,17 +62,30 @@ class Passage(Protocol):
 
     root: torch.Tensor
 
-    def calling(self) -> AbstractContextManager[None]:
-        """While the block runs, the calls of this thread belong to the pass."""
+    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        """While the block runs, the calls of this thread belong to the pass.
 
-    def propagating(self, retain_graph: bool) -> AbstractContextManager[None]:
-        """While the block runs, this thread propagates through such calls; at its end they have all answered."""
+        Args:
+            place: Number of the call that this thread runs, after those of the calls around it.
+        """
+
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
+        """While the block runs, this thread propagates through such calls; at its end they have all answered.
+
+        Args:
+            retain_graph: Whether they may be propagated again.
+            backward: Number of the trainer's backward.
+        """
 
     def others(self) -> list[str]:
         """Names of the owners that were called."""
 
-    def end(self) -> None:
-        """The pass is over: the other owners are told, without waiting for them."""
+    def end(self, over: Over) -> None:
+        """The pass is over: the other owners are told, without waiting for them.
+
+        Args:
+            over: Which other contexts of its trainer are over.
+        """
 
 
 class KeptInput(NamedTuple):
@@ -79,6 +98,20 @@ class KeptInput(NamedTuple):
 
     call: CallKey
     position: int
+
+
+class Gathered(NamedTuple):
+    """A gradient of an output that was kept here, found by the backward of a later call.
+
+    Attributes:
+        place: The place of that call in the pass.
+        tensor: The gradient.
+        shares: Let its bytes count.
+    """
+
+    place: tuple[int, ...]
+    tensor: torch.Tensor
+    shares: Sequence[Share] = ()
 
 
 class Propagated(NamedTuple):
@@ -95,8 +128,34 @@ class Propagated(NamedTuple):
     of_kept: list[tuple[KeptInput, torch.Tensor]]
 
 
+class Output(NamedTuple):
+    """An output that requires grad: where its backward begins, without its numbers.
+
+    Attributes:
+        edge: Its place in the graph.
+        shape: Its shape.
+        dtype: Its dtype.
+    """
+
+    edge: GradientEdge
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Output | None:
+        """The output of that tensor; None if it requires no grad."""
+        if not tensor.requires_grad:
+            return None
+        # Torch makes a view to hold on to a node written in Python, and sparse tensors have no views.
+        held = tensor if tensor.layout is torch.strided else tensor.clone()
+        return cls(get_gradient_edge(held), held.shape, held.dtype)
+
+
 class Record:
-    """One recorded call: everything its backward needs.
+    """One recorded call: everything its backward needs, and nothing large beyond its last backward.
+
+    Of the outputs only their places in the graph are kept. Torch frees what the graph has saved in the backward that
+    does not retain it; the nodes stay, so that a second backward raises what it raises locally.
 
     Args:
         outputs: The tensors of the result, in order; those that do not require grad stand here as well.
@@ -108,6 +167,9 @@ class Record:
         tokens: Places of those outputs which only stand for what another owner keeps.
         passage: What it did on other owners.
         is_module: Whether only modules took part, whose leaves are all known.
+
+    Attributes:
+        shares: Let tensors count that are held until its last backward has run.
     """
 
     def __init__(
@@ -123,8 +185,10 @@ class Record:
         is_module: bool = True,
     ) -> None:
         self._pace = pace
-        self._lock = threading.Lock()
-        self._outputs = outputs
+        self._lock = ReportingLock()
+        self._outputs = [Output.of(output) for output in outputs]
+        # Places of the outputs behind which a backward has freed the graph.
+        self._spent: set[int] = set()
         self._entry = entry
         self._wanted = wanted
         self._leaves = [leaf for leaf in leaves if leaf.tensor.requires_grad]
@@ -132,21 +196,29 @@ class Record:
         self._tokens = tokens
         self._passage = passage
         self._is_module = is_module
-        self._gathered: dict[int, torch.Tensor] = {}
+        self.shares: Sequence[Share] = ()
+        self._gathered: dict[int, list[Gathered]] = {}
 
-    def gather(self, position: int, gradient: torch.Tensor) -> None:
-        """Adds to the gradient of an output that was kept here; the next backward propagates it."""
+    def gather(self, position: int, gradient: Gathered) -> None:
+        """Takes a gradient of an output that was kept here; the next backward propagates their sum.
+
+        Args:
+            position: Which output.
+            gradient: What the backward of a later call has found.
+        """
         with self._lock:
-            held = self._gathered.get(position)
-            self._gathered[position] = gradient if held is None else added(held, gradient)
+            self._gathered.setdefault(position, []).append(gradient)
 
-    def backward(self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool) -> Propagated:
+    def backward(
+        self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
+    ) -> Propagated:
         """Propagates gradients of outputs: those given, and those gathered.
 
         Args:
             positions: Which outputs.
             gradients: Their gradients, of the outputs' shapes and dtypes.
             retain_graph: Whether the same outputs may be propagated again.
+            backward: Number of the trainer's backward.
 
         Raises:
             InvalidArgumentError: A position or gradient does not fit.
@@ -156,18 +228,21 @@ class Record:
             self._check(position, gradient)
         propagating: AbstractContextManager[None] = nullcontext()
         if self._passage is not None:
-            propagating = self._passage.propagating(retain_graph)
+            propagating = self._passage.propagating(retain_graph, backward)
         # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
         with self._lock, self._pace.measured() if self._pace is not None else nullcontext():
-            roots, seeds = self._seeded(positions, gradients)
-            if not roots:
+            places, seeds = self._seeded(positions, gradients)
+            if not places:
                 return Propagated([None] * self._wanted, [], [])
+            roots = [output.edge for output in map(self._outputs.__getitem__, places) if output is not None]
             leaves, others = self._leaves, self._ends()
             if not self._is_module:
                 leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
             targets = [*(leaf.tensor for leaf in leaves), *others]
             with propagating:
                 found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
+            if not retain_graph:
+                self._freed(places)
             entered = list(self._entry.take_gradients()) if self._entry is not None else []
         of_parameters = [
             Gradient(leaf.ref, leaf.parameter, gradient)
@@ -196,32 +271,42 @@ class Record:
         ends = [] if self._entry is None else [self._entry.token]
         return ends if self._passage is None else [*ends, self._passage.root]
 
-    def _met(self, roots: Sequence[torch.Tensor], known: set[int]) -> list[Leaf]:
+    def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
         """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own."""
         known = known | {id(leaf.tensor) for leaf in self._leaves}
         return [Leaf(None, leaf, leaf) for leaf in leaves_of(roots) if id(leaf) not in known]
 
     def _seeded(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The outputs to begin at, and their gradients."""
+    ) -> tuple[list[int], list[torch.Tensor]]:
+        """Places of the outputs to begin at, and their gradients."""
         found = list(zip(positions, gradients, strict=True))
-        found += self._gathered.items()
+        for position, gathered in self._gathered.items():
+            # As local torch adds them: the latest call first.
+            ordered = sorted(gathered, key=lambda each: each.place, reverse=True)
+            found.append((position, functools.reduce(added, (each.tensor for each in ordered))))
         self._gathered = {}
         found += [(token, torch.empty(0)) for token in self._tokens]
-        return [self._outputs[position] for position, _ in found], [gradient for _, gradient in found]
+        return [position for position, _ in found], [gradient for _, gradient in found]
+
+    def _freed(self, places: Sequence[int]) -> None:
+        """A backward has freed the graph behind these outputs."""
+        self._spent.update(places)
+        if len(self._spent) < sum(output is not None for output in self._outputs):
+            return
+        self.shares = ()
+        for leaf in self._leaves:
+            leaf.holds.clear()
+            # A step has moved the parameter meanwhile: its former storage lives for this leaf alone.
+            if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
+                leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 
     def _check(self, position: int, gradient: torch.Tensor) -> None:
-        if position >= len(self._outputs) or not self._outputs[position].requires_grad:
+        output = self._outputs[position] if position < len(self._outputs) else None
+        if output is None:
             raise InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
-        output = self._outputs[position]
         if gradient.shape != output.shape or gradient.dtype != output.dtype:
             raise InvalidArgumentError(
                 f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
                 f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
             )
-
-
-def added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sum of two gradients, of which either may be sparse."""
-    return b + a if a.is_sparse and not b.is_sparse else a + b

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 from ps_service.state.census import Census
 from ps_service.state.objects import HostedObject
 from ps_wire.errors import ForeignHandleError, NameConflictError, StaleHandleError, UnknownNameError
 from ps_wire.refs import Ref
+from ps_wire.scopes import waiting
 
 
 class Registry:
@@ -28,8 +30,8 @@ class Registry:
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
-        self._made = threading.Condition(self._lock)
-        self._making: set[str] = set()
+        # What is done once the object of a name has been made, or could not be.
+        self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
 
     def __len__(self) -> int:
@@ -45,6 +47,12 @@ class Registry:
         """How many references a session has to each object, by id."""
         with self._lock:
             return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
+
+    def references_of(self, trainer: bytes) -> int:
+        """How many references a session has."""
+        with self._lock:
+            held = self._holders.get(trainer)
+            return 0 if held is None else held.total()
 
     def objects(self) -> list[HostedObject]:
         with self._lock:
@@ -66,25 +74,38 @@ class Registry:
         """
         if not name:
             return self.add(make()), True
-        with self._made:
-            while name in self._making:
-                self._made.wait()
-            known = self._names.get(name)
-            if known is None:
-                self._making.add(name)
+        known = self._begin(name)
         if known is None:
             try:
                 return self.add(make()), True
             finally:
-                with self._made:
-                    self._making.remove(name)
-                    self._made.notify_all()
+                with self._lock:
+                    made = self._making.pop(name)
+                made.set_result(None)
         if known.fingerprint != fingerprint:
             raise NameConflictError(
                 f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
                 "Ask with the same ones, attach by name, or choose another name"
             )
         return known, False
+
+    def being_made(self, name: str) -> Future[None] | None:
+        """What is done once the object of that name has been made or could not be; None if it is not being made."""
+        with self._lock:
+            return self._making.get(name)
+
+    def _begin(self, name: str) -> HostedObject | None:
+        """The object of that name, or None if the caller is to make it now. Waits while another thread makes it."""
+        while True:
+            with self._lock:
+                known = self._names.get(name)
+                made = self._making.get(name)
+                if made is None:
+                    if known is None:
+                        self._making[name] = Future()
+                    return known
+            with waiting:
+                made.result()
 
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from ps_wire.limits import Limits
 from ps_wire.numbers import SeenNumbers
+
+_REMEMBERED: Final = 4096
+"""Trainers whose session the operator has ended, and who have not come back since."""
 
 
 class Session:
@@ -17,15 +22,32 @@ class Session:
         taken: Numbers of the requests that were taken up; none of them is ever run again.
         streams: How many streams are open for it: while there is one, the session lives.
         ended: Whether it was freed.
+        why_lost: Why the owner ended it, if it was not the lease; for its trainer.
+        number: Tells sessions apart whose trainers' ids begin alike.
+        transport: What carries it, or did so last: `grpc`, `lane` or `unary`.
+        peer: Address of the trainer, or its process, as the transport says it.
     """
 
-    def __init__(self, trainer: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
         self.trainer = trainer
+        self.number = number
+        self.why_lost = ""
+        self.transport = ""
+        self.peer = ""
         self.taken = SeenNumbers()
         self.streams = 0
         self.ended = False
         self._clock = clock
-        self._seen = clock()
+        self._began = self._seen = clock()
+
+    @property
+    def name(self) -> str:
+        """For people: the first digits of the trainer's id, which itself is a secret."""
+        return self.trainer.hex()[:8]
+
+    def age_seconds(self) -> float:
+        """How long ago it began on this owner."""
+        return self._clock() - self._began
 
     def touch(self) -> None:
         """Starts the lease anew."""
@@ -52,6 +74,8 @@ class Sessions:
         self._limits = limits
         self._clock = clock
         self._sessions: dict[bytes, Session] = {}
+        self._numbers = itertools.count(1)
+        self._evicted: dict[bytes, str] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -76,14 +100,22 @@ class Sessions:
         """The session of a trainer, begun now if there is none."""
         session = self._sessions.get(trainer)
         if session is None:
-            session = self._sessions[trainer] = Session(trainer, self._clock)
+            session = self._sessions[trainer] = Session(trainer, self._clock, next(self._numbers))
         session.touch()
         return session
 
     def end(self, session: Session) -> None:
         session.ended = True
+        if session.why_lost:
+            self._evicted[session.trainer] = session.why_lost
+            if len(self._evicted) > _REMEMBERED:
+                del self._evicted[next(iter(self._evicted))]
         if self._sessions.get(session.trainer) is session:
             del self._sessions[session.trainer]
+
+    def take_why_lost(self, trainer: bytes) -> str:
+        """Why the owner ended the last session of a trainer who comes back, to be told once; empty if it did not."""
+        return self._evicted.pop(trainer, "")
 
     def expired(self) -> Iterable[Session]:
         """The sessions whose lease has run out."""

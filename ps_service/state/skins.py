@@ -6,150 +6,160 @@ once, each pass gets its own gradients, and `train()`/`eval()` belong to the cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from copy import copy
-from types import MethodType
+import sys
+from collections.abc import Sequence
+from operator import gt
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-# Entries of a module's __dict__ that belong to the skin alone.
-_OWN = ("_parameters", "_modules", "training")
-# What may lead to a parameter or submodule.
-_LEADING = (nn.Module, nn.Parameter, MethodType, list, tuple, dict)
+from ps_service.state.counterparts import Counterparts, Part
+from ps_service.state.internals import Internals
+from ps_service.state.norms import Reading, Updating, with_statistics
+from ps_service.state.structure import reaches
+
 _ABSENT = object()
-
-
-class Part(NamedTuple):
-    """One module of a skin.
-
-    Attributes:
-        original: The hosted module.
-        made: Its counterpart in the skin.
-        own: The attributes that are the counterpart's own; all others are shared with the original.
-    """
-
-    original: nn.Module
-    made: nn.Module
-    own: dict[str, Any]
 
 
 class Skin:
     """A copy of a module's structure.
 
     Args:
-        module: The module to copy. Its submodules are copied too, and so are the lists, tuples, dicts and bound methods
-            among its attributes that lead to a parameter or submodule of it (torch's recurrent layers keep such a list,
-            hooks are often such methods); everything else is shared with the original.
+        module: The module to copy. Its submodules are copied too, and so is everything among its attributes that leads
+            to a parameter or submodule of it, as far as `Structure` follows; everything else is shared with the
+            original.
         training: The mode the copy is in.
+        internals: The tensors of the module beside its parameters.
     """
 
-    def __init__(self, module: nn.Module, training: bool) -> None:
-        self._parts: list[Part] = []
-        # Where each parameter stands: containers and keys.
-        self._places: dict[int, list[tuple[Any, Any]]] = {}
-        self._parameters = {id(parameter) for parameter in module.parameters()}
-        self._submodules = {id(child) for child in module.modules()}
-        self._memo: dict[int, Any] = {}
+    def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
+        self._internals = internals
+        made = Counterparts(module)
+        self.module: nn.Module = made.module
+        self._parts = made.parts
+        self._places = made.places
+        self._computed = made.computed
+        self._objects = made.objects
         self._given: list[dict[str, Any]] = []
-        self.module: nn.Module = self._copy_module(module)
-        self._memo.clear()
         # What is of no use to any other run: the leaves, and this very copy.
-        self._private = {id(made) for _, made, _ in self._parts}
-        self._leaves: set[int] = set()
-        copied = [made.__dict__.copy() for _, made, _ in self._parts]
+        self._private = set(map(id, made.objects))
+        self._leaves: dict[int | None, Any] = {}
+        copied = [part.made.copy() for part in self._parts]
         self.module.train(training)
-        for (_, made, own), before in zip(self._parts, copied, strict=True):
+        for part, before in zip(self._parts, copied, strict=True):
             # What a train() of the module's own has set belongs to the mode.
-            own.update({key: value for key, value in made.__dict__.items() if before.get(key, _ABSENT) is not value})
+            now = part.made.items()
+            part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
+        self._readings = self._guarded(module)
+        internals.learn(self._parts)
+        self._set: list[tuple[Part, str, Any]] | None = None
+        self._registered = made.registered
+        self._shape = [(len(parameters), modules.copy()) for parameters, modules in made.registered]
+        self._standing = _standing(made)
+        self._holders: list[int] = []
 
     def dress(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
         """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
-        self._leaves = set(map(id, leaves))
-        for original, made, own in self._parts:
-            given = original.__dict__.copy()
+        if not self._holders:
+            self._holders = self._counted()
+        for reading in self._readings:
+            reading.take()
+        for part in self._parts:
+            given = part.original.copy()
             self._given.append(given)
-            made.__dict__.update(given)
-            made.__dict__.update(own)
-        for parameter, leaf in zip(parameters, leaves, strict=True):
-            for container, key in self._places[id(parameter)]:
-                container[key] = leaf
+            part.made.update(given)
+            part.made.update(part.own)
+        self._leaves = {id(parameter): leaf for parameter, leaf in zip(parameters, leaves, strict=True)}
+        self.put()
 
-    def undress(self) -> None:
-        """Lets go of the leaves, and hands plain attributes that the run has set or deleted on to the original.
+    def undress(self) -> bool:
+        """Hands plain attributes that the run has set or deleted on to the original, and lets go of the leaves.
 
         Except what only this run can use: tensors with a history, and what leads to a leaf or to a part of the skin.
+
+        Returns:
+            Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
         """
-        for (original, made, own), given in zip(self._parts, self._given, strict=True):
-            attributes = made.__dict__
-            for name, value in attributes.items():
-                # What the run has not set itself, others may have set meanwhile.
-                if given.get(name, _ABSENT) is not value and name not in own and not self._is_private(value):
-                    original.__dict__[name] = value
+        whole = self._is_whole()
+        for part, name, value in self.set():
+            part.original[name] = value
+            self._internals.note_set(part, name, value)
+        for part, given in zip(self._parts, self._given, strict=True):
+            original, attributes = part.original, part.made
             for name in given.keys() - attributes.keys():
-                original.__dict__.pop(name, None)
+                original.pop(name, None)
             # What belonged to this run alone goes; hooks that run on the way back still find everything else.
             attributes.clear()
-            attributes.update(original.__dict__)
-            attributes.update(own)
+            attributes.update(original)
+            attributes.update(part.own)
         self._given.clear()
-        for places in self._places.values():
-            for container, key in places:
-                container[key] = None
+        self._set = None
+        for reading in self._readings:
+            reading.give_back()
+        return whole
+
+    def set(self) -> list[tuple[Part, str, Any]]:
+        """The plain attributes that the run has set and that all runs will share: where, name and value."""
+        if self._set is None:
+            # What the run has not set itself, others may have set meanwhile.
+            self._set = [
+                (part, name, value)
+                for part, given in zip(self._parts, self._given, strict=True)
+                for name, value in part.made.items()
+                if given.get(name, _ABSENT) is not value and name not in part.own and not self._is_private(value)
+            ]
+        return self._set
+
+    def _guarded(self, module: nn.Module) -> list[Reading]:
+        """Lets the layers with running statistics take turns; returns those that only read them."""
+        layers = set(map(id, with_statistics(module)))
+        found = []
+        for part in self._parts:
+            if id(part.holder) in layers and isinstance(part.original, dict):
+                lock = self._internals.norm_lock(part.holder)
+                if part.copy.training:
+                    part.own["forward"] = Updating(part.copy, lock)
+                else:
+                    found.append(Reading(part.holder._buffers, lock))
+                    part.own["_buffers"] = found[-1].own
+        return found
 
     def _is_private(self, value: Any) -> bool:
-        if isinstance(value, MethodType):
-            value = value.__self__
-        if isinstance(value, (list, tuple, dict)):
-            return any(map(self._is_private, value.values() if isinstance(value, dict) else value))
-        has_history = isinstance(value, torch.Tensor) and value.requires_grad
-        return has_history or id(value) in self._leaves or id(value) in self._private
+        return reaches(value, self._private.union(map(id, self._leaves.values())))
 
-    def _copy(self, value: Any) -> Any:
-        """The skin's counterpart of a value; the value itself when it holds nothing that must be replaced."""
-        if isinstance(value, nn.Module):
-            return self._copy_module(value) if id(value) in self._submodules else value
-        if isinstance(value, MethodType):
-            instance = self._copy(value.__self__) if isinstance(value.__self__, nn.Module) else value.__self__
-            return value if instance is value.__self__ else MethodType(value.__func__, instance)
-        if isinstance(value, (list, tuple, dict)):
-            if id(value) not in self._memo:
-                self._memo[id(value)] = value  # for those that contain themselves
-                self._memo[id(value)] = self._copy_container(value)
-            return self._memo[id(value)]
-        return value
+    def put(self) -> None:
+        """Puts the leaves where the parameters stand."""
+        for key, places in self._places.items():
+            leaf = self._leaves[key]
+            for container, name in places:
+                container[name] = leaf
+        for container, name, build in self._computed:
+            container[name] = build(self._leaves)
 
-    def _copy_container(self, value: Any) -> Any:
-        if not any(isinstance(item, _LEADING) for item in (value.values() if isinstance(value, dict) else value)):
-            return value
-        items = list(value.items() if isinstance(value, dict) else enumerate(value))
-        copies = [(key, self._copy(item)) for key, item in items]
-        places = [(key, id(item)) for key, item in items if id(item) in self._parameters]
-        if not places and all(one is other for (_, one), (_, other) in zip(items, copies, strict=True)):
-            return value
-        made = _rebuilt(value, copies, writable=bool(places))
-        for key, parameter in places:
-            self._places.setdefault(parameter, []).append((made, key))
-        return made
+    def clear(self) -> None:
+        """Lets go of the leaves."""
+        for places in self._places.values():
+            for container, name in places:
+                container[name] = None
+        for container, name, _ in self._computed:
+            container[name] = None
+        self._leaves = {}
 
-    def _copy_module(self, module: nn.Module) -> nn.Module:
-        known: nn.Module | None = self._memo.get(id(module))
-        if known is not None:
-            return known
-        made = module.__class__.__new__(module.__class__)
-        self._memo[id(module)] = made
-        attributes = module.__dict__.copy()
-        own: dict[str, Any] = {}
-        self._parts.append(Part(module, made, own))
-        made.__dict__.update(attributes)
-        for name, value in attributes.items():
-            counterpart = self._copy(value)
-            if name in _OWN or counterpart is not value:
-                own[name] = counterpart.copy() if counterpart is value and isinstance(value, dict) else counterpart
-        made.__dict__.update(own)
-        return made
+    @property
+    def is_held(self) -> bool:
+        """Whether anything but the skin itself refers to a part of it, such as a hook in an open graph."""
+        return any(map(gt, self._counted(), self._holders))
+
+    def _counted(self) -> list[int]:
+        return list(map(sys.getrefcount, self._objects))
+
+    def _is_whole(self) -> bool:
+        for (parameters, modules), (count, before) in zip(self._registered, self._shape, strict=True):
+            if len(parameters) != count or modules != before:
+                return False
+        leaves = self._leaves
+        return all(parameters.get(name) is leaves.get(key) for parameters, name, key in self._standing)
 
 
 class SkinPool:
@@ -158,35 +168,55 @@ class SkinPool:
     def __init__(self, module: nn.Module, keep: int = 4) -> None:
         self._module = module
         self._keep = keep
-        self._free: dict[bool, list[Skin]] = {True: [], False: []}
+        self.internals = Internals()
+        # One is made at once, to learn where the module keeps tensors.
+        self._free: dict[bool, list[Skin]] = {True: [Skin(module, True, self.internals)], False: []}
 
-    @contextmanager
-    def lend(
-        self, training: bool, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]
-    ) -> Iterator[nn.Module]:
-        """Lends a dressed skin. Safe to call from several threads."""
-        free = self._free[training]
+    def lend(self, training: bool, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> Skin:
+        """A dressed skin. Safe to call from several threads."""
         try:
-            skin = free.pop()
+            skin = self._free[training].pop()
         except IndexError:
-            skin = Skin(self._module, training)
+            skin = Skin(self._module, training, self.internals)
         skin.dress(parameters, leaves)
-        try:
-            yield skin.module
-        finally:
-            skin.undress()
+        return skin
+
+    def take_back(self, training: bool, skin: Skin) -> Returned:
+        """Undresses a skin after its run, and keeps it for another if nothing refers to it any more."""
+        whole = skin.undress()
+        if whole and not skin.is_held:
+            skin.clear()
+            free = self._free[training]
             if len(free) < self._keep:
                 free.append(skin)
+            return Returned(whole, False)
+        # Hooks that run on the way back still find the numbers of their pass.
+        skin.put()
+        return Returned(whole, True)
 
 
-def _rebuilt(value: Any, items: Sequence[tuple[Any, Any]], writable: bool) -> Any:
-    """A container like another, with other items. One that must be written to is a list if it was a tuple."""
-    if isinstance(value, tuple):
-        values = [item for _, item in items]
-        if writable:
-            return values
-        return type(value)(*values) if hasattr(value, "_fields") else tuple(values)
-    made = copy(value)
-    for key, item in items:
-        made[key] = item
-    return made
+class Returned(NamedTuple):
+    """How a skin came back.
+
+    Attributes:
+        whole: Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
+        held: Whether something goes on using the skin, and with it the leaves.
+    """
+
+    whole: bool
+    held: bool
+
+
+def _standing(made: Counterparts) -> list[tuple[dict[str, Any], str, int | None]]:
+    """The entries of `_parameters`: which parameter stands there, if any does."""
+    registered = {id(parameters): parameters for parameters, _ in made.registered}
+    found: list[tuple[dict[str, Any], str, int | None]] = [
+        (registered[id(container)], name, key)
+        for key, places in made.places.items()
+        for container, name in places
+        if id(container) in registered
+    ]
+    filled = {(id(parameters), name) for parameters, name, _ in found}
+    for parameters in registered.values():
+        found += [(parameters, name, None) for name in parameters if (id(parameters), name) not in filled]
+    return found

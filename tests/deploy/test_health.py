@@ -56,7 +56,8 @@ async def test_an_owner_that_drains_is_not(owner: Server, ps: tc.Client, check: 
         hosted.open()
         await asyncio.gather(waiting, draining)
     assert (code, out) == (1, "")
-    assert error == f"the owner at {owner.address} takes no work: NOT_SERVING; is it draining?\n"
+    said = "takes no work: NOT_SERVING; is it draining, or out of threads (see its log)?"
+    assert error == f"the owner at {owner.address} {said}\n"
 
 
 async def test_nobody_there_is_told_as_such(check: Check) -> None:

@@ -32,9 +32,10 @@ AFFINE = "tests.hosted_models.Affine"
 MODELS = "tests.integration.wire_models"
 
 
-def engine(name: str = "ps0", limits: Limits | None = None, threads: int = 0) -> Engine:
+def engine(name: str = "ps0", limits: Limits | None = None, threads: int = 0, spare: int = 0) -> Engine:
     """An owner that hosts the classes of both test modules."""
-    return Engine(name, AllowList([hosted_models, wire_models]), limits=limits or Limits(), threads=threads)
+    allowlist = AllowList([hosted_models, wire_models])
+    return Engine(name, allowlist, limits=limits or Limits(), threads=threads, spare_threads=spare)
 
 
 @asynccontextmanager

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 import trainer_client as tc
+from ps_service.server import Server
+from ps_service.state import contexts
+from ps_wire.refs import ContextId
 from tests import autograd_models
 from tests.training import MODELS, owners, pins, same, training, twin
 
@@ -212,3 +215,34 @@ async def test_a_plain_thread_begins_outside_of_any_context() -> None:
             assert (await asyncio.to_thread(tc.current_context)) is tc.current_context()
         assert found == [None]
         assert not (await net(torch.ones(1, SIZE))).requires_grad
+
+
+@pytest.mark.parametrize("held", [1, 100])
+async def test_one_opened_early_may_be_used_late(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Each owner sees only some contexts; it knows of the others all the same, and remembers few numbers."""
+    monkeypatch.setattr(contexts, "_REMEMBERED", 128)
+    async with training("ps0", "ps1") as (servers, ps):
+        nets = [await ps.module("torch.nn.Linear", 2, 2, owner=owner) for owner in ps.owners]
+        early = [ps.context() for _ in range(held)]
+        ended = []
+        for number in range(600):
+            async with ps.context() as ctx:
+                await nets[number % 7 == 0](torch.ones(1, 2))
+            ended.append(ctx.id)
+        for ctx in early:
+            async with ctx:
+                y = await nets[1](await nets[0](torch.ones(1, 2)))
+                await ctx.backward(y.sum())
+                assert len(await ctx.get_gradients()) == 4
+        for server in servers:
+            await until_ended(ps, server, early[-1].id)
+            for id in ended:
+                with pytest.raises(tc.ContextEndedError):
+                    server.engine.contexts.open(id)
+            ((numbers, _),) = server.engine.contexts.over().values()
+            assert len(numbers.above) + len(numbers.holes) <= 128
+
+
+async def until_ended(ps: tc.Client, server: Server, id: ContextId) -> None:
+    while id.number not in server.engine.contexts.over()[ps.trainer][0]:
+        await ps.status(server.engine.name)

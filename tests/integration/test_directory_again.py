@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -60,9 +61,20 @@ async def test_a_member_that_had_given_the_directory_up_comes_back_to_it(stack: 
     assert again.engine.directory.find("ps0") is not None
 
 
-async def test_a_member_whose_session_was_forgotten_enters_again(stack: AsyncExitStack) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_member_whose_session_was_forgotten_enters_again(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     keeper = await _member(stack, "directory")
     member = await _member(stack, "ps0", keeper.server.address)
+    enter, failures = member._enter, [ZeroDivisionError()] if fails else []
+
+    async def fails_once(*args: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await enter(*args)
+
+    monkeypatch.setattr(member, "_enter", fails_once)
     conversations = keeper.server.servicer.conversations
     conversation = conversations.get(member.client.trainer)
     assert conversation is not None
@@ -72,4 +84,4 @@ async def test_a_member_whose_session_was_forgotten_enters_again(stack: AsyncExi
     assert keeper.engine.directory.find("ps0") is None
     async with asyncio.timeout(20):
         entry = await asyncio.wrap_future(keeper.engine.directory.awaited("ps0").future)
-    assert entry.id == member.member.id
+    assert entry.id == member.member.id and not failures

@@ -72,6 +72,20 @@ async def test_asking_for_another_optimizer_under_a_taken_name_is_refused(
         assert other.remotes["ps0"].handle != opt.remotes["ps0"].handle
 
 
+async def test_equal_options_are_the_same_whatever_their_types() -> None:
+    async with training() as (_, ps):
+        net = await ps.module("torch.nn.Linear", 3, 2, name="net")
+        assert await ps.module("torch.nn.Linear", 3.0, 2, name="net") == net
+        groups = [{"params": net.parameters(), "lr": 1}]
+        opt = await ps.optimizer(optim.Adam, groups, betas=(0.5, 0.9), weight_decay=1, foreach=False)
+        groups[0]["lr"] = 1.0
+        same = await ps.optimizer(optim.Adam, groups, weight_decay=1.0, betas=[0.5, 0.9], foreach=False)
+        assert same.remotes["ps0"].handle == opt.remotes["ps0"].handle
+        for options in ({"weight_decay": True}, {"weight_decay": 1, "foreach": None}, {"weight_decay": 1.5}):
+            with pytest.raises(tc.NameConflictError):
+                await ps.optimizer(optim.Adam, groups, **{"betas": (0.5, 0.9), "foreach": False, **options})
+
+
 async def test_optimizers_of_anonymous_modules_are_their_makers_own() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)

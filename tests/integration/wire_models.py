@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -72,7 +72,7 @@ class Shelf:
 
     @remote
     def norm(self, parameter: RRef) -> float:
-        return float(parameter.local_value().norm())
+        return float(parameter.local_value().detach().norm())
 
     @remote
     def new_layer(self, size: int) -> RRef:
@@ -102,3 +102,30 @@ class Moody(nn.Module):
         if mood == "object":
             return object()
         return x * self.weight
+
+
+@hosted
+class Diary:
+    """Notes in which order it was called; tests use it where calls run in threads."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    @remote
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    @remote
+    def read(self) -> list[str]:
+        return self.notes
+
+
+@hosted
+class MadeOnce:
+    """Its constructor does what the test has written down for it, in the same process."""
+
+    outcomes: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        if MadeOnce.outcomes.pop(0) == "fails":
+            raise RuntimeError("could not be made")

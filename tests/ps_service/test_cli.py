@@ -31,11 +31,15 @@ OPTIONS = [
         "data-dir",
         "device",
         "threads",
+        "spare-threads",
         "torch-threads",
         "max-message-bytes",
         "max-in-flight",
+        "max-session-bytes",
+        "max-owner-bytes",
     ),
-    *("lease-seconds", "drain-seconds", "lane", "insecure", "log-level", "log-format", "config"),
+    *("max-result-bytes", "max-object-bytes", "torch-functions"),
+    *("lease-seconds", "max-context-seconds", "drain-seconds", "lane", "insecure", "log-level", "log-format", "config"),
 ]
 
 
@@ -242,3 +246,79 @@ async def test_a_second_signal_does_not_wait(start: StartOwner) -> None:
         assert owner.process.returncode == -signal.SIGTERM
         with pytest.raises(tc.PsError):
             await waiting
+
+
+async def run(*arguments: str) -> tuple[int | None, str, str]:
+    """Runs a command; returns its exit code, and what it printed on standard output and on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**ENVIRONMENT, "COLUMNS": "160"}
+    )
+    out, error = await process.communicate()
+    return process.returncode, out.decode(), error.decode()
+
+
+async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner) -> None:
+    owner = await start("--import", "tests.hosted_models", "--log-format", "text")
+    async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
+        net = await ps.module("tests.hosted_models.Affine", 3, 2, name="net")
+        id, others = ps.trainer.hex()[:8], other.trainer.hex()[:8]
+        async with ps.context() as ctx:
+            loss = (await net(torch.ones(1, 3))).sum()
+            tables, text = await asyncio.gather(
+                run("sessions", owner.address), run("sessions", owner.address, "--json")
+            )
+            assert await run("evict", owner.address, "--context", str(ctx.id)) == (
+                0,
+                f"context {ctx.id} was ended\n",
+                "",
+            )
+            with pytest.raises(tc.ContextLostError, match="its operator ended it"):
+                await ctx.backward(loss)
+        gate = await ps.create("tests.hosted_models.Gate", name="gate")
+        waiting = gate.wait()
+        unknown, none = await asyncio.gather(
+            run("evict", owner.address, "--session", f"{int(others, 16) ^ 1:08x}"),
+            run("evict", owner.address, "--older-than", "1000"),
+        )
+        ended = await run("evict", owner.address, "--session", id)
+        with pytest.raises(tc.SessionLostError, match="its operator ended it"):
+            await waiting
+        assert ended == (0, f"session {id} was ended\n", "")
+        assert (unknown[0], unknown[1]) == (1, "")
+        assert unknown[2].startswith("ps-service: there is no session ")
+        assert none == (0, "no context had been unused for 1000 s\n", "")
+        # The program goes on.
+        async with ps.context() as ctx:
+            await ctx.backward((await (await ps.attach("net"))(torch.ones(1, 3))).sum())
+        await (await other.attach("gate")).open()
+    lines = [" ".join(line.replace("│", " ").split()) for line in tables[1].splitlines()]
+    assert (tables[0], tables[2]) == (0, "")
+    assert lines[0] == "ps0: 2 sessions, 1 open context"
+    assert any(line.startswith(f"{id} process ") and " lane connected " in line for line in lines)
+    assert any(line.startswith(f"{id}/1 {id} ") for line in lines)
+    told = json.loads(text[1])
+    assert [each["id"] for each in told["sessions"]] == [id, others]
+    assert [(each["contexts"], each["references"]) for each in told["sessions"]] == [("1", "1"), ("0", "0")]
+    assert [each["id"] for each in told["contexts"]] == [f"{id}/1"]
+    assert ps.trainer.hex() not in tables[1] + text[1]
+    owner.process.send_signal(signal.SIGTERM)
+    _, log = await owner.ended()
+    assert owner.process.returncode == 0
+    for said in (f"session {id} was ended by the operator", f"context {id}/1 was ended by the operator"):
+        assert any(said in line for line in log)
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--session", "ab", "--context", "ab/1"], ["--context", "ab/1", "--older-than", "5"]]
+)
+def test_evict_wants_to_know_one_thing(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["evict", "127.0.0.1:1", *options])
+    assert result.exit_code == 2
+    assert result.stderr == "ps-service: say one of --session, --context and --older-than\n"
+
+
+@pytest.mark.parametrize("command", [["sessions"], ["evict", "--older-than", "5"]])
+def test_administration_of_an_owner_that_is_not_there_is_refused(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [command[0], "127.0.0.1:1", "--timeout", "0.2", *command[1:]])
+    assert result.exit_code == 2
+    assert result.stderr == "ps-service: no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)\n"

@@ -124,7 +124,7 @@ async def test_requests_under_way_are_told(owner: Server, ps: tc.Client) -> None
     waiting = [gate.wait() for _ in range(2)]
     await asyncio.to_thread(hosted.wait_for, 2)
     try:
-        status = ps.status()  # both threads are taken
+        another = ps.create(f"{MODELS}.Gate")  # both threads are taken
         # As its trainers know the limit, they keep to it: so it is lowered behind their back.
         owner.engine.limits = dataclasses.replace(owner.engine.limits, max_in_flight=3)
         with pytest.raises(tc.OverloadedError):
@@ -139,12 +139,12 @@ async def test_requests_under_way_are_told(owner: Server, ps: tc.Client) -> None
     finally:
         hosted.open()
     await asyncio.gather(*waiting)
-    await status
+    await another
     told = Told(owner.engine)
     assert (told("ps_requests_in_flight"), told("ps_compute_queue_length")) == (0, 0)
     assert told("ps_request_queue_duration_seconds_count") >= 3
     assert told("ps_request_queue_duration_seconds_sum") - queued >= at_least
-    assert told("ps_request_duration_seconds_sum", operation="status") >= at_least, "waiting for a thread counts"
+    assert told("ps_request_duration_seconds_sum", operation="create") >= at_least, "waiting for a thread counts"
 
 
 @pytest.mark.parametrize("transport", ["grpc", "lane"])
@@ -266,7 +266,7 @@ async def test_the_number_of_series_has_a_bound(owner: Server, ps: tc.Client) ->
     told = Told(owner.engine)
     assert len(told.all("ps_optimizer_version", "optimizer")) == MOST_NAMES
     assert len(told.all("ps_optimizer_steps_total", "optimizer")) == MOST_NAMES + 1
-    assert len(told.samples) < 1600, "docs/metrics.md says so"
+    assert len(told.samples) < 1700, "docs/metrics.md says so"
 
 
 async def test_a_scrape_does_not_look_at_every_object(monkeypatch: pytest.MonkeyPatch) -> None:

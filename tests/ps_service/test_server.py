@@ -214,3 +214,50 @@ async def test_a_session_is_freed_when_its_lease_is_over() -> None:
                 await session._link.stop()
         assert (len(engine.registry), len(engine.sessions), len(engine.journal)) == (0, 0, 0)
         await ps.close()
+
+
+async def test_leases_run_out_although_one_session_cannot_be_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = owner(lease_seconds=0.05)
+    forget = engine.contexts.forget
+    broken: list[bytes] = []
+
+    def fails_once(trainer: bytes) -> None:
+        if not broken:
+            broken.append(trainer)
+            raise ZeroDivisionError
+        forget(trainer)
+
+    monkeypatch.setattr(engine.contexts, "forget", fails_once)
+    async with Server(engine) as server:
+        for _ in range(2):
+            ps = await tc.connect(server.address, reconnect_timeout=0.0)
+            await ps.create(LATCH)
+            async with Heard("ps_service.conversations", lambda said: "has run out" in said):
+                for session in ps._opening:
+                    await session._link.stop()
+            assert (len(engine.registry), len(engine.sessions), len(engine.journal)) == (0, 0, 0)
+            await ps.close()
+    assert "could not be ended" in caplog.text
+
+
+async def test_a_sweep_that_fails_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = owner(lease_seconds=0.01)
+    expired, fails = engine.sessions.expired, asyncio.Event()
+    again = asyncio.Event()
+
+    def fails_once() -> Any:
+        if not fails.is_set():
+            fails.set()
+            raise ZeroDivisionError
+        again.set()
+        return expired()
+
+    monkeypatch.setattr(engine.sessions, "expired", fails_once)
+    async with Server(engine):
+        async with asyncio.timeout(20):
+            await again.wait()
+    assert "the leases could not be looked at" in caplog.text

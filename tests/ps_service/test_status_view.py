@@ -23,7 +23,7 @@ def full() -> StatusReply:
     status = StatusReply(
         owner="ps0", version="1.2.3", uptime_seconds=3 * 3600 + 4 * 60 + 5.9, serving=True, parameters=1234567,
         bytes=5 << 20, sessions=3, connected_sessions=2, contexts=4, kept_answers=7, requests_in_flight=6,
-        calls_per_second=12.34, resident_bytes=3 << 30,
+        calls_per_second=12.34, threads=2, threads_waiting=1, threads_spare=16, resident_bytes=3 << 30,
     )  # fmt: skip
     status.objects.add(name="net", class_name="my.Net", parameters=1200000, bytes=4800000, references=2)
     status.objects.add(class_name="torch.nn.ReLU", references=1)
@@ -42,6 +42,14 @@ def test_an_owner_that_drains_says_so() -> None:
     status = full()
     status.serving = False
     assert shown(status)[0].startswith("ps0 is draining, ")
+
+
+def test_an_owner_without_threads_says_so() -> None:
+    status = full()
+    assert "compute threads 2 (1 waiting, 0 of at most 16 replaced)" in shown(status)
+    status.stalled, status.threads_lost = True, 18
+    assert shown(status)[0].startswith("ps0 is stalled: calls that were given up hold all of its threads, up ")
+    assert "compute threads 2 (1 waiting, 18 of at most 16 replaced; stalled)" in shown(status)
 
 
 def test_days_are_counted_in_hours() -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ps_service.state.torch_functions import torch_functions
+from ps_service.functions.listing import Level, listed
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.names import name_of
 from ps_wire.payload import PayloadReader
@@ -56,12 +56,12 @@ def test_a_name_says_where_others_find_it(thing: Any, name: str) -> None:
 
 @pytest.mark.parametrize("function", [torch.add, torch.nonzero, torch.einsum, F.relu, F.gelu, F.embedding, F.conv2d])
 def test_torchs_functions_are_found_by_their_names(function: Callable[..., Any]) -> None:
-    assert torch_functions()[name_of(function)] is function
+    assert listed(Level.BASIC)[name_of(function)].function is function
 
 
 @pytest.mark.parametrize("name", ["from_file", "frombuffer", "empty", "empty_like", "load", "save", "set_num_threads"])
 def test_functions_that_do_more_than_compute_are_not_among_them(name: str) -> None:
-    assert not any(listed.rpartition(".")[2] == name for listed in torch_functions())
+    assert not any(each.rpartition(".")[2] == name for each in listed(Level.ALL))
 
 
 def test_what_nobody_else_could_find_has_no_name() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not host_id(), reason="segments need Linux")
 
 def view_of(pool: SegmentPool, limit: int = 64 * MIB) -> tuple[SegmentView, list[int]]:
     freed: list[int] = []
-    return SegmentView(limit, freed.append), freed
+    return SegmentView(limit, lambda number, _: freed.append(number)), freed
 
 
 def test_what_one_side_writes_the_other_reads_without_a_copy() -> None:
@@ -55,14 +55,14 @@ def test_a_segment_is_given_back_when_the_last_tensor_over_it_dies() -> None:
 
 def test_segments_that_came_back_are_used_again_the_smallest_that_fits_first() -> None:
     pool = SegmentPool(64 * MIB)
-    large, small = pool.take(4 * MIB), pool.take(10)
+    large, small = pool.take(2 * MIB), pool.take(10)
     assert large is not None and small is not None
-    assert (large.nbytes, small.nbytes) == (4 * MIB, SMALLEST)
+    assert (large.nbytes, small.nbytes) == (2 * MIB, SMALLEST)
     pool.give_back(large.number)
     pool.give_back(small.number)
     assert pool.take(100) is small
     assert pool.take(100) is large
-    assert pool.nbytes == 4 * MIB + SMALLEST
+    assert pool.nbytes == 2 * MIB + SMALLEST
 
 
 def test_a_full_pool_gives_nothing_and_drops_what_is_free_for_another_size() -> None:
@@ -71,6 +71,7 @@ def test_a_full_pool_gives_nothing_and_drops_what_is_free_for_another_size() -> 
     assert pool.take(MIB) is None
     for segment in held:
         assert segment is not None
+        os.close(segment.hand_over())
         pool.give_back(segment.number)
     assert pool.take(3 * MIB) is not None
     assert sorted(pool.take_dropped()) == [1, 2, 3, 4]
@@ -135,4 +136,79 @@ def test_there_are_only_so_many() -> None:
     pool = SegmentPool(1 << 40)
     taken = [pool.take(1) for _ in range(MOST + 3)]
     assert [each is None for each in taken] == [False] * MOST + [True] * 3
+    pool.close()
+
+
+def test_a_segment_costs_no_descriptor_once_it_was_handed_over() -> None:
+    def opened() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    pool, before = SegmentPool(64 * MIB), opened()
+    view, _ = view_of(pool)
+    held = []
+    for number in range(50):
+        segment = pool.take(1000)
+        assert segment is not None
+        segment.write([memoryview(bytes([number]) * 1000)])
+        view.add(segment.number, segment.hand_over())
+        held.append(view.bytes_of(segment.number, 1000))
+    assert opened() == before
+    assert [int(each[999]) for each in held] == list(range(50))
+    assert (view.mapped, view.lent) == (50, 50)
+    held.clear()
+    gc.collect()
+    assert view.lent == 0
+    pool.close()
+    assert opened() == before
+
+
+def test_many_small_free_segments_are_in_nobody_s_way() -> None:
+    pool = SegmentPool(512 * MIB)
+    small = [pool.take(1) for _ in range(MOST)]
+    assert pool.take(1) is None and pool.take(MIB) is None
+    for segment in small:
+        assert segment is not None
+        pool.give_back(segment.number)
+    large = pool.take(MIB)
+    assert large is not None and large.nbytes == MIB
+    # And not one more was dropped than needed.
+    assert pool.nbytes == (MOST - 1) * SMALLEST + MIB
+    pool.close()
+
+
+def test_a_huge_segment_does_not_stay_because_small_messages_use_it() -> None:
+    pool = SegmentPool(64 * MIB)
+    huge = pool.take(32 * MIB)
+    assert huge is not None
+    pool.give_back(huge.number)
+    small = pool.take(1)
+    assert small is not None and small.nbytes == SMALLEST
+    # When there is no room for another, it is better than none.
+    pool.give_back(small.number)
+    full = [pool.take(32 * MIB), pool.take(32 * MIB)]
+    assert all(full) and pool.take(1) is None
+    pool.close()
+
+
+def test_segments_that_were_not_used_for_a_while_are_dropped_the_others_stay() -> None:
+    pool = SegmentPool(64 * MIB)
+    taken = [pool.take(MIB) for _ in range(3)]
+    for segment in taken[:2]:
+        assert segment is not None
+        os.close(segment.hand_over())
+        pool.give_back(segment.number)
+    pool.trim(60.0)
+    assert pool.nbytes == 3 * MIB
+    pool.trim(0.0)
+    assert pool.nbytes == MIB and pool.take_dropped() == [1, 2]
+    pool.close()
+
+
+def test_more_than_fits_drops_nothing() -> None:
+    pool = SegmentPool(4 * MIB)
+    segment = pool.take(MIB)
+    assert segment is not None
+    pool.give_back(segment.number)
+    assert pool.take(8 * MIB) is None
+    assert pool.nbytes == MIB
     pool.close()

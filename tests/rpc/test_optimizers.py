@@ -117,3 +117,27 @@ def test_gradients_are_clipped_over_all_processes() -> None:
         autograd.backward(context_id, [there])
         torch.testing.assert_close(clip_grad_norm_(context_id, everything, 0.5), expected)
         torch.testing.assert_close(clip_grad_norm_(context_id, everything, 10.0), torch.tensor(0.5))
+
+
+def test_a_scaler_skips_in_all_processes_or_in_none() -> None:
+    both, here = modules(), [s.Plain(seed) for seed in SEEDS]
+    optimizer = DistributedOptimizer(optim.SGD, parameters(both), lr=0.1)
+    reference = optim.SGD([plain.w for plain in here], lr=0.1)
+    ours, theirs = (torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1) for _ in range(2))
+    for number, factor in enumerate((1.0, float("inf"), 2.0)):
+        inputs = [torch.eye(3), torch.eye(3) * factor]
+        with autograd.context() as context_id:
+            losses = [rref.rpc_sync().forward(x).sum() for rref, x in zip(both, inputs, strict=True)]
+            autograd.backward(context_id, [ours.scale(loss) for loss in losses])
+            if number == 2:
+                optimizer.unscale_(context_id, ours)
+            optimizer.step(context_id, ours)
+            ours.update()
+        reference.zero_grad()
+        for plain, x in zip(here, inputs, strict=True):
+            theirs.scale(plain.forward(x).sum()).backward()
+        theirs.step(reference)
+        theirs.update()
+        assert ours.get_scale() == theirs.get_scale()
+    for rref, plain in zip(both, here, strict=True):
+        torch.testing.assert_close(rref.rpc_sync().weight(), plain.weight())

@@ -121,6 +121,9 @@ class Agent:
                 await self._enter(directory, self.member.id)
             except PsError as error:
                 _log.warning("%s is not in the directory at %s: %s", self.name, directory.address, error)
+            except Exception:
+                # Without this task nobody would find this member ever again.
+                _log.exception("%s could not enter the directory at %s", self.name, directory.address)
             else:
                 _log.info("%s has entered the directory at %s again", self.name, directory.address)
                 return

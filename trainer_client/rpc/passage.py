@@ -6,15 +6,37 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Final
 
 import torch
 
+from ps_service.state.records import Over
 from ps_wire.refs import ContextId
-from trainer_client.context import Context, Pass, Reach, first_failure, inside
+from trainer_client.context import Context, Reach, inside
+from trainer_client.passes import Pass, first_failure
 from trainer_client.session import Session
 
 _FIRST_CALL: Final = 1 << 32
+
+
+class _Outer:
+    """The call that a thread runs for a pass.
+
+    Args:
+        place: Its number, after those of the calls around it.
+
+    Attributes:
+        place: The same.
+        calls: How many it has made.
+    """
+
+    def __init__(self, place: tuple[int, ...]) -> None:
+        self.place = place
+        self.calls = 0
+
+
+_outer: ContextVar[_Outer | None] = ContextVar("trainer_client_outer", default=None)
 
 
 class Delegated(Context):
@@ -41,10 +63,17 @@ class Delegated(Context):
         """The backward that runs in this thread. There may be several: one for each call that was recorded here."""
         return getattr(self._running, "current", None)
 
+    def _place(self) -> tuple[int, ...]:
+        outer = _outer.get()
+        if outer is None:
+            return super()._place()
+        outer.calls += 1
+        return (*outer.place, outer.calls)
+
     @contextmanager
-    def propagating(self, retain_graph: bool) -> Iterator[None]:
+    def propagating(self, retain_graph: bool, backward: int) -> Iterator[None]:
         """While the block runs, this thread propagates through recorded calls; at its end they have all answered."""
-        current = Pass(retain_graph)
+        current = Pass(retain_graph, backward)
         before, self._running.current = self.current_pass, current
         try:
             yield
@@ -72,18 +101,24 @@ class Passage:
         self.root = context.root
         self._context = context
 
-    def calling(self) -> AbstractContextManager[None]:
-        """While the block runs, the calls of this thread belong to the pass."""
-        return inside(self._context)
+    @contextmanager
+    def calling(self, place: tuple[int, ...]) -> Iterator[None]:
+        """While the block runs, the calls of this thread belong to the pass, inside the call of that place."""
+        token = _outer.set(_Outer(place))
+        try:
+            with inside(self._context):
+                yield
+        finally:
+            _outer.reset(token)
 
-    def propagating(self, retain_graph: bool) -> AbstractContextManager[None]:
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
         """While the block runs, this thread propagates through such calls; at its end they have all answered."""
-        return self._context.propagating(retain_graph)
+        return self._context.propagating(retain_graph, backward)
 
     def others(self) -> list[str]:
         """Names of the owners that were called."""
         return [session.owner for session in self._context.sessions]
 
-    def end(self) -> None:
+    def end(self, over: Over) -> None:
         """The pass is over: the other owners are told, without waiting for them."""
-        self._context.end()
+        self._context.end(over)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import grpc
 
-from ps_wire import frames
+from ps_wire import forks, frames
 from ps_wire.buffers import teach_malloc
 from ps_wire.connection import ConnectionBroken
 from ps_wire.frames import Packet
@@ -28,6 +28,8 @@ _OPTIONS: Final = (
     # An owner whose host vanished is noticed within fifteen seconds.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # The session itself decides when to try again.
     ("grpc.enable_retries", 0),
@@ -48,6 +50,7 @@ class GrpcConnector:
         return self._address
 
     async def connect(self) -> GrpcConnection:
+        forks.use_grpc()
         return GrpcConnection(grpc.aio.insecure_channel(self._address, options=_OPTIONS))
 
     async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> LaneConnection | None:
@@ -68,6 +71,7 @@ class GrpcConnection:
         self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
         self._reading = asyncio.Lock()
         self._closed = False
+        forks.put_away_in_children(self)
 
     part_bytes: Final = PART_BYTES
 
@@ -99,6 +103,11 @@ class GrpcConnection:
         finally:
             self._call.cancel()
             await self._channel.close()
+
+    def forked(self) -> None:
+        """In a forked child it is kept as it is: gRPC would close what the parent still uses."""
+        for thing in (self._channel, self._call):
+            forks.keep_for_ever(thing)
 
     async def _read(self) -> Packet | None:
         try:

@@ -19,8 +19,14 @@ class NumberSet(_message.Message):
     holes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, floor: _Optional[int] = ..., above: _Optional[_Iterable[int]] = ..., holes: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Frozen(_message.Message):
+    __slots__ = ("parameters",)
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ObjectRecord(_message.Message):
-    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "off_shelf")
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "off_shelf", "frozen")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +40,7 @@ class ObjectRecord(_message.Message):
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     OFF_SHELF_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     name: str
     class_name: str
@@ -47,7 +54,8 @@ class ObjectRecord(_message.Message):
     tensors: _containers.RepeatedScalarFieldContainer[str]
     version: int
     off_shelf: bool
-    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., off_shelf: bool = ...) -> None: ...
+    frozen: Frozen
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., off_shelf: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
 
 class AnswerRecord(_message.Message):
     __slots__ = ("number", "frame", "payload")
@@ -98,13 +106,15 @@ class MemberRecord(_message.Message):
     def __init__(self, member: _Optional[_Union[_operations_pb2.Member, _Mapping]] = ..., session: _Optional[bytes] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("objects", "sessions", "passes", "members")
+    __slots__ = ("objects", "sessions", "passes", "members", "generator")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    GENERATOR_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRecord]
     sessions: _containers.RepeatedCompositeFieldContainer[SessionRecord]
     passes: _containers.RepeatedCompositeFieldContainer[PassesRecord]
     members: _containers.RepeatedCompositeFieldContainer[MemberRecord]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ...) -> None: ...
+    generator: bytes
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRecord, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionRecord, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[PassesRecord, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberRecord, _Mapping]]] = ..., generator: _Optional[bytes] = ...) -> None: ...

@@ -38,7 +38,7 @@ class LaneOffer(_message.Message):
     def __init__(self, socket: _Optional[bytes] = ..., token: _Optional[bytes] = ..., max_segment_bytes: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "lane")
+    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "lane", "max_session_bytes", "why_lost")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,8 @@ class Welcome(_message.Message):
     MAX_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     resumed: bool
@@ -55,10 +57,12 @@ class Welcome(_message.Message):
     max_in_flight: int
     version: str
     lane: LaneOffer
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., lane: _Optional[_Union[LaneOffer, _Mapping]] = ...) -> None: ...
+    max_session_bytes: int
+    why_lost: str
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., lane: _Optional[_Union[LaneOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("confirmed", "timeout_seconds", "depth", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
+    __slots__ = ("confirmed", "timeout_seconds", "depth", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet", "unscale", "set_requires_grad", "sessions", "evict")
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +88,10 @@ class Request(_message.Message):
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
+    UNSCALE_FIELD_NUMBER: _ClassVar[int]
+    SET_REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
     confirmed: _containers.RepeatedScalarFieldContainer[int]
     timeout_seconds: float
     depth: int
@@ -109,10 +117,14 @@ class Request(_message.Message):
     lookup: _operations_pb2.LookupRequest
     members: _operations_pb2.MembersRequest
     meet: _operations_pb2.MeetRequest
-    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetRequest, _Mapping]] = ...) -> None: ...
+    unscale: _operations_pb2.UnscaleRequest
+    set_requires_grad: _operations_pb2.SetRequiresGradRequest
+    sessions: _operations_pb2.SessionsRequest
+    evict: _operations_pb2.EvictRequest
+    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetRequest, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleRequest, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradRequest, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsRequest, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictRequest, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("borrowed", "granted", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet")
+    __slots__ = ("borrowed", "granted", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "meet", "unscale", "set_requires_grad", "sessions", "evict")
     BORROWED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +150,10 @@ class Reply(_message.Message):
     LOOKUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     MEET_FIELD_NUMBER: _ClassVar[int]
+    UNSCALE_FIELD_NUMBER: _ClassVar[int]
+    SET_REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
     borrowed: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     granted: _containers.RepeatedScalarFieldContainer[str]
     error: _errors_pb2.Error
@@ -163,7 +179,11 @@ class Reply(_message.Message):
     lookup: _operations_pb2.LookupReply
     members: _operations_pb2.MembersReply
     meet: _operations_pb2.MeetReply
-    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., granted: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetReply, _Mapping]] = ...) -> None: ...
+    unscale: _operations_pb2.UnscaleReply
+    set_requires_grad: _operations_pb2.SetRequiresGradReply
+    sessions: _operations_pb2.SessionsReply
+    evict: _operations_pb2.EvictReply
+    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., granted: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., meet: _Optional[_Union[_operations_pb2.MeetReply, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleReply, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradReply, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsReply, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictReply, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("offset",)
@@ -181,6 +201,12 @@ class Confirm(_message.Message):
     numbers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, numbers: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Waiting(_message.Message):
+    __slots__ = ("numbers",)
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, numbers: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Goodbye(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -192,7 +218,7 @@ class Refusal(_message.Message):
     def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class Frame(_message.Message):
-    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "payload_bytes", "payload")
+    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "waiting", "payload_bytes", "payload")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +229,7 @@ class Frame(_message.Message):
     CONFIRM_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     number: int
@@ -215,6 +242,7 @@ class Frame(_message.Message):
     confirm: Confirm
     goodbye: Goodbye
     refusal: Refusal
+    waiting: Waiting
     payload_bytes: int
     payload: bytes
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...

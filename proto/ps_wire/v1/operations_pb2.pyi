@@ -57,18 +57,20 @@ class ObjectInfo(_message.Message):
     def __init__(self, handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Iterable[_Union[ParameterInfo, _Mapping]]] = ...) -> None: ...
 
 class CreateRequest(_message.Message):
-    __slots__ = ("class_name", "args", "kwargs", "name", "seed")
+    __slots__ = ("class_name", "args", "kwargs", "name", "seed", "default_seed")
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     KWARGS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SEED_FIELD_NUMBER: _ClassVar[int]
     class_name: str
     args: _values_pb2.Value
     kwargs: _values_pb2.Value
     name: str
     seed: int
-    def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
+    default_seed: int
+    def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ...) -> None: ...
 
 class CreateReply(_message.Message):
     __slots__ = ("object", "created")
@@ -112,8 +114,26 @@ class DeleteReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Autocast(_message.Message):
+    __slots__ = ("device", "dtype")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    dtype: _values_pb2.DType
+    def __init__(self, device: _Optional[str] = ..., dtype: _Optional[_Union[_values_pb2.DType, str]] = ...) -> None: ...
+
+class Numerics(_message.Message):
+    __slots__ = ("autocast", "uncached", "seed")
+    AUTOCAST_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    autocast: _containers.RepeatedCompositeFieldContainer[Autocast]
+    uncached: bool
+    seed: int
+    def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., uncached: bool = ..., seed: _Optional[int] = ...) -> None: ...
+
 class CallRequest(_message.Message):
-    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function")
+    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +143,8 @@ class CallRequest(_message.Message):
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     method: str
     args: _values_pb2.Value
@@ -132,7 +154,9 @@ class CallRequest(_message.Message):
     training: bool
     keep: bool
     function: str
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ...) -> None: ...
+    place: _containers.RepeatedScalarFieldContainer[int]
+    numerics: Numerics
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("result",)
@@ -141,14 +165,16 @@ class CallReply(_message.Message):
     def __init__(self, result: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("target", "context", "call")
+    __slots__ = ("target", "context", "call", "place")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     context: ContextId
     call: int
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ...) -> None: ...
+    place: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FetchReply(_message.Message):
     __slots__ = ("value",)
@@ -157,18 +183,26 @@ class FetchReply(_message.Message):
     def __init__(self, value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph")
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     RETAIN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
     context: ContextId
     call: int
     outputs: _containers.RepeatedScalarFieldContainer[int]
     gradients: _values_pb2.Value
     retain_graph: bool
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ...) -> None: ...
+    backward: int
+    place: _containers.RepeatedScalarFieldContainer[int]
+    after: int
+    numerics: Numerics
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
     __slots__ = ("gradients",)
@@ -222,11 +256,45 @@ class ScaleReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class EndContextRequest(_message.Message):
-    __slots__ = ("context",)
+class UnscaleRequest(_message.Message):
+    __slots__ = ("optimizer", "context", "factor")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
     context: ContextId
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ...) -> None: ...
+    factor: float
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., factor: _Optional[float] = ...) -> None: ...
+
+class UnscaleReply(_message.Message):
+    __slots__ = ("present", "non_finite")
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    present: bool
+    non_finite: bool
+    def __init__(self, present: bool = ..., non_finite: bool = ...) -> None: ...
+
+class SetRequiresGradRequest(_message.Message):
+    __slots__ = ("targets", "requires_grad")
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    targets: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    requires_grad: bool
+    def __init__(self, targets: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., requires_grad: bool = ...) -> None: ...
+
+class SetRequiresGradReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndContextRequest(_message.Message):
+    __slots__ = ("context", "all_before", "but")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ALL_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BUT_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    all_before: int
+    but: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., all_before: _Optional[int] = ..., but: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndContextReply(_message.Message):
     __slots__ = ()
@@ -271,12 +339,14 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context")
+    __slots__ = ("optimizer", "context", "check_only")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ...) -> None: ...
+    check_only: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("version",)
@@ -451,7 +521,7 @@ class OperationStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "lanes", "shared_bytes", "references", "borrowed", "waiting", "members")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "lanes", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -474,6 +544,16 @@ class StatusReply(_message.Message):
     BORROWED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    THREADS_LOST_FIELD_NUMBER: _ClassVar[int]
+    THREADS_SPARE_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -496,4 +576,94 @@ class StatusReply(_message.Message):
     borrowed: int
     waiting: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    threads: int
+    threads_waiting: int
+    threads_lost: int
+    threads_spare: int
+    stalled: bool
+    request_bytes: int
+    waiting_bytes: int
+    answer_bytes: int
+    paused_sessions: int
+    context_bytes: int
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+
+class SessionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionInfo(_message.Message):
+    __slots__ = ("id", "transport", "peer", "connected", "away_seconds", "age_seconds", "contexts", "oldest_context_seconds", "requests_in_flight", "request_bytes", "waiting_bytes", "answer_bytes", "references", "context_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    AWAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_CONTEXT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    transport: str
+    peer: str
+    connected: bool
+    away_seconds: float
+    age_seconds: float
+    contexts: int
+    oldest_context_seconds: float
+    requests_in_flight: int
+    request_bytes: int
+    waiting_bytes: int
+    answer_bytes: int
+    references: int
+    context_bytes: int
+    def __init__(self, id: _Optional[str] = ..., transport: _Optional[str] = ..., peer: _Optional[str] = ..., connected: bool = ..., away_seconds: _Optional[float] = ..., age_seconds: _Optional[float] = ..., contexts: _Optional[int] = ..., oldest_context_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., references: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+
+class ContextInfo(_message.Message):
+    __slots__ = ("id", "age_seconds", "unused_seconds", "requests_in_flight", "sessions")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    age_seconds: float
+    unused_seconds: float
+    requests_in_flight: int
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., age_seconds: _Optional[float] = ..., unused_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SessionsReply(_message.Message):
+    __slots__ = ("owner", "sessions", "contexts", "open_contexts")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    contexts: _containers.RepeatedCompositeFieldContainer[ContextInfo]
+    open_contexts: int
+    def __init__(self, owner: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., open_contexts: _Optional[int] = ...) -> None: ...
+
+class EvictRequest(_message.Message):
+    __slots__ = ("session", "context", "unused_seconds")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    context: str
+    unused_seconds: float
+    def __init__(self, session: _Optional[str] = ..., context: _Optional[str] = ..., unused_seconds: _Optional[float] = ...) -> None: ...
+
+class EvictReply(_message.Message):
+    __slots__ = ("sessions", "contexts")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    contexts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sessions: _Optional[_Iterable[str]] = ..., contexts: _Optional[_Iterable[str]] = ...) -> None: ...

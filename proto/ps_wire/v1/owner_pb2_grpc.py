@@ -93,6 +93,16 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.ScaleRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.ScaleReply.FromString,
                 _registered_method=True)
+        self.Unscale = channel.unary_unary(
+                '/ps_wire.v1.Owner/Unscale',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.UnscaleRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.UnscaleReply.FromString,
+                _registered_method=True)
+        self.SetRequiresGrad = channel.unary_unary(
+                '/ps_wire.v1.Owner/SetRequiresGrad',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradReply.FromString,
+                _registered_method=True)
         self.EndContext = channel.unary_unary(
                 '/ps_wire.v1.Owner/EndContext',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.EndContextRequest.SerializeToString,
@@ -152,6 +162,16 @@ class OwnerStub(object):
                 '/ps_wire.v1.Owner/Meet',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.MeetRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.MeetReply.FromString,
+                _registered_method=True)
+        self.Sessions = channel.unary_unary(
+                '/ps_wire.v1.Owner/Sessions',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.SessionsRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.SessionsReply.FromString,
+                _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/ps_wire.v1.Owner/Evict',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.EvictRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.EvictReply.FromString,
                 _registered_method=True)
 
 
@@ -222,6 +242,18 @@ class OwnerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unscale(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRequiresGrad(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +331,18 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sessions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evict(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -356,6 +400,16 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Scale,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.ScaleRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.ScaleReply.SerializeToString,
+            ),
+            'Unscale': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unscale,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.UnscaleRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.UnscaleReply.SerializeToString,
+            ),
+            'SetRequiresGrad': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRequiresGrad,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradReply.SerializeToString,
             ),
             'EndContext': grpc.unary_unary_rpc_method_handler(
                     servicer.EndContext,
@@ -416,6 +470,16 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Meet,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.MeetRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.MeetReply.SerializeToString,
+            ),
+            'Sessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sessions,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.SessionsRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.SessionsReply.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.EvictRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.EvictReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -718,6 +782,60 @@ class Owner(object):
             '/ps_wire.v1.Owner/Scale',
             ps__wire_dot_v1_dot_operations__pb2.ScaleRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.ScaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unscale(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Unscale',
+            ps__wire_dot_v1_dot_operations__pb2.UnscaleRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.UnscaleReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRequiresGrad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/SetRequiresGrad',
+            ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.SetRequiresGradReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1042,6 +1160,60 @@ class Owner(object):
             '/ps_wire.v1.Owner/Meet',
             ps__wire_dot_v1_dot_operations__pb2.MeetRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.MeetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Sessions',
+            ps__wire_dot_v1_dot_operations__pb2.SessionsRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.SessionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Evict',
+            ps__wire_dot_v1_dot_operations__pb2.EvictRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.EvictReply.FromString,
             options,
             channel_credentials,
             insecure,

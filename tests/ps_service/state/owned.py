@@ -11,8 +11,9 @@ from torch.nn import Parameter
 
 from ps_service.state.cells import Ledger
 from ps_service.state.contexts import Context
+from ps_service.state.gradients import Gradient
+from ps_service.state.held import Held
 from ps_service.state.optimizers import Covered, HostedOptimizer, NonFinite, Reads
-from ps_service.state.records import Gradient
 from ps_wire.refs import ContextId, Ref
 
 SHAPES = ((2, 3), (3,), (4, 2))
@@ -43,7 +44,7 @@ class Owner:
         return HostedOptimizer(cls, described, options, reads, non_finite, self.ledger)
 
     def context(self, gradients: Mapping[int, torch.Tensor], number: int = 1) -> Context:
-        context = Context(ContextId(b"t" * 16, number))
+        context = Context(ContextId(b"t" * 16, number), Held())
         context.accumulate([Gradient(self.covered[i].ref, self.parameters[i], g) for i, g in gradients.items()])
         return context
 

@@ -9,9 +9,19 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from ps_service.state import cells
 from ps_service.state.cells import COPY_AT_MOST, Ledger, Reading, WouldWait
+from ps_wire.buffers import BufferPool
+from ps_wire.limits import MIB
 from tests.ps_service.state.watch import LARGE, Watch, sum_of_leaves
-from tests.ps_service.threads import Worker, wait_for
+from tests.ps_service.threads import PATIENCE, Worker
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps wait for the readers of large parameters as long as those take."""
+    monkeypatch.setattr(cells, "COPY_SECONDS_PER_BYTE", 1.0)
+    monkeypatch.setattr(cells, "LONGEST_WAIT_SECONDS", PATIENCE)
 
 
 def test_a_parameter_has_one_cell_however_many_objects_share_it() -> None:
@@ -146,6 +156,7 @@ def test_a_small_parameter_is_copied_while_it_is_read() -> None:
     assert watch.changed.unused
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_large_parameter_that_is_merely_read_is_waited_for() -> None:
     watch = Watch(LARGE, 2)
     before = watch.places
@@ -159,6 +170,38 @@ def test_a_large_parameter_that_is_merely_read_is_waited_for() -> None:
     assert bool((watch.parameters[0] == 1).all())
 
 
+def test_a_long_reading_of_a_large_parameter_holds_up_neither_steps_nor_other_readers() -> None:
+    watch = Watch(LARGE, 2)
+    before = watch.places
+    with watch.reading() as reading:
+        Worker(watch.step).result()
+        watch.changed.seen()
+        assert watch.places != before, "the step has written to fresh storage"
+        assert sum_of_leaves(watch, 0, 1) == LARGE + 2.0
+        moved = watch.places
+        Worker(watch.step).result()
+        assert watch.changed.unused, "only the first step has to wait"
+        assert watch.places == moved, "and only the first one copies"
+        assert reading.leaves[0].detach().sum().item() == 0.0, "the long reading keeps the numbers it began with"
+    assert watch.parameters[0].detach()[0].item() == 2.0
+
+
+def test_a_step_waits_as_long_as_copying_takes_and_never_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    watch = Watch(LARGE, 2 * LARGE, 2)
+    monkeypatch.setattr(watch.changed, "wait", lambda seconds: waits.append(seconds) or watch.clock.pass_by(seconds))
+    monkeypatch.setattr(cells, "time", watch.clock)
+    monkeypatch.setattr(cells, "COPY_SECONDS_PER_BYTE", 1 / (12 * LARGE))
+    monkeypatch.setattr(cells, "LONGEST_WAIT_SECONDS", 0.75)
+    with watch.reading(0):
+        watch.step()
+    with watch.reading(1, 2):
+        watch.step()
+    with watch.reading(0, 1):
+        watch.step()
+    assert waits == pytest.approx([1 / 3, 2 / 3, 0.75])
+
+
 def test_a_large_parameter_that_was_saved_is_copied_at_once() -> None:
     watch = Watch(LARGE)
     before = watch.places
@@ -169,6 +212,7 @@ def test_a_large_parameter_that_was_saved_is_copied_at_once() -> None:
     assert watch.changed.unused
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_new_reader_does_not_hold_up_a_step_that_waits_already() -> None:
     watch = Watch(LARGE)
     with watch.reading():
@@ -180,6 +224,7 @@ def test_a_new_reader_does_not_hold_up_a_step_that_waits_already() -> None:
     assert late.result() == float(LARGE)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_call_that_reads_already_may_read_more_although_a_step_waits_for_it() -> None:
     watch = Watch(LARGE, 2)
     with watch.reading(0):
@@ -329,21 +374,39 @@ def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
     assert reading.pins[0].saved == 0
 
 
-def test_pins_that_another_thread_collects_wait_for_the_lock_only() -> None:
+def test_pins_are_freed_without_the_lock_whoever_collects_them() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         _Garbage(watch.ledger, reading)
-    collected = threading.Event()
-
-    def collect() -> None:
-        gc.collect()
-        collected.set()
-
-    with watch.writing():
-        worker = Worker(collect)
-        wait_for(collected)
-    worker.result()
+    with watch.ledger._changed:
+        Worker(gc.collect).result()
     assert reading.pins[0].saved == 0
+
+
+def test_two_collections_under_the_locks_of_each_others_finalizers_do_not_deadlock() -> None:
+    watch, pool = Watch(2), BufferPool(4 * MIB)
+    both = threading.Barrier(2)
+    with watch.reading() as reading:
+        pin = _Garbage(watch.ledger, reading)
+    buffer = [pool.take(MIB)]
+
+    def under_the_pools_lock() -> None:
+        nonlocal pin
+        with pool._lock:
+            both.wait(PATIENCE)
+            del pin
+            gc.collect()
+
+    def under_the_ledgers_lock() -> None:
+        with watch.ledger._changed:
+            both.wait(PATIENCE)
+            buffer.clear()
+
+    for worker in [Worker(under_the_pools_lock), Worker(under_the_ledgers_lock)]:
+        worker.result()
+    assert reading.pins[0].saved == 0
+    lent = pool.take(MIB)
+    assert len(lent) == MIB and pool.kept == 0, "what was returned meanwhile is lent again"
 
 
 @pytest.mark.parametrize("sizes", [(2, 3), (LARGE, 2)], ids=["copied", "waited for"])

@@ -13,7 +13,9 @@ from torch.nn import Parameter
 
 from ps_service.state.contexts import Context, Contexts
 from ps_service.state.entry import Entry
-from ps_service.state.records import Gradient, Leaf, Record
+from ps_service.state.gradients import Gradient
+from ps_service.state.held import Held
+from ps_service.state.records import Leaf, Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 from tests.ps_service.threads import PATIENCE, Worker
@@ -39,7 +41,7 @@ def weight() -> Parameter:
 
 @pytest.fixture
 def context() -> Context:
-    return Context(FIRST)
+    return Context(FIRST, Held())
 
 
 # Records
@@ -115,6 +117,74 @@ def test_gradients_that_do_not_fit_are_refused(weight: Parameter, position: int,
         record.backward([position], [gradient], retain_graph=False)
     _, (fitting,), _ = record.backward([0], [torch.ones(2)], retain_graph=False)
     assert fitting.tensor.tolist() == [2.0, 2.0]
+
+
+class Saved:
+    """Stands for a tensor that a forward saved, so that its end can be seen."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()
+
+
+class Doubling(torch.autograd.Function):
+    """A node written in Python, which saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    outputs = [leaf.tensor * 2, Doubling.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
+    gone = [weakref.ref(output) for output in outputs]
+    record = Record(outputs, None, 0, [leaf])
+    outputs.clear()
+    assert [each() for each in gone] == [None] * 4
+    gradients = [torch.tensor([1.0, 10.0]), torch.tensor([100.0, 1000.0]), torch.tensor([3.0, 4.0]).to_sparse()]
+    _, (found,), _ = record.backward([0, 1, 2], gradients, retain_graph=False)
+    assert found.tensor.tolist() == [205.0, 2024.0]
+
+
+def test_what_a_forward_saved_is_gone_after_the_last_backward(weight: Parameter) -> None:
+    saved: list[weakref.ref[Saved]] = []
+
+    def pack(tensor: torch.Tensor) -> Saved:
+        kept = Saved(tensor)
+        saved.append(weakref.ref(kept))
+        return kept
+
+    leaf, entry = leaf_of(weight), Entry()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        (x,) = entry.enter([torch.tensor([5.0, 7.0])])
+        record = Record([(x * leaf.tensor).sum(), (x**2).exp()], entry, 1, [leaf])
+    del x
+    record.backward([0], [torch.tensor(1.0)], retain_graph=True)
+    assert None not in [each() for each in saved]
+    record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    # What only the other output needs is still there, and is propagated in a pass of its own.
+    assert [each() for each in saved].count(None) == 2
+    record.backward([1], [torch.zeros(2)], retain_graph=False)
+    assert [each() for each in saved] == [None] * len(saved)
+    with pytest.raises(RuntimeError, match="second time"):
+        record.backward([1], [torch.zeros(2)], retain_graph=False)
+
+
+def test_a_parameter_that_moved_is_not_held_in_its_former_place_after_the_last_backward(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    record = Record([leaf.tensor * 2, leaf.tensor + 1], None, 0, [leaf])
+    weight.data = weight.data.clone()
+    record.backward([0], [torch.ones(2)], retain_graph=False)
+    assert leaf.tensor.numel() == 2
+    record.backward([1], [torch.ones(2)], retain_graph=False)
+    assert leaf.tensor.untyped_storage().nbytes() == 0
+    # As locally: this graph has saved nothing, so that nothing is missing.
+    _, (again,), _ = record.backward([1], [torch.ones(2)], retain_graph=False)
+    assert again.tensor.tolist() == [1.0, 1.0]
 
 
 # Gradients of one pass
@@ -255,12 +325,11 @@ def test_an_end_frees_what_the_pass_held(weight: Parameter) -> None:
     contexts = Contexts()
     context = contexts.open(FIRST)
     leaf = leaf_of(weight)
-    output = (leaf.tensor**2).sum()
-    context.add(CALL, Record([output], None, 0, [leaf]))
+    context.add(CALL, Record([(leaf.tensor**2).sum()], None, 0, [leaf]))
     context.accumulate([gradient_of(weight, dense(1, 1))])
-    gone = weakref.ref(output)
+    gone = weakref.ref(leaf.tensor)
     contexts.end(FIRST)
-    del output
+    del leaf
     assert gone() is None
     assert context.gradients() == []
 

@@ -145,3 +145,18 @@ class TestMemoryJournal(JournalSuite):
             journal.forget(trainer, [1])
             journal.drop(trainer)
         assert not journal._answers
+
+
+def test_the_bytes_of_what_is_kept_are_known() -> None:
+    journal = MemoryJournal()
+    frame = Frame()
+    journal.record(b"t", 1, Answer(frame, [], 100, []))
+    journal.record(b"t", 2, Answer(frame, [], 20, []))
+    journal.record(b"t", 2, Answer(frame, [], 30, []))
+    journal.record(b"o", 1, Answer(frame, [], 4, []))
+    assert (journal.nbytes_of(b"t"), journal.nbytes_of(b"o"), journal.nbytes) == (130, 4, 134)
+    journal.keep_only(b"t", [1])
+    assert (journal.nbytes_of(b"t"), journal.nbytes) == (100, 104)
+    journal.forget(b"t", [1, 1])
+    journal.drop(b"o")
+    assert (journal.nbytes_of(b"t"), journal.nbytes_of(b"o"), journal.nbytes) == (0, 0, 0)

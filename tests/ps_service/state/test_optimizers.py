@@ -102,7 +102,7 @@ def test_a_fused_sgd_takes_rows_too(maximize: bool, lr: Any) -> None:
 def test_a_fused_sgd_refuses_rows_where_torch_does(owner: Owner) -> None:
     hosted = owner.optimizer(optim.SGD, lr=0.1, momentum=0.9, fused=True)
     before = owner.numbers
-    with pytest.raises(RuntimeError, match="does not support sparse"):
+    with pytest.raises(InvalidArgumentError, match="it takes none with fused=True"):
         hosted.step(owner.context({0: torch.ones(2, 3), 2: sparse(1.0, 2.0)}))
     assert same(owner.numbers, before)
 
@@ -217,7 +217,9 @@ def test_a_step_that_raises_halfway_leaves_no_trace(owner: Owner, reads: Reads, 
 def test_a_sparse_gradient_for_an_optimizer_that_takes_none_is_refused(owner: Owner, cls: Any) -> None:
     hosted, before = owner.optimizer(cls), owner.numbers
     context = owner.context({0: torch.ones(2, 3), 2: sparse(1.0, 2.0)})
-    with pytest.raises(InvalidArgumentError, match=r"cannot take the sparse gradient of 'p2'; use SGD, Adagrad"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"cannot take the sparse gradient of 'p2': it takes none; use SGD, Adagrad"
+    ):
         hosted.step(context)
     assert same(owner.numbers, before)
     assert not hosted.state_dict()["state"]
@@ -225,10 +227,44 @@ def test_a_sparse_gradient_for_an_optimizer_that_takes_none_is_refused(owner: Ow
 
 def test_sparse_and_dense_gradients_that_torch_cannot_mix_leave_no_trace(owner: Owner) -> None:
     hosted, before = owner.optimizer(optim.SGD, lr=0.1, weight_decay=0.1), owner.numbers
-    with pytest.raises(RuntimeError):
+    with pytest.raises(InvalidArgumentError, match="the sparse gradient of 'p2': it takes none with weight_decay"):
         hosted.step(owner.context({0: torch.ones(2, 3), 2: sparse(1.0, 2.0)}))
     assert same(owner.numbers, before)
     assert hosted.version == 0
+
+
+def test_a_momentum_of_many_steps_over_few_rows_does_not_grow_for_ever(owner: Owner) -> None:
+    hosted = owner.optimizer(optim.SGD, [([2], {})], lr=0.1, momentum=0.9)
+    local = torch.nn.Parameter(owner.numbers[2].clone())
+    alone = optim.SGD([local], lr=0.1, momentum=0.9)
+    for step in range(50):
+        gradient = sparse(1.0, float(step))
+        hosted.step(owner.context({2: gradient}))
+        local.grad = gradient
+        alone.step()
+    held = hosted.optimizer.state[owner.parameters[2]]["momentum_buffer"]
+    assert held._nnz() <= 2 * local.shape[0] + gradient._nnz()
+    torch.testing.assert_close(owner.parameters[2].detach(), local.detach())
+
+
+def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a snapshot was taken")
+
+    monkeypatch.setattr("ps_service.state.optimizers._Snapshot", refuse)
+    for cls, options in (
+        (optim.SGD, {"momentum": 0.9}),
+        (optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),
+        (optim.SGD, {"fused": True}),
+        (optim.Adagrad, {}),
+        (optim.SparseAdam, {}),
+    ):
+        hosted = owner.optimizer(cls, [([2], {})], lr=0.1, **options)
+        for step in range(3):
+            assert hosted.step(owner.context({2: sparse(1.0, 2.0)})) == step + 1
+    for cls in (optim.Adam, optim.RMSprop, optim.ASGD, optim.Adadelta, optim.RAdam, optim.Rprop):
+        hosted = owner.optimizer(cls, lr=0.1)
+        assert hosted.step(owner.context(owner.gradients(0))) == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -237,7 +273,7 @@ def test_what_is_not_finite_is_refused_when_asked_to(owner: Owner, bad: float, w
     hosted, before = owner.optimizer(optim.SGD, non_finite=NonFinite.REFUSE, lr=0.1), owner.numbers
     gradients = owner.gradients(0)
     gradients[2] = torch.full((4, 2), bad) if which == "dense" else sparse(1.0, bad)
-    with pytest.raises(NonFiniteGradientError, match="'p2' holds NaN or infinity; nothing was applied"):
+    with pytest.raises(NonFiniteGradientError, match="'p2' on owner 'ps0' holds NaN or infinity; nothing was applied"):
         hosted.step(owner.context(gradients))
     assert same(owner.numbers, before)
     assert hosted.version == 0

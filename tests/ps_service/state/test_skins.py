@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,10 +20,12 @@ from tests.ps_service.zoo import ZOO, born, fed
 @contextmanager
 def dressed(pool: SkinPool, module: nn.Module, training: bool = True) -> Iterator[tuple[nn.Module, list[torch.Tensor]]]:
     """A skin of the module, and the leaves on it."""
-    parameters = list(module.parameters())
-    leaves = [parameter.data.requires_grad_(parameter.requires_grad) for parameter in parameters]
-    with pool.lend(training, parameters, leaves) as skin:
-        yield skin, leaves
+    leaves = [parameter.data.requires_grad_(parameter.requires_grad) for parameter in module.parameters()]
+    skin = pool.lend(training, list(module.parameters()), leaves)
+    try:
+        yield skin.module, leaves
+    finally:
+        pool.take_back(training, skin)
 
 
 def differentiated(result: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -120,19 +124,35 @@ def test_a_skin_in_use_is_never_given_to_another() -> None:
 def test_a_skin_is_used_again() -> None:
     hosted = nn.Linear(2, 1)
     pool = SkinPool(hosted)
-    with dressed(pool, hosted) as (first, _):
-        pass
+    with dressed(pool, hosted) as (skin, _):
+        first = weakref.ref(skin)
+        del skin
     with dressed(pool, hosted) as (second, _):
-        assert second is first
+        assert second is first()
+
+
+def test_a_skin_to_which_something_refers_is_not_used_again() -> None:
+    hosted = nn.Sequential(nn.Linear(2, 1))
+    pool = SkinPool(hosted)
+    with dressed(pool, hosted) as (skin, leaves):
+        kept = skin[0]
+        del skin
+    with dressed(pool, hosted) as (second, _):
+        assert second[0] is not kept
+    assert kept.weight is leaves[0], "who refers to it finds the numbers of its own run"
 
 
 def test_no_more_skins_are_kept_than_asked_for() -> None:
     hosted = nn.Linear(2, 1)
     pool = SkinPool(hosted, keep=1)
-    with dressed(pool, hosted) as (first, _), dressed(pool, hosted) as (second, _):
-        pass
-    with dressed(pool, hosted) as (third, _), dressed(pool, hosted) as (fourth, _):
-        assert len({id(each) for each in (first, second, third, fourth)}) == 3
+    made = []
+    for _ in range(2):
+        with ExitStack() as stack:
+            modules = [stack.enter_context(dressed(pool, hosted))[0] for _ in range(2)]
+            made += map(weakref.ref, modules)
+            modules.clear()
+    gc.collect()
+    assert len({id(ref()) for ref in made if ref() is not None}) == 1
 
 
 def test_the_two_modes_have_skins_of_their_own() -> None:
@@ -180,8 +200,10 @@ def test_a_train_of_the_modules_own_is_heeded() -> None:
 def test_leaves_are_let_go_of_after_the_run() -> None:
     hosted = born("plain attributes")
     pool = SkinPool(hosted)
-    with dressed(pool, hosted) as (skin, _):
+    with dressed(pool, hosted) as (skin, leaves):
         skin(*fed("plain attributes", 0))
-    assert not list(skin.parameters())
-    kept = [value for module in skin.modules() for value in tensors_in(list(module.__dict__.values()))]
-    assert not kept
+        refs = list(map(weakref.ref, leaves))
+        leaves.clear()
+        del skin
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * len(refs)

@@ -11,11 +11,25 @@ from ps_service.state.cells import COPY_AT_MOST, Cell, Ledger, Reading
 from tests.ps_service.threads import Watched
 
 
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Watch:
     """A ledger, some parameters, and a view of who waits."""
 
     def __init__(self, *sizes: int) -> None:
         self.ledger = Ledger()
+        self.clock = Clock()
         self.changed = self.ledger._changed = Watched()
         self.parameters = [Parameter(torch.zeros(size)) for size in sizes]
         self.cells = [self.ledger.cell(parameter) for parameter in self.parameters]

@@ -1,0 +1,121 @@
+"""Seeding: random numbers that depend on a seed alone, and not on what other threads draw meanwhile.
+
+Torch has one default generator per device for the whole process. While a block is seeded, every random operation of its
+thread that names no generator gets one of the block's own, so it draws what it would draw in a process of its own after
+`torch.manual_seed(seed)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_SIBLINGS: Final = {
+    "default": "generator",
+    "out": "generator_out",
+    "low": "low_generator",
+    "low_out": "low_generator_out",
+    "low_dtype": "low_generator_dtype",
+    "low_dtype_out": "low_generator_dtype_out",
+    "Tensor": "Tensor_generator",
+    "Tensor_out": "Tensor_generator_out",
+}
+"""Overloads of factory functions that take no generator, and those of the same function that do."""
+
+
+class Seeded(TorchDispatchMode):
+    """A block whose random numbers depend on a seed alone. It holds for the thread that is in it.
+
+    Args:
+        seed: As for `torch.manual_seed`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = {} if kwargs is None else kwargs
+        draw = way_to_draw(func)
+        return func(*args, **kwargs) if draw is None else draw(self, args, kwargs)
+
+    def generator(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
+        """The block's generator for the device of an operation; None where there are no numbers to draw."""
+        device = next((each.device for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
+        device = torch.device(kwargs.get("device") or "cpu") if device is None else device
+        if device.type == "meta":
+            return None
+        known = self._generators.get(device)
+        if known is None:
+            known = self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return known
+
+
+Draw = Callable[[Seeded, tuple[Any, ...], dict[str, Any]], Any]
+
+
+@cache
+def way_to_draw(func: Any) -> Draw | None:
+    """How an operation of torch is given a generator; None if it draws nothing that can be seeded."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return None
+    if func is torch.ops.aten.native_dropout.default:
+        return _native_dropout
+    place = _place(func)
+    if place is not None:
+        return _with_generator(func, place)
+    sibling = _SIBLINGS.get(func._overloadname, "")
+    if sibling in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, sibling)
+        return lambda seeded, args, kwargs: other(*args, **kwargs, generator=seeded.generator(args, kwargs))
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return lambda seeded, args, kwargs: _decomposed(seeded, func, args, kwargs)
+    return None
+
+
+def _place(func: Any) -> int | None:
+    """The position of an operation's generator among its arguments."""
+    arguments = func._schema.arguments
+    return next((n for n, each in enumerate(arguments) if "Generator" in str(each.type)), None)
+
+
+def _with_generator(func: Any, place: int) -> Draw:
+    name = func._schema.arguments[place].name
+
+    def draw(seeded: Seeded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get(name) is not None or (len(args) > place and args[place] is not None):
+            return func(*args, **kwargs)  # hosted code brings one of its own
+        generator = seeded.generator(args, kwargs)
+        if len(args) > place:
+            return func(*args[:place], generator, *args[place + 1 :], **kwargs)
+        return func(*args, **{**kwargs, name: generator})
+
+    return draw
+
+
+def _decomposed(seeded: Seeded, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with seeded:
+        return func.decompose(*args, **kwargs)
+
+
+def _native_dropout(seeded: Seeded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Torch's own on a CPU, where it takes no generator; on a GPU its fused kernel, which takes one."""
+
+    def run(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if not input.numel() or train is False:
+            return torch.ops.aten.native_dropout(input, p, train)  # type: ignore[no-any-return]
+        generator, kept = seeded.generator((input,), {}), 1.0 - p
+        if input.is_cuda:
+            output, mask = torch.ops.aten._fused_dropout(input, kept, generator)
+            return output, mask.bool()
+        mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(kept, generator=generator)
+        return input.mul(mask).mul_(1.0 / kept if kept else 0.0), mask
+
+    return run(*args, **kwargs)

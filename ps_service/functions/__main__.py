@@ -1,0 +1,5 @@
+"""Prints the page that lists the functions: `python -m ps_service.functions > docs/torch-functions.md`."""
+
+from ps_service.functions.page import page
+
+print(page(), end="")

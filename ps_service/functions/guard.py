@@ -1,0 +1,135 @@
+"""Guard: looks at every operation that a function or layer of torch consists of, before it runs.
+
+A function is safe by name only as far as what it does is: so what is checked are the operations below it, with the
+arguments that they really have. That also holds for layers, whose settings came from a trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ps_service.functions import dtypes
+from ps_service.functions.operations import rule_for
+from ps_service.functions.sizes import nbytes, tensors
+from ps_service.functions.values import VALUES
+from ps_service.functions.watch import Watch
+from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
+
+MAX_OPERATIONS: Final = 20_000
+"""Most operations that one function or layer may consist of: what loops for longer would hold its thread."""
+
+
+class Guard(Watch):
+    """While it is entered, every operation of this thread is checked before it runs.
+
+    Args:
+        what: What is running, for messages.
+        limit: Most bytes that one result may have.
+        device: Where tensors may be.
+        sparse: Whether tensors in COO layout may occur.
+    """
+
+    def __init__(self, what: str, limit: int, device: torch.device, sparse: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._what = what
+        self._limit = limit
+        self._device = device
+        self._sparse = sparse
+        self._count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise TooLargeError(f"{self._what} takes more than {MAX_OPERATIONS:,} operations of torch; ask for less")
+        self._check_options(kwargs)
+        packet = func.overloadpacket
+        self._check_size(rule_for(func)(args, kwargs))
+        check: Callable[[Sequence[Any], dict[str, Any]], None] | None = VALUES.get(packet)
+        if check is not None:
+            check(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _check_options(self, options: dict[str, Any]) -> None:
+        device = options.get("device")
+        if device is not None:
+            check_device(device, self._device)
+        dtype = options.get("dtype")
+        if dtype is not None and dtype not in dtypes.ORDINARY:
+            raise InvalidArgumentError(f"{self._what} does not compute in {dtype} here")
+        layout = options.get("layout")
+        if layout is not None and layout is not torch.strided and not self._sparse:
+            raise InvalidArgumentError(f"{self._what} makes dense tensors only")
+        if options.get("pin_memory"):
+            raise NotAllowedError("memory that is pinned for a device is the owner's to hand out")
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
+            raise TooLargeError(
+                f"{self._what} would need {size:,} bytes for one result; the limit is {self._limit:,}. Ask for less at "
+                "a time, or raise max_result_bytes on the owner"
+            )
+
+
+def check_device(device: torch.device | str | int, own: torch.device) -> None:
+    """Holds a device that somebody named against the owner's.
+
+    Raises:
+        InvalidArgumentError: It is neither the owner's nor the CPU.
+    """
+    found = torch.device(device)
+    if found.type not in ("cpu", own.type) or found.index not in (None, 0, own.index):
+        raise InvalidArgumentError(f"this owner computes on {own}, and not on {found}")
+
+
+def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sparse: bool) -> None:
+    """Holds one argument against what is ordinary.
+
+    Raises:
+        InvalidArgumentError: Its layout, dtype or device is not.
+        TooLargeError: It has too many elements, counting those that it only repeats.
+    """
+    layout = tensor.layout
+    if layout is not torch.strided:
+        if layout is not torch.sparse_coo or not sparse:
+            raise InvalidArgumentError(f"{what} takes dense tensors here; write to_dense() before you send it")
+        check_coo(tensor)
+    if tensor.dtype not in dtypes.ORDINARY:
+        raise InvalidArgumentError(f"{what} does not compute in {tensor.dtype} here; convert the tensor first")
+    if tensor.device.type not in ("cpu", device.type):
+        raise InvalidArgumentError(f"this owner computes on {device}, and a tensor is on {tensor.device}")
+    size = nbytes(tensor)
+    if size > limit:
+        raise TooLargeError(
+            f"a tensor that {what} is given has {size:,} bytes, counting what it repeats; the limit is {limit:,}. Give "
+            "it less at a time, or raise max_result_bytes on the owner"
+        )
+
+
+def check_coo(tensor: Tensor) -> None:
+    """Holds every index of a sparse tensor against its shape.
+
+    Raises:
+        InvalidArgumentError: One is out of range.
+    """
+    indices, values = tensor._indices(), tensor._values()
+    elements = 1
+    for length in tensor.shape:
+        elements *= length
+    if elements >= 1 << 62:
+        raise InvalidArgumentError("a sparse tensor may have at most 2**62 elements, counting its zeros")
+    try:
+        torch._validate_sparse_coo_tensor_args(indices, values, tensor.shape, tensor.is_coalesced())
+    except RuntimeError as error:
+        raise InvalidArgumentError(f"not a valid sparse tensor: {error}") from None
+
+
+def total(values: Sequence[Any]) -> int:
+    """Elements of all tensors among values, counting what is repeated."""
+    return sum(each.numel() for each in tensors(values))

@@ -1,0 +1,55 @@
+"""The page of the documentation that lists the functions: `python -m ps_service.functions` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ps_service.functions.groups import GROUPS
+from ps_service.functions.listing import Group, Level, listed
+
+_HEAD = """\
+# Functions of torch by name
+
+This page is written by `python -m ps_service.functions > docs/torch-functions.md`; a test holds it against the code.
+
+Trainers may call the functions below on an owner by name (`ps.call(torch.add, x, 1)`), and the methods below on tensors
+that an owner keeps (`rref.rpc_sync().view(3, 2)`). No other function of torch can be called.
+`ps-service serve --torch-functions off|basic|all` says how many there are: none, those of the level `basic` (the
+default), or also those of the level `all`. Functions of your own, marked with `@remote`, are not concerned.
+
+What holds for all of them:
+
+- Tensors are dense, of a floating-point, complex, integer or truth type, on the owner's device. Where a function takes
+  tensors in COO layout, every index is held against the shape first. `out=` and other devices are refused.
+- Every operation of torch that a function consists of is looked at before it runs: the size of its result is computed
+  and held against `max_result_bytes`, its indices against what they index, its integer divisors against 0.
+- Lists and texts among the arguments have a bounded length, and `tolist()` makes at most 65,536 numbers.
+- Methods that write in place (`add_`) write to floating-point tensors only, and not to results
+  that an open pass will propagate through.
+- Nothing here loads or saves, has an effect on the whole process, sets or seeds a generator, or compiles.
+
+Layers of torch that trainers make run under the same checks, except where their settings and the size of their input
+rule out that anything is amiss. They are made under a budget: a module that would need more than `max_object_bytes` is
+refused before its memory is taken.
+"""
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    return "\n".join([_HEAD, *_groups(Level.BASIC), *_groups(Level.ALL)])
+
+
+def _groups(level: Level) -> Iterator[str]:
+    yield f"## Level `{level.name.lower()}`\n"
+    for group in GROUPS:
+        if group.level is level:
+            yield f"### {group.title[0].upper()}{group.title[1:]}\n\n{group.reason}\n\n{_names(group)}\n"
+
+
+def _names(group: Group) -> str:
+    shown: dict[str, list[str]] = {}
+    for name, entry in listed(Level.ALL).items():
+        if entry.group is group:
+            prefix, _, short = name.rpartition(".")
+            shown.setdefault(prefix, []).append(f"`{short}`" + (" (also COO)" if entry.takes_sparse else ""))
+    return "\n".join(f"- `{prefix}`: {', '.join(sorted(names))}" for prefix, names in shown.items())

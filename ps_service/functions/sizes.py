@@ -1,0 +1,275 @@
+"""Sizes: how many bytes the result of one operation of torch will have, from its arguments and before it is made."""
+
+# mypy: disable-error-code=no-any-return
+# What the dispatcher of torch hands over has no types that could be checked.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ps_wire.errors import InvalidArgumentError
+
+MAX_PIECES: Final = 16_384
+"""Most tensors that one function may return."""
+
+Args = Sequence[Any]
+Rule = Callable[[Args, dict[str, Any]], int]
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements, also of those that it only repeats; of a sparse one, those it stores."""
+    if tensor.layout is torch.sparse_coo:
+        return nbytes(tensor._indices()) + nbytes(tensor._values())
+    return tensor.numel() * tensor.element_size()
+
+
+def tensors(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among the arguments of an operation; each time they stand there."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(each for each in value if isinstance(each, Tensor))
+    return found
+
+
+def broadcast(shapes: Iterable[Sequence[int]]) -> list[int]:
+    """The shape to which shapes broadcast. Where they do not fit, the larger number: torch will refuse them."""
+    result: list[int] = []
+    for shape in shapes:
+        missing = len(shape) - len(result)
+        if missing > 0:
+            result = [1] * missing + result
+        for place, length in enumerate(shape, len(result) - len(shape)):
+            result[place] = (
+                length if result[place] == 1 else result[place] if length == 1 else max(result[place], length)
+            )
+    return result
+
+
+def pointwise(args: Args, kwargs: dict[str, Any]) -> int:
+    """Every tensor broadcast against the others."""
+    given = tensors((*args, *kwargs.values()))
+    if any(each.layout is torch.sparse_coo for each in given):
+        return sum(map(nbytes, given))
+    item = max((each.element_size() for each in given), default=0)
+    dtype = kwargs.get("dtype")
+    if isinstance(dtype, torch.dtype):
+        item = max(item, dtype.itemsize)
+    return math.prod(broadcast(each.shape for each in given)) * item
+
+
+def within(args: Args, kwargs: dict[str, Any]) -> int:
+    """No larger than the largest argument, or than that in the numbers that are asked for."""
+    dtype = kwargs.get("dtype")
+    item = dtype.itemsize if isinstance(dtype, torch.dtype) else 1
+    return max(
+        (each.numel() * max(each.element_size(), item) for each in tensors((*args, *kwargs.values()))), default=0
+    )
+
+
+def indices(args: Args, kwargs: dict[str, Any]) -> int:
+    """An integer of 64 bits for each element of the largest argument, or what is as wide."""
+    return max((each.numel() * max(each.element_size(), 8) for each in tensors(args)), default=0)
+
+
+def together(args: Args, kwargs: dict[str, Any]) -> int:
+    """All arguments, one after the other."""
+    return sum(map(nbytes, tensors(args)))
+
+
+def sized(*places: int) -> Rule:
+    """A size stands at one of these places among the arguments: the first that has a list."""
+
+    def rule(args: Args, kwargs: dict[str, Any]) -> int:
+        size = next((args[each] for each in places if len(args) > each and isinstance(args[each], (list, tuple))), ())
+        dtype = kwargs.get("dtype")
+        like = next((each for each in args if isinstance(each, Tensor)), None)
+        item = dtype.itemsize if dtype is not None else like.element_size() if like is not None else 8
+        return math.prod(max(0, each) for each in size) * item
+
+    return rule
+
+
+def counted(*places: int) -> Rule:
+    """The product of some integers is the number of elements."""
+
+    def rule(args: Args, kwargs: dict[str, Any]) -> int:
+        return math.prod(max(0, int(args[place])) for place in places if place < len(args)) * 8
+
+    return rule
+
+
+def stepped(args: Args, kwargs: dict[str, Any]) -> int:
+    """`arange` and its overloads."""
+    numbers = [each for each in args if isinstance(each, (int, float))]
+    start, end, step = (0, numbers[0], 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    if not all(map(math.isfinite, (start, end, step))) or step == 0:
+        raise InvalidArgumentError("arange takes finite numbers and a step other than 0")
+    return int(max(0.0, (end - start) / step) + 1) * 8
+
+
+def expanded(args: Args, kwargs: dict[str, Any]) -> int:
+    """`expand`: what is repeated counts, although it is stored once."""
+    own, size = args[0], args[1]
+    shape = [1] * (len(size) - own.dim()) + list(own.shape)
+    return math.prod(max(length, asked) for length, asked in zip(shape, size, strict=False)) * own.element_size()
+
+
+def repeated(args: Args, kwargs: dict[str, Any]) -> int:
+    """`repeat`."""
+    return nbytes(args[0]) * math.prod(max(0, each) for each in args[1])
+
+
+def windows(args: Args, kwargs: dict[str, Any]) -> int:
+    """`Tensor.unfold`: overlapping pieces of one dimension."""
+    own, _, size, step = args[:4]
+    return nbytes(own) * max(1, math.ceil(max(size, 1) / max(step, 1)))
+
+
+def matrices(args: Args, kwargs: dict[str, Any]) -> int:
+    """Products of matrices and vectors, and what is added to them."""
+    given = tensors(args)
+    left, right = given[-2:]
+    item = max(each.element_size() for each in given)
+    rows = left.shape[-2] if left.dim() > 1 else 1
+    columns = right.shape[-1] if right.dim() > 1 else 1
+    batch = left.shape[0] if left.dim() > 2 else 1
+    result = batch * rows * columns * item
+    return max(result, *(nbytes(each) for each in given)) if len(given) > 2 else result
+
+
+def outer(args: Args, kwargs: dict[str, Any]) -> int:
+    """Each element with each other."""
+    given = tensors(args)
+    return math.prod(each.numel() for each in given) * max(each.element_size() for each in given)
+
+
+def rows(args: Args, kwargs: dict[str, Any]) -> int:
+    """`embedding`: one row of the table for each index."""
+    table, indices = args[:2]
+    return indices.numel() * math.prod(table.shape[1:]) * table.element_size()
+
+
+def chosen(args: Args, kwargs: dict[str, Any]) -> int:
+    """`index_select`: one dimension becomes as long as the index."""
+    own, dimension, index = args[:3]
+    length = own.shape[dimension] if own.dim() else 1
+    others = math.prod(each for place, each in enumerate(own.shape) if place != dimension % max(own.dim(), 1))
+    return (others if length or index.numel() else 0) * index.numel() * own.element_size()
+
+
+def gathered(args: Args, kwargs: dict[str, Any]) -> int:
+    """`gather` and `take`: as many elements as indices."""
+    return tensors(args)[-1].numel() * args[0].element_size()
+
+
+def indexed(args: Args, kwargs: dict[str, Any]) -> int:
+    """`index`: as many elements as the broadcast indices, times the dimensions that are kept."""
+    own, indices = args[:2]
+    given = [each for each in indices if each is not None]
+    chosen = [each for each in given if each.dtype not in (torch.bool, torch.uint8)]
+    if len(chosen) < len(given):
+        return max(nbytes(own), *(16 * each.numel() * max(1, each.dim()) for each in given))
+    kept = math.prod(own.shape[place] for place in range(own.dim()) if place >= len(indices) or indices[place] is None)
+    return math.prod(broadcast(each.shape for each in chosen)) * kept * own.element_size()
+
+
+def positions(args: Args, kwargs: dict[str, Any]) -> int:
+    """`nonzero`: at most the coordinates of every element."""
+    return args[0].numel() * max(1, args[0].dim()) * 8
+
+
+def distances(args: Args, kwargs: dict[str, Any]) -> int:
+    """`cdist`: between all rows of two matrices, batch by batch."""
+    left, right = args[:2]
+    batch = math.prod(broadcast((left.shape[:-2], right.shape[:-2])))
+    item = left.element_size()
+    return batch * max(left.shape[-2] * right.shape[-2], left.shape[-2] * left.shape[-1], 1) * item
+
+
+def pairs(args: Args, kwargs: dict[str, Any]) -> int:
+    """`pdist`: between all rows of one matrix."""
+    count = args[0].shape[0] if args[0].dim() else 0
+    return count * count // 2 * args[0].element_size()
+
+
+def squared(args: Args, kwargs: dict[str, Any]) -> int:
+    """Matrices with the rows of the argument on their diagonals."""
+    own = args[0]
+    offset = abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
+    return math.prod(own.shape[:-1]) * ((own.shape[-1] if own.dim() else 1) + offset) ** 2 * own.element_size()
+
+
+def flat_squared(args: Args, kwargs: dict[str, Any]) -> int:
+    """One matrix with the argument on its diagonal."""
+    own = args[0]
+    offset = abs(args[1]) if len(args) > 1 and isinstance(args[1], int) else 0
+    return (own.numel() + offset) ** 2 * own.element_size()
+
+
+def square(args: Args, kwargs: dict[str, Any]) -> int:
+    """`eye`: a square matrix, or one of two lengths."""
+    sides = [max(0, each) for each in args[:2] if isinstance(each, int)]
+    return math.prod(sides) * (sides[0] if len(sides) == 1 else 1) * 8
+
+
+def binned(args: Args, kwargs: dict[str, Any]) -> int:
+    """`histc`: so many bins."""
+    return max(0, args[1] if len(args) > 1 else 100) * 8
+
+
+def densified(args: Args, kwargs: dict[str, Any]) -> int:
+    """A sparse tensor written out."""
+    return math.prod(args[0].shape) * args[0].element_size()
+
+
+def drawn(args: Args, kwargs: dict[str, Any]) -> int:
+    """`multinomial`: so many from each row."""
+    return max(1, args[0].numel() // max(1, args[0].shape[-1])) * max(0, args[1]) * 8
+
+
+def tallied(args: Args, kwargs: dict[str, Any]) -> int:
+    """`bincount`: a place for each number up to the largest."""
+    own = args[0]
+    least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    return max(int(own.max()) + 1 if own.numel() else 0, least) * 8
+
+
+def multiplied(args: Args, kwargs: dict[str, Any]) -> int:
+    """`repeat_interleave` of how often each index is repeated."""
+    return int(args[0].sum(dtype=torch.float64)) * 8
+
+
+def pieces(count: int) -> None:
+    """Holds the number of tensors that a function returns against the limit.
+
+    Raises:
+        InvalidArgumentError: There would be too many.
+    """
+    if count > MAX_PIECES:
+        raise InvalidArgumentError(f"this would make {count:,} tensors; {MAX_PIECES:,} are allowed at a time")
+
+
+def cut(args: Args, kwargs: dict[str, Any]) -> int:
+    """`split`: pieces of one length."""
+    own, length = args[:2]
+    dimension = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    if own.dim() and -own.dim() <= dimension < own.dim() and length > 0:
+        pieces(math.ceil(own.shape[dimension] / length))
+    return within(args, kwargs)
+
+
+def unbound(args: Args, kwargs: dict[str, Any]) -> int:
+    """`unbind`: one piece for each index of a dimension."""
+    own = args[0]
+    dimension = args[1] if len(args) > 1 else 0
+    if own.dim() and -own.dim() <= dimension < own.dim():
+        pieces(own.shape[dimension])
+    return within(args, kwargs)

@@ -1,0 +1,213 @@
+"""Values: what torch does not check on a CPU, although it would reach beyond its memory or end the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ps_service.functions import dtypes
+from ps_service.functions.sizes import Args
+from ps_wire.errors import InvalidArgumentError
+
+Check = Callable[[Args, dict[str, Any]], None]
+
+_aten = torch.ops.aten
+
+
+def in_range(indices: Tensor, low: int, high: int, what: str) -> None:
+    """Holds integers against a range; `high` is the first one that is too large.
+
+    Raises:
+        InvalidArgumentError: One is outside of it, or they are no integers.
+    """
+    if indices.dtype not in dtypes.INTEGER:
+        raise InvalidArgumentError(f"{what} are integers, and not {indices.dtype}")
+    if indices.numel():
+        numbers = _array(indices)
+        least, most = int(numbers.min()), int(numbers.max())
+        if least < low or most >= high:
+            raise InvalidArgumentError(f"{what} must lie in [{low}, {high}); these lie in [{least}, {most}]")
+
+
+def no_integer_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
+    """Torch ends the process when the smallest integer is divided by -1, and for some operations when 0 divides."""
+    operands = [each for each in args[:2] if isinstance(each, (Tensor, int, float))]
+    if len(operands) < 2 or any(_is_floating(each) for each in operands):
+        return
+    dividend, divisor = operands
+    if _holds(divisor, 0):
+        raise InvalidArgumentError("integers are divided by 0; divide floating-point numbers, or leave the zeros out")
+    if _holds(divisor, -1) and _holds_smallest(dividend):
+        raise InvalidArgumentError("the smallest integer of a type cannot be divided by -1: the result does not fit")
+
+
+def no_rounded_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
+    """`div` divides integers as integers only if it is to round."""
+    if kwargs.get("rounding_mode") is not None:
+        no_integer_division_by_zero(args, kwargs)
+
+
+def no_smallest(args: Args, kwargs: dict[str, Any]) -> None:
+    """The greatest common divisor of the smallest integer has no representation."""
+    if any(_holds_smallest(each) for each in args[:2] if isinstance(each, Tensor)):
+        raise InvalidArgumentError("the smallest integer of a type has no positive counterpart; leave it out")
+
+
+def shifts(args: Args, kwargs: dict[str, Any]) -> None:
+    """Shifting by a negative number or by more than there are bits is undefined."""
+    shifted, amount = args[:2]
+    bits = shifted.element_size() * 8 if isinstance(shifted, Tensor) else 64
+    if isinstance(amount, Tensor):
+        if amount.dtype in dtypes.INTEGER:
+            in_range(amount, 0, bits, "the amounts of a shift")
+    elif not 0 <= amount < bits:
+        raise InvalidArgumentError(f"the amount of a shift must lie in [0, {bits}), and not be {amount}")
+
+
+def embedding(args: Args, kwargs: dict[str, Any]) -> None:
+    """Indices name a row."""
+    table, indices = args[:2]
+    in_range(indices, 0, table.shape[0] if table.dim() else 0, "the indices of an embedding")
+
+
+def embedding_bag(args: Args, kwargs: dict[str, Any]) -> None:
+    """Indices name a row, offsets ascend within the indices, and weights are as many as indices."""
+    embedding(args, kwargs)
+    table, indices, offsets = args[:3]
+    if table.dim() != 2 or indices.dim() != 1 or offsets.dim() != 1 or not offsets.numel():
+        raise InvalidArgumentError("a bag needs a table of two dimensions, and indices and offsets of one")
+    in_range(offsets, 0, indices.numel() + 1, "the offsets of bags")
+    begins = _array(offsets)
+    if (args[7] if len(args) > 7 else False) and int(begins[-1]) != indices.numel():
+        raise InvalidArgumentError("the last offset of bags that include it is the number of indices")
+    if int(begins[0]) or bool((begins[1:] < begins[:-1]).any()):
+        raise InvalidArgumentError("the offsets of bags begin with 0 and ascend")
+    weights = args[6] if len(args) > 6 else kwargs.get("per_sample_weights")
+    if weights is not None and weights.shape != indices.shape:
+        raise InvalidArgumentError("there must be one weight for each index of a bag")
+
+
+def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
+    """Labels are classes, and lengths lie within what is given."""
+    scores, targets, input_lengths, target_lengths = args[:4]
+    blank = args[4] if len(args) > 4 else kwargs.get("blank", 0)
+    steps, batch, classes = scores.shape
+    if not 0 <= blank < classes:
+        raise InvalidArgumentError(f"the blank must be one of {classes} classes, and not {blank}")
+    in_range(targets, 0, classes, "the labels of a CTC loss")
+    inputs, labels = (_numbers(each) for each in (input_lengths, target_lengths))
+    if len(inputs) != batch or len(labels) != batch:
+        raise InvalidArgumentError(f"a CTC loss needs {batch} lengths of inputs and of targets")
+    if any(not 0 <= each <= steps for each in inputs):
+        raise InvalidArgumentError(f"the lengths of a CTC loss's inputs must lie in [0, {steps}]")
+    longest = targets.shape[1] if targets.dim() == 2 else targets.numel()
+    if any(not 0 <= each <= longest for each in labels) or (targets.dim() == 1 and sum(labels) > targets.numel()):
+        raise InvalidArgumentError("the lengths of a CTC loss's targets reach beyond the targets")
+
+
+def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
+    """Indices lie in the output."""
+    own, indices, size = args[:3]
+    if indices.shape != own.shape:
+        raise InvalidArgumentError("an unpooling needs one index for each number")
+    count = 1
+    for each in size:
+        count *= max(0, each)
+    in_range(indices, 0, count, "the indices of an unpooling")
+
+
+def index(place: int, dimension: int = 1) -> Check:
+    """Indices lie in one dimension of the first argument."""
+
+    def check(args: Args, kwargs: dict[str, Any]) -> None:
+        own, indices, chosen = args[0], args[place], args[dimension]
+        length = own.shape[chosen] if own.dim() and -own.dim() <= chosen < own.dim() else 1
+        # Where nothing is chosen torch has no complaint.
+        if isinstance(indices, Tensor) and indices.numel():
+            in_range(indices, -length if place == 1 else 0, length, "indices")
+
+    return check
+
+
+def classes(args: Args, kwargs: dict[str, Any]) -> None:
+    """Targets are classes, or the one that is ignored."""
+    scores, targets = args[:2]
+    ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
+    count = scores.shape[1] if scores.dim() > 1 else scores.shape[0] if scores.dim() else 0
+    if targets.numel() and targets.dtype in dtypes.INTEGER:
+        kept = targets[targets != ignored]
+        in_range(kept, 0, count, "classes")
+
+
+def some_rows(args: Args, kwargs: dict[str, Any]) -> None:
+    """The way back of `pdist` needs at least one row."""
+    if not args[0].numel():
+        raise InvalidArgumentError("pdist needs at least one row and one column")
+
+
+def repeats(args: Args, kwargs: dict[str, Any]) -> None:
+    """How often each element is repeated is not negative, and bounded in sum."""
+    counts = args[0]
+    in_range(counts, 0, _MOST_REPEATS, "repeats")
+    if float(counts.sum(dtype=torch.float64)) > _MOST_REPEATS:
+        raise InvalidArgumentError(f"there would be more than {_MOST_REPEATS:,} elements")
+
+
+_MOST_REPEATS: Final = 1 << 27
+
+_BY_CHECK: Final[tuple[tuple[Check, str], ...]] = (
+    (no_integer_division_by_zero, "floor_divide floor_divide_ remainder remainder_ fmod fmod_"),
+    (no_rounded_division_by_zero, "div div_ divide divide_"),
+    (no_smallest, "gcd gcd_ lcm lcm_"),
+    (
+        shifts,
+        "bitwise_left_shift bitwise_left_shift_ bitwise_right_shift bitwise_right_shift_ __lshift__ __rshift__ "
+        "__ilshift__ __irshift__",
+    ),
+    (embedding, "embedding embedding_renorm_"),
+    (embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
+    (ctc_loss, "_ctc_loss"),
+    (unpooling, "max_unpool2d max_unpool3d"),
+    (
+        index(2),
+        "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy "
+        "index_copy_ scatter_reduce",
+    ),
+    (classes, "nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d multi_margin_loss"),
+    (some_rows, "_pdist_forward"),
+    (repeats, "repeat_interleave"),
+)
+
+VALUES: Final[dict[Any, Check]] = {
+    getattr(_aten, name): check for check, names in _BY_CHECK for name in names.split() if hasattr(_aten, name)
+}
+"""The further check of an operation's arguments."""
+
+
+def _array(integers: Tensor) -> Any:
+    """The same numbers for numpy, which takes less time where there are few."""
+    return (integers if integers.is_cpu else integers.cpu()).detach().numpy()
+
+
+def _is_floating(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point() or value.is_complex()
+    return isinstance(value, float)
+
+
+def _holds(value: Any, number: int) -> bool:
+    return bool((value == number).any()) if isinstance(value, Tensor) else value == number
+
+
+def _holds_smallest(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        smallest = dtypes.SMALLEST.get(value.dtype, 0)
+        return smallest < 0 and bool((value == smallest).any())
+    return bool(value in dtypes.SMALLEST.values() and value < 0)
+
+
+def _numbers(value: Any) -> list[int]:
+    return [int(each) for each in (value.tolist() if isinstance(value, Tensor) else value)]

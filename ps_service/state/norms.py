@@ -1,0 +1,77 @@
+"""Norms: layers with running statistics, which many calls use at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.nn.modules.batchnorm import _NormBase
+
+
+def with_statistics(module: nn.Module) -> list[_NormBase]:
+    """The layers of a module that keep running statistics, unless torch compiles it: that does not look into locks."""
+    modules = list(module.modules())
+    if any(isinstance(each, OptimizedModule) or each._compiled_call_impl is not None for each in modules):
+        return []
+    return [each for each in modules if isinstance(each, _NormBase) and each.running_mean is not None]
+
+
+class Updating:
+    """The forward of a layer in training mode: one call at a time, so that no update is lost.
+
+    Args:
+        layer: A copy of the layer, which shares its statistics.
+        lock: Held while it runs.
+    """
+
+    def __init__(self, layer: nn.Module, lock: threading.Lock) -> None:
+        self._layer = layer
+        self._lock = lock
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return type(self._layer).forward(self._layer, *args, **kwargs)
+
+
+class Reading:
+    """The statistics of a layer in evaluation mode: copies from between two updates.
+
+    Args:
+        shared: The buffers of the layer.
+        lock: Held while they are copied.
+
+    Attributes:
+        own: The buffers of its copy.
+    """
+
+    def __init__(self, shared: dict[str, torch.Tensor | None], lock: threading.Lock) -> None:
+        self._shared = shared
+        self._lock = lock
+        self._taken: dict[str, torch.Tensor | None] = {}
+        self.own = shared.copy()
+
+    def take(self) -> None:
+        """Copies what the statistics are now."""
+        with self._lock:
+            self._taken = {name: None if each is None else each.clone() for name, each in self._shared.items()}
+        self.own.clear()
+        self.own.update(self._taken)
+
+    def give_back(self) -> None:
+        """Hands on what the call itself has changed in evaluation mode, if anything: that resets them, for example."""
+        with self._lock:
+            for name, each in self.own.items():
+                if each is not self._taken.get(name) or name not in self._taken:
+                    self._shared[name] = each
+                elif each is not None and each._version:
+                    shared = self._shared[name]
+                    assert shared is not None
+                    shared.copy_(each)
+            for name in self._taken.keys() - self.own.keys():
+                self._shared.pop(name, None)
+        self._taken = {}
+        self.own.clear()
+        self.own.update(self._shared)

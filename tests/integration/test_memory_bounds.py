@@ -1,0 +1,72 @@
+"""What an owner's memory is bounded by, measured on a real process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_wire.limits import MIB
+from tests.conftest import StartProcess
+from tests.integration.test_idle_memory import shared
+
+# Eight MiB.
+SHAPE = (32 * 1024, 64)
+
+
+async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
+    """Resident bytes of the owner after so many forwards and backwards in the pass that is open."""
+    x = torch.randn(SHAPE)
+    ctx = tc.current_context()
+    assert ctx is not None
+    for _ in range(count):
+        await ctx.backward((await net(x)).sum())
+    return (await ps.status()).resident_bytes
+
+
+async def test_many_backwards_in_one_pass_hold_the_memory_of_one(
+    start_process: StartProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is freed goes back to the system at once, so that only what is held is measured.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(MIB))
+    owner = await start_process("--name", "ps0")
+    async with tc.connect(owner.address) as ps:
+        net = await ps.module(torch.nn.Linear, 64, 64)
+        async with ps.context():
+            few = await passes(ps, net, 10)
+            many = await passes(ps, net, 30)
+    # Their outputs alone would be 240 MiB.
+    assert many - few < 80 * MIB
+
+
+async def burst(address: str, lane: bool) -> tc.Client:
+    """125 requests and answers of 8 MiB, five at a time, and fifty passes; gives the client, which stays open."""
+    ps = await tc.connect(address, lane=lane)
+    same = await ps.module(torch.nn.Identity)
+    x = torch.ones(SHAPE)
+    for _ in range(25):
+        await asyncio.gather(*(same(x) for _ in range(5)))
+    net = await ps.module(torch.nn.Linear, 64, 64)
+    for _ in range(50):
+        async with ps.context() as ctx:
+            await ctx.backward((await net(x)).sum())
+    return ps
+
+
+async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken(start_process: StartProcess) -> None:
+    owner = await start_process("--name", "ps0")
+    async with tc.connect(owner.address) as ps:
+        before = (await ps.status()).resident_bytes
+        clients = [await burst(owner.address, lane) for lane in (True, False)]
+        # Five seconds without large messages are enough, however long this machine takes for them.
+        async with asyncio.timeout(60):
+            while True:
+                now = await ps.status()
+                if now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() == 0:
+                    break
+                await asyncio.sleep(0.2)
+        assert now.context_bytes == now.request_bytes == now.answer_bytes == 0
+        for client in clients:
+            await client.close()

@@ -1,0 +1,109 @@
+"""Hosted modules that reach their parameters in unusual ways train as they do locally."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trainer_client as tc
+from tests import odd_modules
+from tests.integration.odd_training import MODELS, beside_local, train_both, training
+from tests.training import apart, hosted_value, pins, same_gradients, twin
+
+# Torch's compiler looks for gradients where there are none, and then warns of it.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+
+@pytest.mark.parametrize("way", odd_modules.WAYS)
+async def test_whatever_leads_to_a_parameter_is_followed(way: str) -> None:
+    await beside_local("Odd", (way,))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in part"])
+async def test_compiled_modules_train(backend: str, whole: bool) -> None:
+    await beside_local("Compiled", (backend, whole))
+
+
+@pytest.mark.parametrize("way", ["dataclass", "slots"])
+async def test_helpers_keep_what_is_not_a_parameter(way: str) -> None:
+    async with training() as (server, ps):
+        net = await ps.module(f"{MODELS}.Odd", way)
+        for _ in range(3):
+            await net(torch.ones(2, odd_modules.SIZE))
+        assert hosted_value(server, net).run.calls == 3
+        assert await net.calls() == 3
+
+
+async def test_hooks_of_parameters_run_in_their_order_until_they_are_removed() -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.HookedParameters")
+        local = await twin(net, odd_modules.HookedParameters())
+        await train_both(ps, net, local)
+        await net.release()
+        local.release()
+        await train_both(ps, net, local)
+
+
+async def test_hooks_of_results_find_the_numbers_of_their_pass() -> None:
+    await beside_local("HookedResult", ())
+
+
+async def test_hooks_of_results_find_them_also_when_others_have_stepped_meanwhile() -> None:
+    async with training() as (server, ps):
+        net = await ps.module(f"{MODELS}.HookedResult")
+        local = await twin(net, odd_modules.HookedResult())
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.5)
+        x = torch.ones(2, odd_modules.SIZE)
+        async with ps.context() as ctx:
+            loss = (await net(x)).sum()
+            await apart(_train_once(ps, net, opt, x))
+            await ctx.backward(loss)
+            await same_gradients(ctx, [(net, _backward(local, x))])
+        assert pins(server) == 0
+
+
+async def _train_once(ps: tc.Client, net: tc.RemoteModule, opt: tc.RemoteOptimizer, x: torch.Tensor) -> None:
+    async with ps.context() as ctx:
+        await ctx.backward((await net(x)).sum())
+        await opt.step(ctx)
+
+
+def _backward(local: torch.nn.Module, x: torch.Tensor) -> torch.nn.Module:
+    local(x).sum().backward()
+    return local
+
+
+@pytest.mark.parametrize("way", ["global", "generator", "computed before", "class attribute"])
+async def test_what_cannot_be_followed_is_refused_when_it_is_called(way: str) -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Unreachable", way)
+        x = torch.ones(odd_modules.SIZE)
+        assert torch.equal(await net(x), x if way != "computed before" else 2 * x), "nothing is lost without a pass"
+        async with ps.context():
+            for call in (net, net.kept):
+                with pytest.raises(tc.InvalidArgumentError, match=r"parameter 'weight' .* cannot train"):
+                    await call(x)
+
+
+@pytest.mark.parametrize("way", ["registered", "reference", "list"])
+async def test_the_parameters_of_another_hosted_module_are_trained_or_refused(way: str) -> None:
+    async with training() as (_, ps):
+        other = await ps.module(torch.nn.Linear, odd_modules.SIZE, 1, seed=0)
+        net = await ps.module(f"{MODELS}.Borrowing", other, way)
+        x = torch.ones(2, odd_modules.SIZE)
+        assert (await net(x)).shape == (2, 1), "nothing is lost without a pass"
+        async with ps.context() as ctx:
+            if way == "list":
+                with pytest.raises(tc.InvalidArgumentError, match="another hosted module"):
+                    await net(x)
+                return
+            await ctx.backward((await net(x)).sum())
+            gradients = {each.ref.parameter: grad for each, grad in (await ctx.get_gradients()).items()}
+        assert torch.equal(gradients[next(name for name in gradients if name.endswith("bias"))], torch.tensor([2.0]))
+
+
+async def test_hooks_that_cannot_run_are_refused_when_the_module_is_made() -> None:
+    async with training() as (_, ps):
+        with pytest.raises(tc.InvalidArgumentError, match=r"'layer\.bias'.*register_hook"):
+            await ps.module(f"{MODELS}.PostAccumulating")

@@ -1,0 +1,162 @@
+"""Trainers that are stopped: they lose their lease, and those that only compute do not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import ps_service.server
+import trainer_client as tc
+from ps_service.rpc import lanes
+from ps_service.server import Server
+from ps_wire.hosts import host_id
+from ps_wire.limits import Limits
+from tests.conftest import ROOT
+from tests.integration.support import serving
+
+pytestmark = pytest.mark.skipif(not host_id(), reason="lanes need Linux")
+
+PROGRAM = """
+import asyncio, ctypes, sys, torch
+import trainer_client as tc
+
+async def main(address, lane, what):
+    async with tc.connect(address, lane=lane) as ps:
+        net = await ps.module(torch.nn.Linear, 4, 4, name="net", seed=0)
+        gate = await ps.create("tests.hosted_models.Gate")
+        async with ps.context():
+            loss = (await net(torch.ones(4))).sum()
+            waiting = gate.wait()
+            print("ready", flush=True)
+            if what == "computes":
+                # One call into C that keeps Python from running: neither the event loop nor any thread gets a turn.
+                ctypes.PyDLL(None).usleep(4_000_000)
+                print("called", len(await net(torch.ones(4))), "lost", net.session.losses, flush=True)
+                waiting.cancel()
+                return
+            try:
+                await waiting
+            except tc.PsError as error:
+                print("waited", type(error).__name__, flush=True)
+        net = await ps.attach("net")
+        print("again", (await net(torch.ones(4))).shape[0], flush=True)
+
+asyncio.run(main(sys.argv[1], sys.argv[2] == "lane", sys.argv[3]))
+"""
+
+
+class Trainer:
+    """A trainer in a process of its own, which is in the midst of a pass and waits for an answer."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def line(self) -> str:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(60):
+            return (await self.process.stdout.readline()).decode().strip()
+
+
+@asynccontextmanager
+async def trainer(owner: Server, transport: str, what: str) -> AsyncIterator[Trainer]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, owner.address, transport, what),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    gates: list[Any] = []
+    try:
+        started = Trainer(process)
+        assert await started.line() == "ready"
+        gates += [each.value for each in owner.engine.registry.objects() if not each.name]
+        yield started
+        async with asyncio.timeout(60):
+            assert await process.wait() == 0
+    finally:
+        # The owner's threads that wait at them must end, too.
+        for gate in gates:
+            gate.open()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def hasty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    """An owner that looks often, and is soon sure that a trainer has stopped."""
+    monkeypatch.setattr(lanes, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(lanes, "_STOPPED_SECONDS", 0.5)
+    hurried = {"grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
+    options = [(name, hurried.get(name, value)) for name, value in ps_service.server.OPTIONS]
+    assert dict(options).keys() >= hurried.keys()
+    monkeypatch.setattr(ps_service.server, "OPTIONS", options)
+    async with serving(Limits(lease_seconds=0.5), threads=4) as owner:
+        yield owner
+
+
+async def until_sessions(owner: Server, count: int) -> None:
+    async with asyncio.timeout(30):
+        while len(owner.engine.sessions) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("transport", ["lane", "grpc"])
+async def test_what_a_stopped_trainer_holds_is_freed_and_it_learns_that_when_it_goes_on(
+    hasty: Server, transport: str
+) -> None:
+    engine = hasty.engine
+    async with trainer(hasty, transport, "waits") as stopped:
+        assert (hasty.servicer.lanes.count, len(engine.contexts)) == (int(transport == "lane"), 1)
+        stopped.process.send_signal(signal.SIGSTOP)
+        await until_sessions(hasty, 0)
+        # Its pass, what that had pinned, and its anonymous objects.
+        assert len(engine.contexts) == 0
+        assert [each.name for each in engine.registry.objects()] == ["net"]
+        stopped.process.send_signal(signal.SIGCONT)
+        assert await stopped.line() == "waited SessionLostError"
+        assert await stopped.line() == "again 4"
+
+
+@pytest.mark.parametrize("transport", ["lane", "grpc"])
+async def test_a_trainer_that_computes_keeps_its_session(hasty: Server, transport: str) -> None:
+    async with trainer(hasty, transport, "computes") as computing:
+        # For much longer than a stopped one would be waited for, no Python runs there.
+        assert await computing.line() == "called 4 lost 0"
+
+
+async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
+    hasty: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "_STOPPED_SECONDS", 600.0)
+    async with trainer(hasty, "lane", "waits") as stopped:
+        stopped.process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            while not hasty.servicer.lanes._stopped:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        stopped.process.send_signal(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while hasty.servicer.lanes._stopped:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert len(hasty.engine.sessions) == 1 and hasty.servicer.lanes.count == 1
+        (gate,) = [each.value for each in hasty.engine.registry.objects() if not each.name]
+        gate.open()
+        assert await stopped.line() == "again 4"
+
+
+async def test_a_trainer_whose_process_cannot_be_seen_stays_on_grpc(
+    hasty: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unseen(pid: int) -> None:
+        raise LookupError(f"process {pid} cannot be seen from here")
+
+    monkeypatch.setattr(lanes, "PeerProcess", unseen)
+    async with tc.connect(hasty.address) as ps:
+        assert (await ps.status()).lanes == 0

@@ -1,0 +1,422 @@
+"""Hosted modules that reach their layers and parameters in unusual ways."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ps_service import RRef, hosted, remote
+
+SIZE = 4
+
+
+@dataclass
+class Helper:
+    """A plain object around a layer and a parameter."""
+
+    layer: nn.Module
+    gain: nn.Parameter
+    calls: int = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x) * self.gain
+
+
+class Slotted:
+    """The same without a `__dict__`."""
+
+    __slots__ = ("calls", "gain", "layer")
+
+    def __init__(self, layer: nn.Module, gain: nn.Parameter) -> None:
+        self.layer, self.gain, self.calls = layer, gain, 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x) * self.gain
+
+
+@hosted
+class Odd(nn.Module):
+    """A layer and a gain, and something that is called with the input and computes with them."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.gain = nn.Parameter(torch.ones(SIZE))
+        self.run = WAYS[way](self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.run(x))
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.gain
+
+    @remote
+    def calls(self) -> int:
+        return self.run.calls
+
+
+def _closure(net: Odd) -> Any:
+    layer, gain = net.layer, net.gain
+    return lambda x: layer(x) * gain
+
+
+def _defaults(net: Odd) -> Any:
+    def run(x: torch.Tensor, gain: nn.Parameter = net.gain, *, layer: nn.Module = net.layer) -> torch.Tensor:
+        return layer(x) * gain
+
+    return run
+
+
+def _recursive(net: Odd) -> Any:
+    def run(x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+        return x if not depth else run(torch.tanh(net.layer(x) * net.gain), depth - 1)
+
+    return run
+
+
+def _partial(net: Odd) -> Any:
+    scaled = functools.partial(torch.mul, net.gain)
+    layer = functools.partial(nn.Module.__call__, net.layer)
+    return lambda x: scaled(other=layer(x))
+
+
+def _wrapped(net: Odd) -> Any:
+    @functools.wraps(net.layer.forward)
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return run.__wrapped__(x) * net.gain  # type: ignore[attr-defined]
+
+    return run
+
+
+def _sets(net: Odd) -> Any:
+    layers, gains, waiting = {net.layer}, frozenset([net.gain]), deque([net.gain, net.layer])
+    by_parameter = {net.gain: net.layer, "name": "a name"}
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = sum(layer(x) for layer in layers) * sum(gains) + waiting[1](x) * waiting[0]
+        return y + sum(layer(x) * gain for gain, layer in by_parameter.items() if isinstance(gain, torch.Tensor))
+
+    return run
+
+
+def _weak(net: Odd) -> Any:
+    layer, gain, method = weakref.ref(net.layer), weakref.ref(net.gain), weakref.WeakMethod(net.scaled)
+    return lambda x: layer()(x) * gain() + method()(x)  # type: ignore[misc]
+
+
+def _methods(net: Odd) -> Any:
+    times = net.gain.mul
+    return lambda x: times(net.layer.forward(x))
+
+
+def _nested(net: Odd) -> Any:
+    space = types.SimpleNamespace(pair=(net.gain, [Helper(net.layer, net.gain)]), itself=None)
+    space.itself = space
+    return lambda x: space.itself.pair[1][0](x) * space.pair[0]
+
+
+WAYS: dict[str, Any] = {
+    "closure": _closure,
+    "closure over the module": lambda net: lambda x: net.scaled(x),
+    "defaults": _defaults,
+    "recursive closure": _recursive,
+    "partial": _partial,
+    "wrapped function": _wrapped,
+    "dataclass": lambda net: Helper(net.layer, net.gain),
+    "slots": lambda net: Slotted(net.layer, net.gain),
+    "sets and dict keys": _sets,
+    "weak references": _weak,
+    "methods of a parameter": _methods,
+    "nested": _nested,
+    "compiled function, eager": lambda net: torch.compile(lambda x: net.scaled(x), backend="eager"),
+    "compiled method, aot_eager": lambda net: torch.compile(net.scaled, backend="aot_eager"),
+}
+
+
+@hosted
+class Compiled(nn.Module):
+    """Compiled as a whole, or in part."""
+
+    def __init__(self, backend: str, whole: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(SIZE, SIZE)
+        block = nn.Sequential(nn.Linear(SIZE, SIZE), nn.ReLU())
+        self.block = block if whole else torch.compile(block, backend=backend)
+        if whole:
+            self.compile(backend=backend)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(torch.tanh(self.first(x)))
+
+
+@hosted
+class HookedParameters(nn.Module):
+    """Hooks on parameters, one of which is removed again, and one of which needs the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.register_buffer("mask", (torch.arange(SIZE) % 2).float())
+        self.layer.weight.register_hook(lambda gradient: gradient * self.mask)
+        self.layer.weight.register_hook(lambda gradient: gradient + 1)
+        self.handle = self.layer.bias.register_hook(lambda gradient: gradient * 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+    @remote
+    def release(self) -> None:
+        self.handle.remove()
+
+
+@hosted
+class HookedResult(nn.Module):
+    """A hook on what it computes that needs a parameter on the way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.gain = nn.Parameter(torch.full((SIZE,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        y.register_hook(lambda gradient: gradient * self.gain.detach())
+        return y * self.gain
+
+
+WEIGHT = nn.Parameter(torch.ones(SIZE))
+
+
+@hosted
+class Unreachable(nn.Module):
+    """Computes with its parameter in ways that cannot be followed."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.weight = WEIGHT if way == "global" else nn.Parameter(torch.ones(SIZE))
+        self.way = way
+        self.numbers = self._generator()
+        with torch.enable_grad():
+            object.__setattr__(self, "computed", self.weight * 2)
+        type(self).of_class = self.weight
+
+    def _generator(self) -> Any:
+        while True:
+            yield self.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "global":
+            return x * WEIGHT
+        if self.way == "generator":
+            return x * next(self.numbers)
+        return x * (self.computed if self.way == "computed before" else self.of_class)
+
+    @remote
+    def kept(self, x: torch.Tensor) -> RRef:
+        return RRef({"out": self.forward(x)})
+
+
+@hosted
+class Borrowing(nn.Module):
+    """Computes with another hosted module, which it has from its constructor or looks up when it is called."""
+
+    def __init__(self, other: RRef, way: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(SIZE))
+        self.way = way
+        self.rref = other
+        self.others = [other.local_value()]
+        if way == "registered":
+            self.other = other.local_value()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        other = {"list": self.others[0], "reference": None, "registered": getattr(self, "other", None)}[self.way]
+        return (other or self.rref.local_value())(x * self.weight)
+
+
+@hosted
+class PostAccumulating(nn.Module):
+    """A hook that would need gradients to be accumulated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.layer.bias.register_post_accumulate_grad_hook(lambda parameter: None)
+
+
+@hosted
+class Written(nn.Module):
+    """Methods that write to its parameters, in every way."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((size,), 3.0))
+        self.extra = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight.square()
+
+    @remote
+    @torch.no_grad()
+    def change(self, way: str) -> float:
+        if way == "clamp_":
+            self.weight.clamp_(max=1.0)
+        elif way == "copy_":
+            self.weight.copy_(torch.ones_like(self.weight))
+        elif way == "data":
+            self.weight.data = torch.ones_like(self.weight)
+        elif way == "data in place":
+            self.weight.data.clamp_(max=1.0)
+        elif way == "numpy":
+            self.weight.detach().numpy().fill(1.0)
+        elif way == "init":
+            nn.init.ones_(self.weight)
+        elif way == "raises":
+            self.weight.fill_(1.0)
+            raise ZeroDivisionError
+        elif way == "shape":
+            self.weight.data = torch.ones(SIZE + 1)
+        elif way == "replaced":
+            self.weight = nn.Parameter(torch.ones(SIZE))
+        elif way == "deleted":
+            del self.weight
+        elif way == "added":
+            self.new = nn.Parameter(torch.ones(SIZE))
+        elif way == "module added":
+            self.layer = nn.Linear(2, 2)
+        elif way == "backward":
+            with torch.enable_grad():
+                self.weight.sum().backward()
+        return float(self.weight[0]) if hasattr(self, "weight") else 0.0
+
+    @remote
+    def read(self) -> float:
+        return float(self.weight.detach()[0])
+
+    @remote
+    def freeze(self, frozen: bool) -> None:
+        self.weight.requires_grad_(not frozen)
+
+    @remote
+    def freeze_all(self) -> None:
+        self.requires_grad_(False)
+
+
+class _Product(torch.autograd.Function):
+    """Keeps what it needs where torch does not see it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.x, ctx.weight = x, weight.detach()
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.weight, gradient * ctx.x
+
+
+@hosted
+class WithFunction(nn.Module):
+    """Uses an autograd function of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((SIZE,), 3.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Product.apply(x, self.weight)
+
+
+@hosted
+class RowWriter(nn.Module):
+    """Rescales the rows that it looks up, as some embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, SIZE, max_norm=0.5)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.table(rows)
+
+
+@hosted
+class Totals(nn.Module):
+    """Adds to plain tensors in place, and returns them."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        total = torch.zeros(50_000)
+        self.total: Any = {"attribute": total, "list": [total], "closure": lambda: total, "buffer": None}[way]
+        if way == "buffer":
+            self.register_buffer("held", total)
+
+    def _tensor(self) -> torch.Tensor:
+        if self.way == "buffer":
+            return self.held
+        if self.way == "list":
+            return self.total[0]
+        return self.total() if self.way == "closure" else self.total
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = self._tensor()
+        for part in total.split(5_000):  # slowly, so that others see it half done
+            part.add_(x)
+        return total
+
+    @remote
+    def view(self) -> dict[str, Any]:
+        return {"total": [self._tensor()[1:]]}
+
+
+@hosted
+class Remembering(nn.Module):
+    """Keeps what it returns, and writes to it in the next call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.last is not None:
+            self.last.zero_()
+        self.last = x * 2
+        return self.last
+
+
+@hosted
+class Normed(nn.Module):
+    """Normalization layers between others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE, momentum=None), nn.BatchNorm1d(SIZE))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+    @remote
+    def reset(self) -> None:
+        self.body[1].reset_running_stats()
+
+
+@hosted
+class WithIntegers(nn.Module):
+    """A parameter of integers beside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.table = nn.Parameter(torch.ones(2, dtype=torch.long), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight * self.table

@@ -1,0 +1,99 @@
+"""Every listed function, and torch's layers, called with hostile arguments in processes that may die: none does.
+
+The seed and the number of examples are taken from the environment for a longer run:
+`PS_HOSTILE_EXAMPLES=200 PS_HOSTILE_SEED=7 pytest tests/ps_service/functions/test_hostile.py --timeout 3600`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+EXAMPLES = os.environ.get("PS_HOSTILE_EXAMPLES", "3")
+SEED = os.environ.get("PS_HOSTILE_SEED", "0")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.ps_service.functions.hostile", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def test_nobody_dies_of_hostile_arguments_or_takes_memory_or_time(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    done = run(SEED, EXAMPLES, str(notes))
+    assert done.returncode == 0, f"died of {notes.read_text().strip()}: {done.stderr[-2000:]}"
+    assert done.stdout == ""
+    assert notes.read_text().strip() == "done"
+
+
+# What torch reads or writes beyond its memory for, dies of, or takes all memory or minutes for.
+DEADLY = {
+    "ctc_loss": "F.ctc_loss(torch.rand(10, 2, 5).log_softmax(2), torch.full((2, 3), -90000), (10, 10), (3, 3))",
+    "embedding_bag": "F.embedding_bag(torch.zeros(6).long(), torch.rand(5, 4), torch.zeros(1).long(), mode='max', "
+    "include_last_offset=True)",
+    "division": "torch.floor_divide(torch.tensor([-(2**63)]), -1)",
+    "remainder": "torch.remainder(torch.tensor([-(2**63)]), torch.tensor([-1]))",
+    "rounding": "torch.div(torch.tensor([-(2**31)], dtype=torch.int32), -1, rounding_mode='floor')",
+    "stride": "torch.conv1d(torch.rand(2, 3, 8, requires_grad=True), torch.rand(4, 3, 3), None, 100000, 1).sum()"
+    ".backward()",
+    "windows": "F.fold(torch.ones(2, 12, 9), (4, 4), (2, 2), 1, 2**31, 1)",
+    "csr": "torch.mv(torch.sparse_csr_tensor([0, 900000], [0], [1.0], (1, 2), check_invariants=False), torch.ones(2))",
+    "coo": "torch.Tensor.to_dense(torch.sparse_coo_tensor([[-900000]], [1.0], (2,), check_invariants=False))",
+    "memory": "torch.zeros(2**40)",
+    "lists": "torch.Tensor.tolist(torch.zeros(1).expand(2**30))",
+    "eye": "torch.eye(10**6)",
+    "product without factors": "torch.mm(torch.zeros(10**6, 0), torch.zeros(0, 10**6))",
+    "pieces": "torch.chunk(torch.zeros(0), 10**9)",
+    "contraction": "torch.tensordot(torch.ones(2), torch.ones(2), 10**9)",
+    "repeats": "torch.repeat_interleave(torch.ones(1), torch.tensor([2**40]))",
+    "padding": "F.pad(torch.ones(1, 1), (10**9, 10**9, 10**9, 10**9))",
+    "scale": "F.interpolate(torch.ones(1, 1, 4), scale_factor=1e12)",
+}
+
+CHILD = """
+import resource, sys, torch
+import torch.nn.functional as F
+from ps_service.functions.listing import Level, listed
+from ps_service.functions.offered import TorchFunctions
+from ps_wire.errors import PsError
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+functions = TorchFunctions(Level.ALL)
+class Names:
+    def __init__(self, prefix, real): self._prefix, self._real = prefix, real
+    def __getattr__(self, name):
+        return functions.get(f"{self._prefix}.{name}") or getattr(self._real, name)
+real = torch
+real_sparse = (torch.sparse_csr_tensor, torch.sparse_coo_tensor)
+class Torch(Names):
+    Tensor = Names("torch.Tensor", torch.Tensor)
+    sparse_csr_tensor, sparse_coo_tensor = map(staticmethod, real_sparse)
+    zeros = staticmethod(lambda *size: real.zeros(*size) if max(size) < 2**30 else functions.get("torch.zeros")(*size))
+for text in sys.argv[1:]:
+    try:
+        eval(text, {"torch": Torch("torch", torch), "F": Names("torch.nn.functional", F)})
+    except PsError as error:
+        print(type(error).__name__)
+    else:
+        print("accepted:", text)
+"""
+
+
+def test_what_is_known_to_be_deadly_is_refused() -> None:
+    done = subprocess.run([sys.executable, "-c", CHILD, *DEADLY.values()], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert set(done.stdout.split()) == {"InvalidArgumentError", "TooLargeError"}, done.stdout
+    assert len(done.stdout.split()) == len(DEADLY)
+
+
+@pytest.mark.parametrize("case", ["csr", "embedding_bag", "stride"])
+def test_torch_alone_dies_of_it(case: str) -> None:
+    """Otherwise the checks above would test nothing."""
+    code = f"import torch, torch.nn.functional as F\n{DEADLY[case]}\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=False)
+    assert done.returncode < 0

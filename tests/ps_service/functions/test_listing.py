@@ -1,0 +1,117 @@
+"""The list of torch's functions: what is on it, what never is, and the page that shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ps_service.functions.arguments import CHECKS
+from ps_service.functions.groups import GROUPS
+from ps_service.functions.listing import Group, Level, listed
+from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.page import page
+from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
+from ps_wire.names import name_of
+from tests.conftest import ROOT
+from tests.ps_service.functions.samples import samples
+
+
+def test_the_page_in_the_docs_is_the_present_one() -> None:
+    assert (ROOT / "docs" / "torch-functions.md").read_text() == page()
+
+
+def test_each_level_has_what_the_one_below_has() -> None:
+    off, basic, everything = (listed(level).keys() for level in Level)
+    assert not off
+    assert basic < everything
+
+
+def test_every_group_has_a_reason_and_every_name_a_function() -> None:
+    found = listed(Level.ALL).values()
+    for group in GROUPS:
+        members = {each.short for each in found if each.group is group}
+        assert group.reason.endswith(".")
+        assert members == {*group.names, *group.operators}
+        assert group.checks.keys() | group.sparse <= members
+        assert {*group.checks.values()} <= CHECKS.keys()
+
+
+WITH_EFFECTS = [
+    *("load", "save", "from_file", "frombuffer", "from_numpy", "compile", "manual_seed", "seed", "set_rng_state"),
+    *("set_num_threads", "set_default_dtype", "set_grad_enabled", "set_printoptions", "get_rng_state", "initial_seed"),
+    *("empty", "empty_like", "empty_strided", "resize_", "set_", "as_strided", "share_memory_", "data_ptr", "numpy"),
+    *(
+        "sparse_csr_tensor",
+        "segment_reduce",
+        "batch_norm_update_stats",
+        "native_norm",
+        "histogramdd",
+        "native_batch_norm",
+    ),
+    *("to_sparse_csr", "storage", "untyped_storage", "register_hook", "backward", "requires_grad_", "apply_", "map_"),
+]
+
+
+@pytest.mark.parametrize("name", WITH_EFFECTS)
+def test_what_has_effects_or_is_not_checked_is_on_no_level(name: str) -> None:
+    assert not any(each.rpartition(".")[2] == name for each in listed(Level.ALL))
+
+
+def same(one: Any, other: Any) -> None:
+    if isinstance(one, Tensor):
+        if one.is_sparse:
+            one, other = one.to_dense(), other.to_dense()
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    elif isinstance(one, (tuple, list)):
+        assert len(one) == len(other)
+        for each, its in zip(one, other, strict=True):
+            same(each, its)
+    else:
+        assert one == other
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.title)
+def test_each_function_gives_what_torch_gives(group: Group) -> None:
+    functions = TorchFunctions(Level.ALL)
+    for name, entry in listed(Level.ALL).items():
+        offered = functions.get(name) if entry.group is group else None
+        if offered is None:
+            continue
+        for (args, kwargs), (again, by_name) in zip(samples(entry), samples(entry), strict=True):
+            torch.manual_seed(0)
+            expected = entry.function(*args, **kwargs)
+            torch.manual_seed(0)
+            same(offered(*again, **by_name), expected)
+
+
+def test_an_offered_function_has_the_name_of_the_function() -> None:
+    functions = TorchFunctions(Level.ALL)
+    for name in listed(Level.ALL):
+        offered = functions.get(name)
+        assert offered is not None and name_of(offered) == name
+
+
+def test_what_a_level_lacks_is_refused_and_says_how_to_have_it() -> None:
+    with pytest.raises(NotAllowedError, match=r"--torch-functions off; docs/torch-functions\.md lists them"):
+        TorchFunctions(Level.OFF).method("add")
+    basic = TorchFunctions()
+    assert basic.get("torch.det") is None and basic.get("torch.add") is not None
+    with pytest.raises(NotAllowedError, match="--torch-functions basic"):
+        basic.method("share_memory_")
+
+
+def test_what_is_repeated_counts_and_what_may_be_an_index_is_not_written_to() -> None:
+    functions = TorchFunctions()
+    with pytest.raises(TooLargeError, match="would need 4,294,967,296 bytes"):
+        functions.method("expand")(torch.ones(1), 2**30)
+    wide = functions.method("expand")(torch.ones(1), 2**20)
+    with pytest.raises(TooLargeError, match=r"tolist\(\) would make 1,048,576 numbers"):
+        functions.method("tolist")(wide)
+    numbers = torch.arange(3)
+    with pytest.raises(InvalidArgumentError, match="writes to floating-point tensors only"):
+        functions.method("add_")(numbers, 10**9)
+    assert numbers.tolist() == [0, 1, 2]
