@@ -48,6 +48,13 @@ def test_the_contracts_of_the_floors_are_kept() -> None:
     assert "0 broken" in done.stdout
 
 
+def test_what_starts_slowly_is_not_imported_before_it_is_needed() -> None:
+    slow = {"torch._dynamo", "sympy", "aiohttp", "prometheus_client"}
+    program = f"import sys, ps_service.cli; print(sorted(sys.modules.keys() & {slow}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 @pytest.mark.parametrize("path", sources(), ids=named)
 def test_a_file_has_at_most_400_lines(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= LONGEST

@@ -7,16 +7,21 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 from torch.nn.modules.batchnorm import _NormBase
 
 
 def with_statistics(module: nn.Module) -> list[_NormBase]:
     """The layers of a module that keep running statistics, unless torch compiles it: that does not look into locks."""
     modules = list(module.modules())
-    if any(isinstance(each, OptimizedModule) or each._compiled_call_impl is not None for each in modules):
+    if any(_is_compiled(each) for each in modules):
         return []
     return [each for each in modules if isinstance(each, _NormBase) and each.running_mean is not None]
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether torch compiles it, told by names: importing torch's compiler takes as long as importing torch."""
+    wrapped = any(base.__module__ == "torch._dynamo.eval_frame" for base in type(module).__mro__)
+    return wrapped or module._compiled_call_impl is not None
 
 
 class Updating:
