@@ -14,6 +14,7 @@ from torch import nn
 from ps_service.engine.kept import Hold, Watch
 from ps_service.engine.lineage import has_own_functions, runs_own_function
 from ps_service.state.cells import COPY_AT_MOST, Ledger
+from ps_service.state.histories import REFUSAL, reaches_ended
 from ps_service.state.internals import MOST, Found
 from ps_service.state.objects import HostedObject
 from ps_service.state.records import Leaf
@@ -95,6 +96,7 @@ class Loan:
             self._skin = hosted.skins.lend(training, parameters, reading.leaves)
             self._found = self._internals.found()
             self._versions = [tensor._version for tensor in self._found.tensors]
+            self._historic = {id(tensor) for tensor in self._found.tensors if tensor.requires_grad}
         except BaseException:
             self._reading.__exit__(None, None, None)
             self._leave()
@@ -147,7 +149,7 @@ class Loan:
         """The code is done: nobody runs on the skin any more, and the parameters are not read any more."""
         assert self.hosted.skins is not None
         try:
-            returned = self.hosted.skins.take_back(self._training, self._skin)
+            returned = self.hosted.skins.take_back(self._training, self._skin, self._historic)
             self._whole = returned.whole
             self._internals.note_run(self._run, self._found, self._versions)
             self._touched = [
@@ -173,8 +175,11 @@ class Loan:
             roots: The tensors of the call's result that require grad.
 
         Raises:
-            InvalidArgumentError: Their graph reaches a parameter itself in place of what stands for it.
+            InvalidArgumentError: Their graph reaches a parameter itself in place of what stands for it, or what an
+                earlier call has left behind.
         """
+        if self._internals.ends_histories and reaches_ended(roots):
+            raise InvalidArgumentError(f"{self._code} of {self.hosted} {REFUSAL}")
         # Torch refers to the parameter from the node that accumulates its gradient, if there is one.
         if any(parameter._use_count() != 1 for parameter in self._parameters):  # type: ignore[attr-defined]
             found = set(map(id, leaves_of(roots)))

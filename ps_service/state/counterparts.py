@@ -103,8 +103,7 @@ class Counterparts:
         if id(value) in self._memo:
             return self._memo[id(value)]
         if self._is_fixed(value):
-            pieces = [self._copy(piece) for piece in _pieces(value)]
-            made = _assembled(value, pieces)
+            made = assembled(value, [self._copy(piece) for piece in pieces(value)])
             self._memo.setdefault(id(value), made)
             return made
         return _COPIERS.get(type(value), _copier(value))(self, value)
@@ -124,13 +123,13 @@ class Counterparts:
         """Whether a value is put together at once, because its items cannot be replaced one by one."""
         if isinstance(value, dict):
             return any(type(key) is not str and self._structure.leads(key) for key in value)
-        return isinstance(value, _FIXED) or type(value) in WEAK
+        return is_fixed(value) or type(value) in WEAK
 
     def _is_computed(self, value: Any) -> bool:
         """Whether a value cannot be written to, and holds a parameter."""
         if not self._structure.leads(value) or not self._is_fixed(value):
             return False
-        return any(self._structure.is_parameter(piece) or self._is_computed(piece) for piece in _pieces(value))
+        return any(self._structure.is_parameter(piece) or self._is_computed(piece) for piece in pieces(value))
 
     def _builder(self, value: Any) -> Callable[[Leaves], Any]:
         if self._structure.is_parameter(value):
@@ -139,8 +138,8 @@ class Counterparts:
         if not self._is_computed(value):
             made = self._copy(value)
             return lambda leaves: made
-        builders = [self._builder(piece) for piece in _pieces(value)]
-        return lambda leaves: _assembled(value, [build(leaves) for build in builders])
+        builders = [self._builder(piece) for piece in pieces(value)]
+        return lambda leaves: assembled(value, [build(leaves) for build in builders])
 
     def _note(self, value: Any, made: Any) -> None:
         self._memo[id(value)] = made
@@ -254,11 +253,16 @@ def _blank(value: Any) -> Any:
         return None
 
 
+def is_fixed(value: Any) -> bool:
+    """Whether a value is put together from its pieces at once; it is no weak reference, and no dict."""
+    return isinstance(value, _FIXED)
+
+
 def _copier(value: Any) -> Callable[[Counterparts, Any], Any]:
     return Counterparts._copy_items if isinstance(value, (list, dict, deque)) else Counterparts._copy_instance
 
 
-def _pieces(value: Any) -> list[Any]:
+def pieces(value: Any) -> list[Any]:
     """What such a value is made of."""
     if type(value) in WEAK:
         return [target_of(value)]
@@ -273,7 +277,7 @@ def _pieces(value: Any) -> list[Any]:
     return [value.func, *value.args, *value.keywords.values()]
 
 
-def _assembled(value: Any, pieces: Sequence[Any]) -> Any:
+def assembled(value: Any, pieces: Sequence[Any]) -> Any:
     """Such a value, of other pieces."""
     if type(value) in WEAK:
         return _weak(value, pieces[0])

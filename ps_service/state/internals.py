@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ps_service.state.cells import Ledger
 from ps_service.state.counterparts import Part
+from ps_service.state.histories import Ending, has_open_history
 from ps_service.state.structure import is_atom, tensors_below
 from ps_wire.locks import ReportingLock
 
@@ -44,6 +45,10 @@ class Internals:
     A call that has run before and has changed none runs beside others. What is not known yet, and everything once some
     call has been seen to change a tensor, runs alone. Running statistics of normalization layers do not count: those
     layers take turns themselves, each for its own forward.
+
+    Attributes:
+        changing: Whether some call has changed a tensor in place.
+        ends_histories: Whether some call has left a tensor with a history behind.
     """
 
     def __init__(self) -> None:
@@ -55,6 +60,7 @@ class Internals:
         self._buffers: list[dict[str, torch.Tensor | None]] = []
         self._harmless: set[Code] = set()
         self.changing = False
+        self.ends_histories = False
 
     def norm_lock(self, layer: nn.Module) -> threading.Lock:
         """The lock of a normalization layer's running statistics."""
@@ -79,6 +85,32 @@ class Internals:
             self._harmless.clear()
             self._flatten()
 
+    def without_history(self, value: Any, ending: Ending) -> Any:
+        """What later runs are to find in the place of a value: the same without what its tensors were computed from."""
+        tensors: list[torch.Tensor] = []
+        tensors_below(value, tensors, MOST)
+        if not any(map(ending.is_meant, tensors)):
+            return value
+        self.ends_histories = True
+        return ending.of(value)
+
+    def end_histories(self, known: Container[int]) -> None:
+        """A run is over: ends the histories of what it has left in places that all runs share.
+
+        Args:
+            known: Ids of the tensors that had a history before.
+        """
+        if not any(has_open_history(tensor) and id(tensor) not in known for tensor in self.found().tensors):
+            return
+        # One run has seen what another was about to replace: from now on they take turns.
+        self.changing = True
+        ending = Ending(known)
+        for attributes, name in self._flat:
+            value = attributes.get(name)
+            made = self.without_history(value, ending)
+            if made is not value:
+                attributes[name] = made
+
     def found(self) -> Found:
         """The tensors that the module keeps now."""
         tensors: list[torch.Tensor] = []
@@ -87,7 +119,7 @@ class Internals:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
-            elif value or not isinstance(value, (dict, list)):
+            elif not isinstance(value, (dict, list)) or value:
                 is_all &= tensors_below(value, tensors, MOST)
         return Found(tensors, is_all)
 

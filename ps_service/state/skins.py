@@ -7,7 +7,7 @@ once, each pass gets its own gradients, and `train()`/`eval()` belong to the cal
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from operator import gt
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ps_service.state.counterparts import Counterparts, Part
+from ps_service.state.histories import Ending
 from ps_service.state.internals import Internals
 from ps_service.state.norms import Reading, Updating, with_statistics
 from ps_service.state.structure import reaches
@@ -73,18 +74,24 @@ class Skin:
         self._leaves = {id(parameter): leaf for parameter, leaf in zip(parameters, leaves, strict=True)}
         self.put()
 
-    def undress(self) -> bool:
+    def undress(self, known: Container[int] = ()) -> bool:
         """Hands plain attributes that the run has set or deleted on to the original, and lets go of the leaves.
 
-        Except what only this run can use: tensors with a history, and what leads to a leaf or to a part of the skin.
+        Except what only this run can use: what leads to a leaf or to a part of the skin. The history of tensors ends.
+
+        Args:
+            known: Ids of the tensors that had a history before the run.
 
         Returns:
             Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
         """
         whole = self._is_whole()
+        ending = Ending(known)
         for part, name, value in self.set():
-            part.original[name] = value
-            self._internals.note_set(part, name, value)
+            kept = self._internals.without_history(value, ending)
+            part.original[name] = kept
+            self._internals.note_set(part, name, kept)
+        self._internals.end_histories(known)
         for part, given in zip(self._parts, self._given, strict=True):
             original, attributes = part.original, part.made
             for name in given.keys() - attributes.keys():
@@ -181,9 +188,15 @@ class SkinPool:
         skin.dress(parameters, leaves)
         return skin
 
-    def take_back(self, training: bool, skin: Skin) -> Returned:
-        """Undresses a skin after its run, and keeps it for another if nothing refers to it any more."""
-        whole = skin.undress()
+    def take_back(self, training: bool, skin: Skin, known: Container[int] = ()) -> Returned:
+        """Undresses a skin after its run, and keeps it for another if nothing refers to it any more.
+
+        Args:
+            training: The mode that it is in.
+            skin: The skin.
+            known: Ids of the tensors among the attributes that had a history before the run.
+        """
+        whole = skin.undress(known)
         if whole and not skin.is_held:
             skin.clear()
             free = self._free[training]

@@ -121,7 +121,7 @@ def below(value: Any) -> Iterator[Any]:
 
 
 def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
-    """Whether a value is, or leads to, an object of one of these ids, or to a tensor with a history.
+    """Whether a value is, or leads to, an object of one of these ids.
 
     Args:
         value: Where to begin.
@@ -131,7 +131,7 @@ def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
     stack, seen = [value], {id(value): value}
     while stack and len(seen) < most:
         each = stack.pop()
-        if id(each) in ids or (isinstance(each, torch.Tensor) and each.requires_grad):
+        if id(each) in ids:
             return True
         for child in below(each):
             if type(child) not in _ATOMS and id(child) not in seen:

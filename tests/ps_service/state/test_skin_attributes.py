@@ -13,7 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from ps_service.state.histories import reaches_ended
 from ps_service.state.skins import SkinPool
+from ps_service.state.structure import tensors_below
+from ps_wire.graphs import reached_from
 from tests.ps_service.threads import PATIENCE, Worker
 
 
@@ -137,16 +140,43 @@ def test_what_changes_while_a_skin_is_made_is_not_taken_for_part_of_the_mode() -
 
 
 @pytest.mark.parametrize("wrap", [lambda y: y, lambda y: [y], lambda y: {"deep": ("er", [y])}], ids=["bare", "1", "3"])
-def test_what_has_a_history_belongs_to_its_run_alone(host: Host, pool: SkinPool, wrap: Any) -> None:
-    host.last = "nothing yet"
+def test_what_has_a_history_is_handed_on_without_it(host: Host, pool: SkinPool, wrap: Any) -> None:
     with dressed(pool, host) as skin:
-        skin.last = wrap(skin.weight * 2)
-        skin.new = wrap(skin.weight * 3)
-    assert host.last == "nothing yet"
-    assert not hasattr(host, "new")
+        computed = skin.weight * 2
+        skin.last, skin.again = wrap(computed), wrap(computed)
+    assert computed.requires_grad, "what the run itself holds is as it was"
     with dressed(pool, host) as skin:
-        assert skin.last == "nothing yet"
-        assert not hasattr(skin, "new")
+        found, again = [*_tensors(skin.last)], [*_tensors(skin.again)]
+        assert found[0] is again[0], "the same tensor in both places"
+        assert found[0].tolist() == [2.0, 2.0]
+        assert not found[0].is_leaf
+        assert not reached_from(found, type(computed.grad_fn))[1]
+        assert reaches_ended([found[0] * skin.weight])
+        assert not reaches_ended([found[0].detach() * skin.weight])
+
+
+def test_what_is_written_to_a_state_is_seen_by_graphs_that_have_saved_it(host: Host, pool: SkinPool) -> None:
+    with dressed(pool, host) as skin:
+        computed = skin.last = skin.weight.exp()
+    with dressed(pool, host) as skin, torch.no_grad():
+        skin.last.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        computed.sum().backward()
+
+
+def test_what_had_a_history_before_the_run_keeps_it(host: Host) -> None:
+    host.computed = host.weight * 2
+    pool = SkinPool(host)
+    parameters = list(host.parameters())
+    skin = pool.lend(True, parameters, [parameter.data for parameter in parameters])
+    pool.take_back(True, skin, {id(host.computed)})
+    assert not reaches_ended([host.computed])
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    assert tensors_below(value, found, 100)
+    return found
 
 
 def test_a_skin_that_waits_holds_nothing_of_its_last_run(host: Host, pool: SkinPool) -> None:
