@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-_ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
+ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
 """The class of the nodes that lead to leaves; torch gives it no public name."""
 
 
@@ -32,7 +32,7 @@ def reached_from(roots: Iterable[torch.Tensor | GradientEdge], kind: Any = ()) -
     seen = set(stack)
     while stack:
         node = stack.pop()
-        if isinstance(node, _ACCUMULATING):
+        if isinstance(node, ACCUMULATING):
             found[id(node.variable)] = node.variable
         elif isinstance(node, kind):
             nodes.append(node)

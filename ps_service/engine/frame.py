@@ -143,7 +143,7 @@ class Frame:
         """
         roots = list(results_in(result))
         for loan in self._loans.values():
-            loan.inspect(roots)
+            loan.inspect(roots, self._parameters)
 
     def _settle(self, raised: bool) -> None:
         """Takes the modules back, and hands on what the call has done to them."""

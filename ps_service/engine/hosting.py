@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ps_service.engine.engine import Engine
+from ps_service.engine.hooks import check_hooks
 from ps_service.engine.seeding import Seeded
 from ps_service.state.objects import HostedObject
 from ps_wire.errors import InvalidArgumentError
@@ -56,7 +57,7 @@ def create(
         value = _construct(lambda: constructor(*args, **kwargs), seed)
         if isinstance(value, nn.Module):
             _check_shapes(class_name, value)
-            _check_hooks(class_name, value)
+            check_hooks(class_name, value)
             value.to(engine.device)
         made = HostedObject(engine.name, value, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
@@ -98,12 +99,3 @@ def _check_shapes(class_name: str, module: nn.Module) -> None:
             f"{class_name} gets the shapes of its parameters from its first input, of which an owner has many; "
             "use the class that takes them as arguments"
         )
-
-
-def _check_hooks(class_name: str, module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise InvalidArgumentError(
-                f"{class_name} has registered a post-accumulate-grad hook at parameter {name!r}, but nothing is ever "
-                "accumulated in the .grad of hosted parameters: gradients belong to passes. Use register_hook"
-            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from operator import gt
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from ps_service.engine.hooks import HookWatch, hooked_nodes
 from ps_service.engine.kept import Hold, Watch
 from ps_service.engine.lineage import has_own_functions, runs_own_function
 from ps_service.state.cells import COPY_AT_MOST, Ledger
@@ -18,7 +19,7 @@ from ps_service.state.histories import REFUSAL, reaches_ended
 from ps_service.state.internals import MOST, Found
 from ps_service.state.objects import HostedObject
 from ps_service.state.records import Leaf
-from ps_service.state.stand_ins import is_written, let_go, stand_in
+from ps_service.state.stand_ins import StandIn, is_written, let_go, stand_in
 from ps_service.state.structure import tensors_below
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.graphs import leaves_of
@@ -93,6 +94,7 @@ class Loan:
             self._before = [(leaf.data_ptr(), leaf.requires_grad) for leaf in reading.leaves]
             self._tensors = reading.leaves
             self._references = _references(self._tensors) if recorded else []
+            self._hooks = HookWatch(self._tensors)
             self._skin = hosted.skins.lend(training, parameters, reading.leaves)
             self._found = self._internals.found()
             self._versions = [tensor._version for tensor in self._found.tensors]
@@ -152,6 +154,7 @@ class Loan:
             returned = self.hosted.skins.take_back(self._training, self._skin, self._historic)
             self._whole = returned.whole
             self._internals.note_run(self._run, self._found, self._versions)
+            self._hooked = self._hooks.remove_new()
             self._touched = [
                 i
                 for i, (leaf, (pointer, flag)) in enumerate(zip(self._tensors, self._before, strict=True))
@@ -168,11 +171,12 @@ class Loan:
         finally:
             self._reading.__exit__(None, None, None)
 
-    def inspect(self, roots: Sequence[torch.Tensor]) -> None:
+    def inspect(self, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
         """Sees to it that the backward of a call needs nothing that is not kept for it.
 
         Args:
             roots: The tensors of the call's result that require grad.
+            known: Ids of all that stands for parameters in the call.
 
         Raises:
             InvalidArgumentError: Their graph reaches a parameter itself in place of what stands for it, or what an
@@ -192,7 +196,7 @@ class Loan:
                         "parameter up on self when the module is called"
                     )
         if self._is_examined():
-            self._refuse_others(roots)
+            self._examine(leaves_of(roots), known)
         if has_own_functions() and runs_own_function(roots):
             self.hold()
 
@@ -201,12 +205,20 @@ class Loan:
         count = self.hosted.recorded[self._code] = self.hosted.recorded[self._code] + 1
         return count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
 
-    def _refuse_others(self, roots: Sequence[torch.Tensor]) -> None:
-        if any(map(self._ledger.knows, leaves_of(roots))):
+    def _examine(self, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
+        if any(map(self._ledger.knows, leaves)):
             raise InvalidArgumentError(
                 f"{self._code} of {self.hosted} has computed with a parameter of another hosted module in a way that a "
                 "trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
                 "it from its reference, with rref.local_value(), when the module is called"
+            )
+        if any(isinstance(leaf, StandIn) and id(leaf) not in known for leaf in leaves):
+            raise InvalidArgumentError(f"{self._code} of {self.hosted} {REFUSAL}")
+        if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
+            raise InvalidArgumentError(
+                f"{self._code} of {self.hosted} has registered a hook at the node of torch's graph that accumulates a "
+                "parameter's gradient, and here no such node runs. Register it at what the call computes, or, in the "
+                "constructor, at the parameter"
             )
 
     def hold(self) -> None:
@@ -296,6 +308,12 @@ class Loan:
             raise InvalidArgumentError(
                 f"{self._code} has added, replaced or deleted a parameter or submodule of {self.hosted}; the structure "
                 "of a hosted module is fixed once it is made. Write to parameters with copy_() or .data instead"
+            )
+        for i in self._hooked:
+            raise InvalidArgumentError(
+                f"{self._code} has registered a hook at parameter {self._name(i)!r} of {self.hosted}, and has left it "
+                "there. Locally such hooks stay, one for each call; here each call has other tensors in the place of "
+                "the parameters. Register it in the constructor, or at what the call computes"
             )
         for i in self._touched:
             if self._tensors[i].grad is not None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ps_service.state.counterparts import assembled, is_fixed, pieces
-from ps_service.state.structure import attributes_of, below, contents, is_atom, is_instance
+from ps_service.state.structure import all_below, attributes_of, contents, is_atom, is_instance
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.graphs import reached_from
 
@@ -87,14 +87,7 @@ class Ending:
 
     def of(self, value: Any) -> Any:
         """What is to stand for a value; of what can be written to the value itself, with other contents."""
-        stack, seen = [value], {id(value): value}
-        while stack and len(seen) < MOST:
-            each = stack.pop()
-            for child in () if isinstance(each, nn.Module) else below(each):
-                if not is_atom(child) and id(child) not in seen:
-                    seen[id(child)] = child
-                    stack.append(child)
-        for each in seen.values():
+        for each in list(all_below(value, MOST, into_modules=False)):
             if not isinstance(each, nn.Module):
                 self._replace_in(each)
         return self._resolved(value)

@@ -52,6 +52,11 @@ class Over(NamedTuple):
 
 NOTHING_SAID: Final = Over()
 
+_NOTHING: Final = torch.empty(0, requires_grad=True)
+_ELSEWHERE: Final = get_gradient_edge(_NOTHING)
+"""A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
+tensors asks which of them are."""
+
 
 class Passage(Protocol):
     """What hosted code does on other owners in one pass.
@@ -240,6 +245,7 @@ class Record:
                 leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
             targets = [*(leaf.tensor for leaf in leaves), *others]
             with propagating:
+                roots, seeds = [*roots, _ELSEWHERE], [*seeds, _NOTHING.detach()]
                 found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
             if not retain_graph:
                 self._freed(places)

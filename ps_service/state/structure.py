@@ -128,16 +128,27 @@ def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
         ids: What is looked for.
         most: Objects to look at; a value that leads to more is taken to reach none.
     """
+    return any(id(each) in ids for each in all_below(value, most))
+
+
+def all_below(value: Any, most: int, into_modules: bool = True) -> Iterator[Any]:
+    """A value and what it leads to.
+
+    Args:
+        value: Where to begin.
+        most: How many objects to look at; the others are left out.
+        into_modules: Whether to go on behind modules.
+    """
     stack, seen = [value], {id(value): value}
     while stack and len(seen) < most:
         each = stack.pop()
-        if id(each) in ids:
-            return True
+        yield each
+        if isinstance(each, nn.Module) and not into_modules:
+            continue
         for child in below(each):
             if type(child) not in _ATOMS and id(child) not in seen:
                 seen[id(child)] = child
                 stack.append(child)
-    return False
 
 
 def tensors_below(value: Any, into: list[torch.Tensor], most: int) -> bool:

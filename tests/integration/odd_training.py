@@ -13,7 +13,7 @@ import trainer_client as tc
 from ps_service.engine.engine import Engine
 from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
-from tests import odd_modules
+from tests import hooked_modules, odd_modules, stateful_modules
 from tests.training import same_gradients, same_state, twin
 
 MODELS = "tests.odd_modules"
@@ -21,8 +21,8 @@ MODELS = "tests.odd_modules"
 
 @asynccontextmanager
 async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
-    """An owner of such modules, and a trainer."""
-    server = Server(Engine("ps0", AllowList([odd_modules]), threads=8))
+    """An owner of modules that are unusual, and a trainer."""
+    server = Server(Engine("ps0", AllowList([odd_modules, hooked_modules, stateful_modules]), threads=8))
     await server.start()
     try:
         async with tc.connect(server.address) as ps:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
-from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
-from tests import stateful_modules
-from tests.integration.odd_training import train_both
+from tests.integration.odd_training import train_both, training
 from tests.stateful_modules import SIZE, WAYS, Recurrent
 from tests.training import pins, twin
 
@@ -22,18 +15,6 @@ BARE = [way for way in WAYS if "copied" not in way]  # torch itself refuses to w
 USES = ["detach", "detach_", "data", "no_grad", "clone"]
 REFUSED = r"forward of an anonymous .*Recurrent has computed with .* earlier call .*detach\(\)"
 X = torch.arange(3.0 * SIZE).reshape(3, SIZE) / 10
-
-
-@asynccontextmanager
-async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
-    """An owner of such modules, and a trainer."""
-    server = Server(Engine("ps0", AllowList([stateful_modules]), threads=8))
-    await server.start()
-    try:
-        async with tc.connect(server.address) as ps:
-            yield server, ps
-    finally:
-        await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -93,3 +74,13 @@ async def test_an_open_pass_keeps_its_numbers_when_a_later_call_writes_to_the_st
             for name, gradient in (await ctx.get_gradients()).items():
                 torch.testing.assert_close(gradient, local.get_parameter(name.ref.parameter).grad)
         assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("way", ["global", "class attribute"])
+async def test_a_state_that_cannot_be_followed_is_refused_when_it_is_used(way: str) -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Leaving", way)
+        async with ps.context() as ctx:
+            await ctx.backward((await net(X)).sum())
+            with pytest.raises(tc.InvalidArgumentError, match=r"forward .* earlier call .*detach\(\)"):
+                await net(X)
