@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
-from pathlib import Path
+from contextlib import AsyncExitStack, aclosing, closing
 
 import pytest
 
@@ -18,8 +14,9 @@ from ps_service.server import Server
 from ps_service.state.allowlist import AllowList
 from ps_wire.limits import Limits
 from tests import hosted_models
+from tests.forking.process import ROOT, AsyncForked, Forking
 
-ROOT = Path(__file__).parent.parent
+__all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 
 StartOwner = Callable[..., "asyncio.Future[Server]"]
 
@@ -64,6 +61,13 @@ async def pair(start_owner: StartOwner) -> AsyncIterator[tc.Client]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Forking]:
+    """Starts processes that have imported everything already."""
+    with closing(Forking()) as forking:
+        yield forking
+
+
 class OwnerProcess:
     """A `ps-service serve` as a process of its own.
 
@@ -72,40 +76,27 @@ class OwnerProcess:
         process: The process.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, address: str) -> None:
+    def __init__(self, process: AsyncForked, address: str) -> None:
         self.process = process
         self.address = address
 
 
 StartProcess = Callable[..., "asyncio.Future[OwnerProcess]"]
+SERVE = ("ps_service", "serve", "--listen", "127.0.0.1:0", "--import", "tests.hosted_models")
 
 
 @pytest.fixture
-async def start_process() -> AsyncIterator[StartProcess]:
+async def start_process(forking: Forking) -> AsyncIterator[StartProcess]:
     """Starts owners as processes: `await start_process("--name", "ps0")`; ends what is left of them."""
-    started: list[asyncio.subprocess.Process] = []
+    async with AsyncExitStack() as stack:
 
-    async def start(*flags: str) -> OwnerProcess:
-        command = [sys.executable, "-m", "ps_service", "serve", "--listen", "127.0.0.1:0"]
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            *("--import", "tests.hosted_models"),
-            *flags,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        started.append(process)
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        assert " is serving on " in line, line
-        return OwnerProcess(process, line.split()[-1])
+        async def start(*flags: str) -> OwnerProcess:
+            process = await stack.enter_async_context(aclosing(await forking.begin(*SERVE, *flags)))
+            line = (await process.stdout.readline()).decode()
+            assert " is serving on " in line, line
+            return OwnerProcess(process, line.split()[-1])
 
-    yield start  # type: ignore[misc]
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        yield start  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -115,24 +106,9 @@ async def owner_process(start_process: StartProcess) -> OwnerProcess:
 
 
 @pytest.fixture
-def owner_process_address() -> Iterator[str]:
+def owner_process_address(forking: Forking) -> Iterator[str]:
     """The address of an owner process, for tests of the blocking client, which have no event loop."""
-    command = [
-        sys.executable,
-        "-m",
-        "ps_service",
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--import",
-        "tests.hosted_models",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
-        assert process.stdout is not None
+    with forking.start(*SERVE) as process:
         line = process.stdout.readline()
         assert " is serving on " in line, line
-        try:
-            yield line.split()[-1]
-        finally:
-            process.terminate()
+        yield line.split()[-1]

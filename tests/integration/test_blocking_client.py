@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,20 +13,17 @@ import torch
 import torch.nn.functional as F
 
 import trainer_client as tc
-from tests.conftest import ROOT
+from tests.conftest import SERVE
+from tests.forking.process import Forking
 from tests.integration.support import AFFINE, COUNTER, GATE
 from trainer_client.blocking import Blocking
 from trainer_client.portal import Portal
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(forking: Forking) -> Iterator[str]:
     """One owner for all tests of this module; each makes objects under names of its own."""
-    command = [sys.executable, "-m", "ps_service", "serve", "--listen", "127.0.0.1:0", "--threads", "8"]
-    command += ["--import", "tests.hosted_models"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
-        assert process.stdout is not None
+    with forking.start(*SERVE, "--threads", "8") as process:
         line = process.stdout.readline()
         assert " is serving on " in line, line
         yield line.split()[-1]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 import torch
 
 import trainer_client as tc
 from ps_wire.limits import MIB
-from tests.conftest import StartProcess
 from tests.integration.test_idle_memory import shared
+from tests.owner_processes import StartOwner, owner_processes
 
 # Eight MiB.
 SHAPE = (32 * 1024, 64)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[StartOwner]:
+    async with owner_processes() as start:
+        yield start
 
 
 async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
@@ -26,12 +33,9 @@ async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
     return (await ps.status()).resident_bytes
 
 
-async def test_many_backwards_in_one_pass_hold_the_memory_of_one(
-    start_process: StartProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwner) -> None:
     # What is freed goes back to the system at once, so that only what is held is measured.
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(MIB))
-    owner = await start_process("--name", "ps0")
+    owner = await start("--name", "ps0", MALLOC_MMAP_THRESHOLD_=str(MIB))
     async with tc.connect(owner.address) as ps:
         net = await ps.module(torch.nn.Linear, 64, 64)
         async with ps.context():
@@ -55,8 +59,8 @@ async def burst(address: str, lane: bool) -> tc.Client:
     return ps
 
 
-async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken(start_process: StartProcess) -> None:
-    owner = await start_process("--name", "ps0")
+async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken(start: StartOwner) -> None:
+    owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
         before = (await ps.status()).resident_bytes
         clients = [await burst(owner.address, lane) for lane in (True, False)]

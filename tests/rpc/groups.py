@@ -1,4 +1,4 @@
-"""Programs of groups, each of whose members is a process of its own.
+"""Programs of groups, each of whose members is a process of its own, forked before it has any thread.
 
 python -m tests.rpc.groups PROGRAM WORLD_SIZE [ARGUMENT...]
 """
@@ -315,7 +315,7 @@ def main(program: str, size: int, *arguments: str) -> int:
         os.environ.update(SECOND_PORT=str(another.getsockname()[1]))
     with tempfile.TemporaryDirectory() as files:
         os.environ["GROUP_FILES"] = files
-        context = mp.get_context("spawn")
+        context = mp.get_context("fork")
         members = [context.Process(target=run, args=(rank, size, *arguments)) for rank in range(size)]
         for member in members:
             member.start()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +11,7 @@ import pytest
 import torch
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError
-from tests.conftest import ROOT
+from tests.forking.process import Forked, Forking
 from tests.rpc import situations as s
 from trainer_client import autograd, rpc
 from trainer_client.rpc.current import agent
@@ -45,8 +43,8 @@ def test_rref_to_here_timeout() -> None:
     assert rref.to_here() is True
 
 
-def test_handle_send_exceptions() -> None:
-    with mortal("for_send") as (process, rref):
+def test_handle_send_exceptions(forking: Forking) -> None:
+    with mortal(forking, "for_send") as (process, rref):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         with pytest.raises(PsError):
@@ -56,23 +54,17 @@ def test_handle_send_exceptions() -> None:
 
 
 @contextmanager
-def mortal(name: str) -> Iterator[tuple[subprocess.Popen[str], rpc.RRef]]:
+def mortal(forking: Forking, name: str) -> Iterator[tuple[Forked, rpc.RRef]]:
     """A member that will be killed, and a reference to something it has."""
-    command = [sys.executable, "-m", "tests.rpc.member", name, agent().server.address]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-    ) as process:
-        assert process.stdout is not None
+    with forking.start("tests.rpc.member", name, agent().server.address) as process:
         assert process.stdout.readline() == f"{name} is there\n"
         rref = rpc.remote(name, s.Keeper, args=(1,))
         assert rref.rpc_sync().value() == 1
         yield process, rref
-        process.kill()
 
 
-def test_backward_node_failure() -> None:
-    with mortal("for_backward") as (process, _):
+def test_backward_node_failure(forking: Forking) -> None:
+    with mortal(forking, "for_backward") as (process, _):
         rpc.set_rpc_timeout(1.0)
         try:
             a = torch.rand(3, 3, requires_grad=True)

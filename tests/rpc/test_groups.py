@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from functools import cache
 
 import pytest
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
-from tests.conftest import ROOT
+from tests.forking.process import Forking
 from tests.rpc import situations as s
 from trainer_client import rpc
 from trainer_client.rpc.current import agent
@@ -126,116 +124,128 @@ def test_device_maps_in_options() -> None:
 # In processes of their own
 
 
-@cache
-def run(program: str, world_size: int = 1, *arguments: str) -> list[str]:
-    """Runs a program of `tests.rpc.groups` in as many processes; gives what each printed."""
-    command = [sys.executable, "-m", "tests.rpc.groups", program, str(world_size), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+Run = Callable[..., list[str]]
+One = Callable[[str], str]
 
 
-def one(program: str) -> str:
+@pytest.fixture(scope="module")
+def run(forking: Forking) -> Run:
+    """Runs a program of `tests.rpc.groups` in as many processes, once; gives what each printed."""
+
+    @cache
+    def run(program: str, world_size: int = 1, *arguments: str) -> list[str]:
+        with forking.start("tests.rpc.groups", program, str(world_size), *arguments) as group:
+            output = group.communicate(timeout=60)
+            assert group.returncode == 0, output
+        return sorted(output.splitlines())
+
+    return run
+
+
+@pytest.fixture
+def one(run: Run) -> One:
     """What a program of a group of one printed."""
-    return next(line for line in run("one_by_one") if line.startswith(f"{program} ")).removeprefix(f"{program} ")
+
+    def one(program: str) -> str:
+        return next(line for line in run("one_by_one") if line.startswith(f"{program} ")).removeprefix(f"{program} ")
+
+    return one
 
 
-def test_world_size_one() -> None:
+def test_world_size_one(one: One) -> None:
     assert one("alone") == "0 1 [2.0, 2.0]"
 
 
-def test_world_size_one_sparse() -> None:
+def test_world_size_one_sparse(one: One) -> None:
     assert one("alone_sparse") == "0 1 [2.0, 2.0]"
 
 
-def test_wait_all_workers_dense() -> None:
+def test_wait_all_workers_dense(run: Run) -> None:
     assert run("ring", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3)]
 
 
-def test_wait_all_workers_sparse() -> None:
+def test_wait_all_workers_sparse(run: Run) -> None:
     assert run("ring_sparse", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3)]
 
 
-def test_wait_all_workers_twice_dense() -> None:
+def test_wait_all_workers_twice_dense(run: Run) -> None:
     assert run("ring_twice", 3) == [f"{rank} 3 [2.0, 2.0]" for rank in range(3) for _ in range(2)]
 
 
-def test_wait_all_workers_twice_sparse() -> None:
+def test_wait_all_workers_twice_sparse(run: Run) -> None:
     assert run("ring_twice_sparse", 2) == [f"{rank} 2 [2.0, 2.0]" for rank in range(2) for _ in range(2)]
 
 
-def test_graceful_shutdown_with_uneven_workload() -> None:
+def test_graceful_shutdown_with_uneven_workload(run: Run) -> None:
     assert run("uneven", 3) == ["0 done", "1 done", "2 done"]
 
 
-def test_shutdown_followed_by_rpc() -> None:
+def test_shutdown_followed_by_rpc(run: Run) -> None:
     assert run("after_shutdown", 2) == ["0 in no group", "1 in no group"]
 
 
-def test_use_rref_after_shutdown() -> None:
+def test_use_rref_after_shutdown(run: Run) -> None:
     assert run("rref_after_shutdown", 2) == ["0 in no group", "1 in no group"]
 
 
-def test_pg_init_no_rpc_init() -> None:
+def test_pg_init_no_rpc_init(one: One) -> None:
     assert one("no_group") == "0 in no group"
 
 
-def test_local_shutdown() -> None:
+def test_local_shutdown(run: Run) -> None:
     assert run("local_shutdown", 2) == ["0 left", "1 left"]
 
 
-def test_local_shutdown_with_rpc() -> None:
+def test_local_shutdown_with_rpc(run: Run) -> None:
     assert run("local_shutdown_with_rpc", 2) == ["0 left", "1 left"]
 
 
-def test_wait_all_workers_timeout() -> None:
+def test_wait_all_workers_timeout(run: Run) -> None:
     assert run("shutdown_timeout", 2) == ["0 shutdown: worker1 did not come", "1 left"]
 
 
-def test_a_call_that_does_not_end_is_told_to_whoever_wants_to_leave() -> None:
+def test_a_call_that_does_not_end_is_told_to_whoever_wants_to_leave(run: Run) -> None:
     assert run("shutdown_while_called", 2) == [
         "0 shutdown: what others have called here is still running",
         "1 heard of it",
     ]
 
 
-def test_duplicate_name() -> None:
+def test_duplicate_name(run: Run) -> None:
     assert run("duplicate", 2) == ["0 alone", "1 another name is needed"]
 
 
-def test_dynamic_rpc_init_rpc() -> None:
+def test_dynamic_rpc_init_rpc(run: Run) -> None:
     assert run("open_group", 3) == ["0 3 members", "1 5", "2 5"]
 
 
-def test_dynamic_rpc_new_rank_can_communicated_with_existing_rank() -> None:
+def test_dynamic_rpc_new_rank_can_communicated_with_existing_rank(run: Run) -> None:
     assert run("late", 2) == ["0 early called late: 3", "1 late called early: 3"]
 
 
-def test_dynamic_rpc_existing_rank_can_communicate_with_new_rank() -> None:
+def test_dynamic_rpc_existing_rank_can_communicate_with_new_rank(run: Run) -> None:
     assert run("late", 2)[0] == "0 early called late: 3"
 
 
-def test_a_member_may_come_before_the_directory() -> None:
+def test_a_member_may_come_before_the_directory(run: Run) -> None:
     assert run("before_the_directory", 2) == ["0 3", "1 3"]
 
 
-def test_dynamic_rpc_init_rpc_without_rank() -> None:
+def test_dynamic_rpc_init_rpc_without_rank(run: Run) -> None:
     assert run("without_rank", 3) == ["0 ids [0, 1, 2]"]
 
 
-def test_set_and_get_num_worker_threads() -> None:
+def test_set_and_get_num_worker_threads(one: One) -> None:
     assert one("threads") == "0 3"
 
 
-def test_tensorpipe_set_default_timeout() -> None:
+def test_tensorpipe_set_default_timeout(one: One) -> None:
     assert one("timeout") == "0 12.5"
 
 
-def test_init_pg_then_rpc() -> None:
+def test_init_pg_then_rpc(run: Run) -> None:
     assert run("process_group", 2, "first") == ["0 2.0 3", "1 2.0 3"]
 
 
-def test_init_rpc_then_pg() -> None:
+def test_init_rpc_then_pg(run: Run) -> None:
     assert run("process_group", 2, "second") == ["0 2.0 3", "1 2.0 3"]

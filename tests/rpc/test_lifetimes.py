@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from ps_wire.errors import CancelledCallError, DeadlineExceededError, InvalidArgumentError, NotAllowedError, PsError
-from tests.conftest import ROOT
+from tests.forking.process import Forking
 from tests.rpc import situations as s
 from tests.rpc.test_rrefs import freed, references, settled
 from trainer_client import autograd, rpc
@@ -105,12 +103,9 @@ def test_what_travels_by_a_codec_cannot_be_made_by_name() -> None:
         rpc.rpc_sync("worker1", RemoteModule, args=("worker2", torch.nn.Linear))
 
 
-def test_a_pass_ends_on_every_owner_when_its_trainer_is_gone() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.rpc.doomed", agent().server.address]
+def test_a_pass_ends_on_every_owner_when_its_trainer_is_gone(forking: Forking) -> None:
     before = {to: rpc.rpc_sync(to, s.seen_contexts) for to in ("worker1", "worker2")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as doomed:
-        assert doomed.stdout is not None
+    with forking.start("tests.rpc.doomed", agent().server.address) as doomed:
         assert doomed.stdout.readline() == "in the middle of a pass\n"
         assert all(rpc.rpc_sync(to, s.seen_contexts) == count + 1 for to, count in before.items())
         kept = references("worker1")
@@ -119,13 +114,8 @@ def test_a_pass_ends_on_every_owner_when_its_trainer_is_gone() -> None:
     assert eventually(lambda: references("worker1") < kept)
 
 
-def test_an_owner_that_is_gone_is_told_by_name() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.rpc.member", "mortal", agent().server.address]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-    ) as mortal:
-        assert mortal.stdout is not None
+def test_an_owner_that_is_gone_is_told_by_name(forking: Forking) -> None:
+    with forking.start("tests.rpc.member", "mortal", agent().server.address) as mortal:
         assert mortal.stdout.readline() == "mortal is there\n"
         rref = rpc.remote("mortal", s.Keeper, args=(4,))
         module = RemoteModule("worker1", s.Scale)
@@ -141,17 +131,11 @@ def test_an_owner_that_is_gone_is_told_by_name() -> None:
         assert autograd.get_gradients(context_id)[x].tolist() == [2.0, -2.0]
 
 
-def test_leaving_tells_everybody_who_waits() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rpc.leaver", agent().server.address],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["ClosedError", "ClosedError", "left"]
+def test_leaving_tells_everybody_who_waits(forking: Forking) -> None:
+    with forking.start("tests.rpc.leaver", agent().server.address) as leaver:
+        output = leaver.communicate(timeout=60)
+        assert leaver.returncode == 0
+    assert output.splitlines() == ["ClosedError", "ClosedError", "left"]
 
 
 def test_two_that_want_the_same_session_get_it() -> None:
