@@ -254,6 +254,34 @@ class PostAccumulating(nn.Module):
 
 
 @hosted
+class Transforming(nn.Module):
+    """Uses what torch.func makes of functions of its parameters and of its input."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+        self.way = way
+
+    def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(self.first, parameters, (x,)).tanh().square().sum()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parameters = dict(self.first.named_parameters())
+        y = self.second(self.first(x).tanh())
+        if self.way == "vmap of grad":
+            found = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0))(parameters, x)
+            return y * found["weight"].sum((1, 2))[:, None]
+        if self.way == "grad of grad":
+            inner = torch.func.grad(lambda z: self.second(self.first(z).tanh()).square().sum())
+            return y * torch.func.grad(lambda z: inner(z).square().sum())(x)
+        if self.way == "hooks of its own":
+            with torch.autograd.graph.save_on_cpu():
+                return y * torch.func.grad(self._loss)(parameters, x)["weight"].sum()
+        transform = {"jacrev": torch.func.jacrev, "jacfwd": torch.func.jacfwd, "hessian": torch.func.hessian}[self.way]
+        return y * transform(lambda z: self.second(z).tanh().sum())(x).sum()
+
+
+@hosted
 class Written(nn.Module):
     """Methods that write to its parameters, in every way."""
 

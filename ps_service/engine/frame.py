@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from ps_service.engine import transforms
 from ps_service.engine.kept import Kept, Pinned, Watch
 from ps_service.engine.lineage import results_in
 from ps_service.engine.loans import Loan
@@ -61,6 +62,7 @@ class Frame:
         self._thread = 0
         self._hooks = ExitStack()
         self._hooked = False
+        self._lifted = False
         self._loans: dict[str, Loan] = {}
         self._parameters: dict[int, tuple[HostedObject, str]] = {}
         # By storage; several parameters may be views of one.
@@ -104,6 +106,8 @@ class Frame:
         nested = bool(self._loans) or (scope is not None and scope.depth > 0)
         loan = Loan(self._ledger, hosted, self._training, self._code, nested, self._recorded)
         self._loans[hosted.ref.object_id] = loan
+        if self._lifted:
+            loan.hold()
         for leaf, watch in zip(loan.leaves, loan.watches, strict=True):
             self.leaves.append(leaf)
             self._parameters[id(leaf.tensor)] = (hosted, leaf.ref.parameter if leaf.ref is not None else "")
@@ -116,6 +120,23 @@ class Frame:
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The module and dotted name of the parameter for which a tensor stands in this call."""
         return self._parameters.get(id(leaf))
+
+    def lift(self, pack: Any) -> bool:
+        """Does without hooks of saved tensors for a while: parameters are pinned as if all were saved.
+
+        Args:
+            pack: The hook that is set last.
+
+        Returns:
+            Whether that is its own.
+        """
+        if pack != self._pack:
+            return False
+        if not self._lifted:
+            self._lifted = True
+            for loan in self._loans.values():
+                loan.hold()
+        return True
 
     def own(self, result: Any) -> Any:
         """The result, with copies in place of tensors that share memory with a module: others may change those."""
@@ -164,7 +185,12 @@ class Frame:
         # Called for every tensor a forward saves for its backward.
         if tensor.is_sparse:
             return self._kept(tensor._values(), tensor)
-        storage = _storage(tensor)
+        try:
+            storage = _storage(tensor)
+        except RuntimeError:
+            # Inside torch.func.jvp: zeros without memory, or one that is saved once more without its wrapping.
+            self.lift(self._pack)
+            return Kept(tensor)
         watches = self._watches.get(storage)
         if watches is not None:
             return Pinned(tensor, self._ledger, watches)
@@ -174,6 +200,8 @@ class Frame:
     def _kept(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
         return Kept(tensor, None if self._held is None else self._held.share(stored.untyped_storage()))
 
+
+transforms.install()
 
 _unpack = methodcaller("unpack")
 

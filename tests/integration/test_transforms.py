@@ -1,0 +1,52 @@
+"""What torch.func offers works in hosted modules, with the numbers of local torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trainer_client as tc
+from tests import odd_modules
+from tests.integration.odd_training import MODELS, beside_local, training
+from tests.training import apart, pins, same_gradients, twin
+
+# Torch's own, when it first differentiates forward.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
+
+@pytest.mark.parametrize("way", ["vmap of grad", "grad of grad", "jacrev", "jacfwd", "hessian"])
+async def test_transforms_train_as_they_do_locally(way: str) -> None:
+    await beside_local("Transforming", (way,))
+
+
+@pytest.mark.parametrize("way", ["vmap of grad", "grad of grad", "jacrev"])
+async def test_transforms_keep_their_numbers_when_others_step_meanwhile(way: str) -> None:
+    x = torch.randn(3, odd_modules.SIZE)
+    async with training() as (server, ps):
+        net = await ps.module(f"{MODELS}.Transforming", way)
+        local = await twin(net, odd_modules.Transforming(way))
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.5)
+
+        async def step() -> None:
+            async with ps.context() as ctx:
+                await ctx.backward((await net(x)).sum())
+                await opt.step(ctx)
+
+        async with ps.context() as ctx:
+            loss = (await net(x)).sum()
+            await apart(step())
+            await ctx.backward(loss)
+            local(x).sum().backward()
+            await same_gradients(ctx, [(net, local)])
+        assert pins(server) == 0
+
+
+async def test_hooks_of_hosted_code_are_in_the_way_as_they_are_locally() -> None:
+    x = torch.randn(3, odd_modules.SIZE)
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        odd_modules.Transforming("hooks of its own")(x)
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Transforming", "hooks of its own")
+        async with ps.context():
+            with pytest.raises(tc.RemoteError, match="saved tensor hooks"):
+                await net(x)
