@@ -282,6 +282,41 @@ class Transforming(nn.Module):
 
 
 @hosted
+class Aliasing(nn.Module):
+    """Reaches the memory of its parameters under other names.
+
+    Args:
+        early: What the constructor keeps.
+        late: What each forward keeps.
+    """
+
+    def __init__(self, early: str = "", late: str = "") -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.other = nn.Linear(SIZE, SIZE)
+        self.late = late
+        weight = self.layer.weight.detach()
+        if early == "tied":
+            self.other.weight.data = self.layer.weight.data
+        elif early == "row":
+            self.row = nn.Parameter(weight[1])
+        elif early == "buffer":
+            self.register_buffer("kept", weight[1:])
+        elif early == "columns":
+            whole = torch.randn(SIZE, 2 * SIZE)
+            self.layer.weight.data, self.other.weight.data = whole[:, :SIZE], whole[:, SIZE:]
+        elif early == "norm":
+            torch.nn.utils.spectral_norm(self.layer)
+        elif early:
+            self.kept = {"array": weight.numpy(), "list": [weight.t()], "copies": [weight.clone().numpy()]}[early]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.late:
+            self.noted = {"detached": self.layer.weight.detach(), "view": {"deep": [self.layer.weight.t()]}}[self.late]
+        return self.other(torch.tanh(self.layer(x)))
+
+
+@hosted
 class Written(nn.Module):
     """Methods that write to its parameters, in every way."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ps_service.engine.aliases import check_aliases
 from ps_service.engine.engine import Engine
 from ps_service.engine.hooks import check_hooks
 from ps_service.engine.seeding import Seeded
@@ -45,7 +46,8 @@ def create(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: The name is taken by something made from other arguments.
-        InvalidArgumentError: It is a module whose parameters have no shapes yet, or hooks that cannot run here.
+        InvalidArgumentError: It is a module whose parameters have no shapes yet, hooks that cannot run here, or
+            attributes in the memory of parameters.
         TooLargeError: It is a module of torch, and larger than one object may be.
         Exception: Whatever the constructor raises.
     """
@@ -59,6 +61,7 @@ def create(
             _check_shapes(class_name, value)
             check_hooks(class_name, value)
             value.to(engine.device)
+            check_aliases(class_name, value)
         made = HostedObject(engine.name, value, engine.ledger, name, fingerprint, object_id)
         made.class_name = class_name
         return made

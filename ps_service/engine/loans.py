@@ -6,11 +6,12 @@ import sys
 from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from operator import gt
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+from ps_service.engine.aliases import WHY, is_within
 from ps_service.engine.hooks import HookWatch, hooked_nodes
 from ps_service.engine.kept import Hold, Watch
 from ps_service.engine.lineage import has_own_functions, runs_own_function
@@ -151,6 +152,7 @@ class Loan:
         """The code is done: nobody runs on the skin any more, and the parameters are not read any more."""
         assert self.hosted.skins is not None
         try:
+            self._aliases = [name for _, name, value in self._skin.set() if self._lies_within(value)]
             returned = self.hosted.skins.take_back(self._training, self._skin, self._historic)
             self._whole = returned.whole
             self._internals.note_run(self._run, self._found, self._versions)
@@ -170,6 +172,11 @@ class Loan:
                 self.hold()
         finally:
             self._reading.__exit__(None, None, None)
+
+    def _lies_within(self, value: Any) -> bool:
+        tensors: list[torch.Tensor] = []
+        tensors_below(value, tensors, MOST)
+        return any(is_within(each, self._tensors) for each in tensors)
 
     def inspect(self, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
         """Sees to it that the backward of a call needs nothing that is not kept for it.
@@ -308,6 +315,11 @@ class Loan:
             raise InvalidArgumentError(
                 f"{self._code} has added, replaced or deleted a parameter or submodule of {self.hosted}; the structure "
                 "of a hosted module is fixed once it is made. Write to parameters with copy_() or .data instead"
+            )
+        for name in self._aliases:
+            raise InvalidArgumentError(
+                f"{self._code} has set attribute {name!r} of {self.hosted} to a tensor in the memory of a parameter, "
+                f"but {WHY}. Keep a copy of it, with clone()"
             )
         for i in self._hooked:
             raise InvalidArgumentError(
