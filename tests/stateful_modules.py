@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ps_service import hosted, remote
+from ps_service import RRef, hosted, remote
 
 SIZE = 4
 
@@ -170,3 +170,22 @@ class Leaving(nn.Module):
         else:
             type(self).left = new
         return new.tanh()
+
+
+@hosted
+class Summing:
+    """No module; adds up what it is given."""
+
+    def __init__(self) -> None:
+        self.total = torch.zeros(3, SIZE)
+
+    @remote
+    def add(self, x: torch.Tensor, detached: bool) -> torch.Tensor:
+        self.total = (self.total.detach() if detached else self.total) + x
+        return self.total * 2
+
+
+@remote
+def through(net: RRef, x: torch.Tensor) -> torch.Tensor:
+    """What a module makes of its input."""
+    return net.local_value()(x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -44,3 +44,7 @@ class _EntryNode(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         ctx.entry._gradients = gradients
         return torch.empty(0), None, None
+
+
+ENTERING: Final[Any] = _EntryNode._backward_cls
+"""The class of the nodes at which tensors entered; each knows its `entry`."""

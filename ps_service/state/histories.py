@@ -40,7 +40,7 @@ class _Ended(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise InvalidArgumentError(f"a backward {REFUSAL}")
+        raise InvalidArgumentError(f"the call {REFUSAL}")
 
 
 _ANCHOR: Final = torch.empty(0, requires_grad=True)

@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ps_service.state.entry import Entry
+from ps_service.state.entry import ENTERING, Entry
 from ps_service.state.gradients import Gradient, added
 from ps_service.state.held import Share
+from ps_service.state.histories import REFUSAL
 from ps_service.state.pace import Pace
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.graphs import leaves_of
+from ps_wire.graphs import reached_from
 from ps_wire.locks import ReportingLock
 from ps_wire.refs import CallKey, Ref
 
@@ -278,9 +279,16 @@ class Record:
         return ends if self._passage is None else [*ends, self._passage.root]
 
     def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
-        """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own."""
+        """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own.
+
+        Raises:
+            InvalidArgumentError: The graph reaches the inputs of an earlier call.
+        """
         known = known | {id(leaf.tensor) for leaf in self._leaves}
-        return [Leaf(None, leaf, leaf) for leaf in leaves_of(roots) if id(leaf) not in known]
+        leaves, entries = reached_from(roots, ENTERING)
+        if any(each.entry is not self._entry for each in entries):
+            raise InvalidArgumentError(f"the call {REFUSAL}")
+        return [Leaf(None, leaf, leaf) for leaf in leaves if id(leaf) not in known]
 
     def _seeded(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor]

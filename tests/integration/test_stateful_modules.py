@@ -84,3 +84,25 @@ async def test_a_state_that_cannot_be_followed_is_refused_when_it_is_used(way: s
             await ctx.backward((await net(X)).sum())
             with pytest.raises(tc.InvalidArgumentError, match=r"forward .* earlier call .*detach\(\)"):
                 await net(X)
+
+
+async def test_a_module_that_a_function_calls_is_refused_in_the_backward() -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Recurrent", "attribute", "bare")
+        async with ps.context() as ctx:
+            await ctx.backward((await ps.call(f"{MODELS}.through", net, X)).sum())
+            loss = (await ps.call(f"{MODELS}.through", net, X)).sum()
+            with pytest.raises(tc.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
+                await ctx.backward(loss)
+
+
+async def test_an_object_whose_state_leads_to_inputs_of_an_earlier_call_is_refused_in_the_backward() -> None:
+    async with training() as (_, ps):
+        summing = await ps.create(f"{MODELS}.Summing")
+        first, second = X.clone().requires_grad_(), X.clone().requires_grad_()
+        async with ps.context() as ctx:
+            await ctx.backward((await summing.add(first, True)).sum())
+            await ctx.backward((await summing.add(second, True)).sum())
+            loss = (await summing.add(second, False)).sum()
+            with pytest.raises(tc.InvalidArgumentError, match=r"earlier call .*detach\(\)"):
+                await ctx.backward(loss)
