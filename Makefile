@@ -33,7 +33,7 @@ demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
 	@echo "== $@"
-	@exec $(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@exec $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: format-check lint types floors protos test  ## Run every check below and the tests

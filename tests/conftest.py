@@ -21,6 +21,11 @@ __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 StartOwner = Callable[..., "asyncio.Future[Server]"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts whole programs first: few tests that take long, for which one worker would wait at the end."""
+    items.sort(key=lambda item: not {"examples", "benchmarks"} & set(item.path.parts))
+
+
 @pytest.fixture
 async def start_owner() -> AsyncIterator[StartOwner]:
     """Starts owners in this process: `await start_owner("ps0", limits=Limits(...))`."""

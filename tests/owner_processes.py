@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-ROOT: Final = Path(__file__).parent.parent
+from tests.forking.process import ROOT, AsyncForked, Forking
+
 COMMAND: Final = str(Path(sys.executable).parent / "ps-service")
 ENVIRONMENT: Final = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("PS_", "GRPC_"))},
@@ -24,7 +25,7 @@ ENVIRONMENT: Final = {
 class OwnerProcess:
     """A process, and what it has written."""
 
-    def __init__(self, process: asyncio.subprocess.Process, first: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | AsyncForked, first: str) -> None:
         self.process = process
         self.first = first
         self.address = first.split()[-1] if first else ""
@@ -40,6 +41,22 @@ class StartOwner(Protocol):
     """Starts an owner: `await start("--name", "ps0", cwd=...)`."""
 
     def __call__(self, *flags: str, cwd: Path = ROOT, **variables: str) -> Awaitable[OwnerProcess]: ...
+
+
+@asynccontextmanager
+async def forked_owners(forking: Forking) -> AsyncIterator[StartOwner]:
+    """The same with owners that are forked: for tests of what they do, and not of the command that starts them."""
+    async with AsyncExitStack() as stack:
+
+        async def start(*flags: str, cwd: Path = ROOT, **variables: str) -> OwnerProcess:
+            listen = () if "--listen" in flags else ("--listen", "127.0.0.1:0")
+            command, environment = ("ps_service", "serve", *listen, *flags), {**ENVIRONMENT, **variables}
+            process = await forking.begin(*command, errors=True, cwd=cwd, variables=environment)
+            await stack.enter_async_context(aclosing(process))
+            async with asyncio.timeout(60):
+                return OwnerProcess(process, (await process.stdout.readline()).decode())
+
+        yield start
 
 
 @asynccontextmanager

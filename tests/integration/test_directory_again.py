@@ -12,14 +12,15 @@ import pytest
 import trainer_client as tc
 from ps_service.engine.engine import Engine
 from ps_service.server import Server
-from tests.owner_processes import owner_processes
+from tests.forking.process import Forking
+from tests.owner_processes import forked_owners
 from tests.ps_service.test_server import Heard
 from trainer_client.rpc.agent import Agent
 from trainer_client.settings import Settings
 
 
-async def test_after_the_directory_was_killed_newcomers_find_whoever_is_there() -> None:
-    async with owner_processes() as start:
+async def test_after_the_directory_was_killed_newcomers_find_whoever_is_there(forking: Forking) -> None:
+    async with forked_owners(forking) as start:
         keeper = await start("--name", "directory", "--directory", "self")
         await asyncio.gather(*(start("--name", name, "--directory", keeper.address) for name in ("ps0", "ps1")))
         async with tc.connect(keeper.address) as ps:

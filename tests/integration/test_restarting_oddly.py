@@ -13,6 +13,7 @@ from torch import optim
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
+from tests.forking.process import Forking
 from tests.integration import odd_models
 from tests.integration.odd_models import BEGUN, HOLD
 from tests.integration.restarting import TALLY, Owner, step
@@ -260,13 +261,13 @@ async def test_nothing_is_handed_out_while_a_checkpoint_is_written(owner: Owner,
     assert torch.equal(await fetching, torch.ones(2))
 
 
-async def test_owners_of_a_group_may_all_end_at_once(tmp_path: Path) -> None:
-    from tests.owner_processes import owner_processes
+async def test_owners_of_a_group_may_all_end_at_once(forking: Forking, tmp_path: Path) -> None:
+    from tests.owner_processes import forked_owners
 
     def flags(name: str, directory: str) -> list[str]:
         return ["--name", name, "--directory", directory, "--data-dir", str(tmp_path / name)]
 
-    async with owner_processes() as start:
+    async with forked_owners(forking) as start:
         keeper = await start(*flags("directory", "self"))
         ps0 = await start(*flags("ps0", keeper.address))
         for owner in (keeper, ps0):

@@ -14,15 +14,16 @@ import pytest
 import torch
 
 import trainer_client as tc
+from tests.forking.process import Forking
 from tests.integration.restarting import Told
-from tests.owner_processes import OwnerProcess, StartOwner, owner_processes
+from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 
 HOSTS = "tests.hosted_models"
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
-    async with owner_processes() as start:
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    async with forked_owners(forking) as start:
         yield start
 
 
