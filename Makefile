@@ -30,10 +30,11 @@ setup: $(READY)  ## Make .venv with everything that runs, tests and checks the p
 demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=...)
 	@exec $(BIN)/python -m examples.digits $(ARGS)
 
+# Bytecode is kept for the many processes that import the same, also where the environment asks for none.
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
 	@echo "== $@"
-	@exec $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: format-check lint types floors protos test  ## Run every check below and the tests
