@@ -37,7 +37,7 @@ test: $(READY)  ## Run the tests (ARGS=...)
 	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
-check: format-check lint types floors protos test  ## Run every check below and the tests
+check: format-check lint types layers protos test  ## Run every check below and the tests
 
 .PHONY: cluster
 cluster:  ## Train in containers, two trainers on three owners, until Ctrl-C (see deploy/README.md)
@@ -76,8 +76,8 @@ types: $(READY)  ## Check the types of the three packages with mypy
 	@echo "== $@"
 	@$(BIN)/mypy
 
-.PHONY: floors
-floors: $(READY)  ## Check that imports only point down
+.PHONY: layers
+layers: $(READY)  ## Check that imports only point down
 	@echo "== $@"
 	@$(BIN)/lint-imports --no-logo
 

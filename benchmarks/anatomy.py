@@ -1,7 +1,7 @@
 """Anatomy: what the Python of both sides costs per operation, and where.
 
-`python -m benchmarks.anatomy` runs an owner and a trainer in one process, on one event loop, joined by a lane: no
-process waits for another to wake up, so that what remains is work. Each operation is timed first without a profiler;
+`python -m benchmarks.anatomy` runs an owner and a trainer in one process, on one event loop, joined by shared memory:
+no process waits for another to wake up, so that what remains is work. Each operation is timed first without a profiler;
 then cProfile says how the time is shared. Together with `benchmarks.floors` that explains a figure of `make bench`.
 """
 
@@ -22,19 +22,17 @@ from rich.table import Table
 
 import trainer_client as tc
 from benchmarks import models
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _PARTS: Final = {
-    "proto/ps_wire/values": "codec",
-    "proto/ps_wire/tensors": "codec",
-    "proto/ps_wire/payload": "codec",
-    "proto/ps_wire/dtypes": "codec",
-    "proto/ps_wire": "lane and frames",
+    "ps_wire/codec": "codec",
+    "ps_wire": "transport and frames",
     "trainer_client": "trainer",
     "ps_service/rpc": "owner: requests",
+    "ps_service/requests": "owner: requests",
     "ps_service": "owner: engine and state",
     "benchmarks": "the model itself",
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.process import Child, ChildFailed, Children
 from benchmarks.rows import Shape
-from benchmarks.sides import lane
+from benchmarks.sides import shared_memory
 from benchmarks.sizes import Sizes
 
 OURS: Final = "ours"
@@ -157,10 +157,10 @@ class Fleet:
             child.pause()
 
     def _start_owner(self, number: int) -> Child:
-        no_lane = ["--no-lane"] if self._tcp and lane.known_to_owner() else []
+        no_shared_memory = ["--no-shared-memory"] if self._tcp and shared_memory.known_to_owner() else []
         return self._children.start(
             f"{self.side}-owner{number}", "ps_service", "serve", "--name", f"ps{number}", "--listen", "127.0.0.1:0",
-            "--import", "benchmarks.models", *no_lane, listens=False,
+            "--import", "benchmarks.models", *no_shared_memory, listens=False,
         )  # fmt: skip
 
     def _start(self, kind: str, rank: int, module: str, *arguments: str) -> Child:

@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks.sizes import FULL
-from ps_wire.buffers import teach_malloc
+from ps_wire.connections.buffers import teach_malloc
 from ps_wire.limits import MIB, PART_BYTES
 
 _METHOD: Final = "/floors/Echo"

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from benchmarks.sides import lane
+from benchmarks.sides import shared_memory
 
 
 def describe(torch_threads: int) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def describe(torch_threads: int) -> dict[str, Any]:
         "torch_threads": torch_threads,
         "threads": f"every process of every side: OMP_NUM_THREADS={torch_threads}; "
         "pools of owners and TensorPipe's 16 threads as they choose themselves",
-        "same_host_lane": lane.known_to_client() and lane.known_to_owner(),
+        "shared_memory": shared_memory.known_to_client() and shared_memory.known_to_owner(),
         # Above about 0.5 somebody else was at work, and the figures are worth less.
         "load_before": round(os.getloadavg()[0], 2),
     }

@@ -15,16 +15,16 @@ __all__ = ["Calls", "Decoder", "EmbeddingTable", "Net"]
 class Calls:
     """Methods that do nothing worth mentioning, so that a call's own cost shows."""
 
-    @remote(quick=True)
+    @remote(inline=True)
     def nothing(self) -> None:
         """The empty call."""
 
-    @remote(quick=True)
+    @remote(inline=True)
     def echo(self, payload: Tensor) -> Tensor:
         """Sends a tensor back."""
         return payload
 
-    @remote(quick=True)
+    @remote(inline=True)
     def increment(self, number: int) -> int:
         """A small call whose result can be checked."""
         return number + 1
@@ -51,7 +51,7 @@ class EmbeddingTable(nn.Module):
         self.encoder = nn.Embedding(ntoken, ninp)
         self.encoder.weight.data.uniform_(-0.1, 0.1)
 
-    @remote(quick=True)
+    @remote(inline=True)
     def forward(self, words: Tensor) -> Tensor:
         return self.drop(self.encoder(words))
 
@@ -73,6 +73,6 @@ class Decoder(nn.Module):
         self.decoder.bias.data.zero_()
         self.decoder.weight.data.uniform_(-0.1, 0.1)
 
-    @remote(quick=True)
+    @remote(inline=True)
     def forward(self, output: Tensor) -> Tensor:
         return self.decoder(self.drop(output))

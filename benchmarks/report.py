@@ -13,7 +13,7 @@ from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
 Report = dict[str, Any]
-Turns = Sequence[float | None]
+FairQueue = Sequence[float | None]
 
 
 def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
@@ -22,7 +22,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     `speedup` and the other ratios are medians over rounds of the ratio within a round, and above 1 we are better;
     `over_local` is our time divided by that of local torch. A side with an error has no figure, and no ratio.
     """
-    turns: dict[str, Turns] = {each.column: each.turns for each in entrants if not each.error}
+    turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
         "speedup": _ratios(turns, TORCH, OURS),
         "speedup_tcp": _ratios(turns, TORCH_TCP, OURS_TCP),
@@ -74,12 +74,12 @@ def _reached(name: str, figure: float | None, wanted: float) -> bool:
     return figure <= wanted if name == "over_local" else figure >= wanted
 
 
-def _ratios(turns: dict[str, Turns], over: str, under: str) -> list[float]:
+def _ratios(turns: dict[str, FairQueue], over: str, under: str) -> list[float]:
     pairs = zip(turns.get(over, ()), turns.get(under, ()), strict=False)
     return [a / b for a, b in pairs if a is not None and b is not None]
 
 
-def _figure(row: Row, turns: Turns) -> float | None:
+def _figure(row: Row, turns: FairQueue) -> float | None:
     middle = _median([row.shown(turn) for turn in turns if turn is not None])
     return None if middle is None else _rounded(middle)
 

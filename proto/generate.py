@@ -1,4 +1,4 @@
-"""Regenerates the checked-in code of `ps_wire/v1/*.proto`, or checks that it is what the compiler writes.
+"""Regenerates the code in `ps_wire/v1` from `proto/ps_wire/v1/*.proto`, or checks that it is what the compiler writes.
 
 Run it with the compiler that `proto/requirements.txt` pins: `make proto` and `make protos` do.
 """
@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent  # `proto`: a path below it is an import path, so the code needs no rewriting
+SOURCES = Path(__file__).resolve().parent  # a path below it is an import path, so the code needs no rewriting
+ROOT = SOURCES.parent
 PACKAGE = Path("ps_wire/v1")
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py")
 
@@ -32,7 +33,7 @@ def main() -> int:
         fresh = read(Path(folder) / PACKAGE)
     findings = compare(read(ROOT / PACKAGE), fresh)
     for name, what in sorted(findings.items()):
-        print(f"proto/{PACKAGE.as_posix()}/{name}: {what}")
+        print(f"{PACKAGE.as_posix()}/{name}: {what}")
     if not findings:
         print(f"{len(fresh)} generated files are up to date")
     elif check:
@@ -46,15 +47,15 @@ def main() -> int:
 
 def compile_into(folder: Path) -> None:
     """Compiles every .proto; only those that declare a service get gRPC code, for the others it would be empty."""
-    sources = sorted(path.relative_to(ROOT) for path in (ROOT / PACKAGE).glob("*.proto"))
-    services = [path for path in sources if re.search(r"^service\s", (ROOT / path).read_text("utf-8"), re.MULTILINE)]
+    sources = sorted(path.relative_to(SOURCES) for path in (SOURCES / PACKAGE).glob("*.proto"))
+    services = [path for path in sources if re.search(r"^service\s", (SOURCES / path).read_text("utf-8"), re.MULTILINE)]
     protoc(sources, f"--python_out={folder}", f"--pyi_out={folder}")
     protoc(services, f"--grpc_python_out={folder}")
 
 
 def protoc(sources: list[Path], *options: str) -> None:
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *options, *(path.as_posix() for path in sources)]
-    done = subprocess.run(command, cwd=ROOT, check=False)
+    done = subprocess.run(command, cwd=SOURCES, check=False)
     if done.returncode != 0:
         sys.exit("the compiler failed; nothing was changed")  # it has said why
 
@@ -82,7 +83,7 @@ def update(names: Iterable[str], fresh: Tree) -> None:
 
 def why_stray(name: str) -> str:
     source = re.sub(r"_pb2(_grpc)?\.pyi?$", ".proto", name)
-    if (ROOT / PACKAGE / source).exists():
+    if (SOURCES / PACKAGE / source).exists():
         return f"not wanted: {source} declares no service"
     return f"left over: there is no {source} any more"
 

@@ -3,17 +3,10 @@
 Modules to be hosted need only this:
 
     from ps_service import RRef, hosted, remote
-
-The floors, from the bottom (an import may only point down):
-
-    state     what an owner holds
-    engine    what it does
-    rpc       how it is asked
-    server    one owner as a gRPC server; `config` and `cli` stand on top
 """
 
-from ps_service.state.rrefs import RRef
-from ps_wire.marks import async_execution, hosted, remote
-from ps_wire.records import by_value
+from ps_service.hosting.references import RRef
+from ps_wire.codec.records import by_value
+from ps_wire.decorators import async_execution, hosted, remote
 
 __all__ = ["RRef", "async_execution", "by_value", "hosted", "remote"]

@@ -1,5 +1,5 @@
 """`python -m ps_service` is `ps-service`."""
 
-from ps_service.cli import main
+from ps_service.cli.commands import main
 
 main()

@@ -16,20 +16,20 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
-from ps_service.checkpoint.keeper import Keeper
-from ps_service.engine.engine import Engine
-from ps_service.engine.gate import Gate
-from ps_service.engine.memory import MemoryKeeper
+from ps_service.durability.keeper import Keeper
+from ps_service.memory.malloc import MemoryKeeper
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.servicer import Servicer
-from ps_wire import forks
-from ps_wire.buffers import teach_malloc
-from ps_wire.threads import BLOCKING
+from ps_service.sessions.gate import Gate
+from ps_wire.connections.buffers import teach_malloc
+from ps_wire.runtime import forks
+from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
-    from ps_service.web import Web
+    from ps_service.engine import Engine
+    from ps_service.monitoring.web import Web
 
-_log = logging.getLogger("ps_service.server")
+_log = logging.getLogger(__name__)
 
 SERVICE: Final = "ps_wire.v1.Owner"
 """Full name of the gRPC service, under which its health is asked for too."""
@@ -138,7 +138,7 @@ class Server:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
         await self._server.start()
         if self.engine.limits.max_segment_bytes:
-            self.servicer.lanes.open()
+            self.servicer.shared_memory.open()
         self._sweeper = asyncio.create_task(self._sweep())
         self._memory = asyncio.create_task(MemoryKeeper().keep())
         self.engine.compute.when_stalled = self._tell_health
@@ -232,7 +232,7 @@ class Server:
             await asyncio.wait([self._memory])
         if self._server is not None:
             await self._server.stop(0)
-        await self.servicer.lanes.close()
+        await self.servicer.shared_memory.close()
         self.servicer.close()
         await BLOCKING.run(self.engine.close)
         # Late, because until then it can be asked how far the end has come.
@@ -250,7 +250,7 @@ class Server:
 
     async def _open_web(self) -> None:
         # Not at the top: it takes 0.3 s, and most owners that are members of a group have no use for it.
-        from ps_service.web import Web
+        from ps_service.monitoring.web import Web
 
         self._web = Web(self.engine, self._http, lambda: self.state)
         await self._web.start()

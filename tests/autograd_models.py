@@ -32,7 +32,7 @@ def event(name: str) -> threading.Event:
         return _events.setdefault(name, threading.Event())
 
 
-def meet(name: str, parties: int) -> None:
+def rendezvous(name: str, parties: int) -> None:
     try:
         barrier(name, parties).wait()
     except threading.BrokenBarrierError:
@@ -47,7 +47,7 @@ class _MeetBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        meet(*ctx.meeting)
+        rendezvous(*ctx.meeting)
         return gradient, None, None
 
 
@@ -84,7 +84,7 @@ class Meets(nn.Module):
         self.meeting = (name, parties)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        meet(*self.meeting)
+        rendezvous(*self.meeting)
         return self.inner(x)
 
 

@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, aclosing, closing
 import pytest
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.limits import Limits
 from tests import hosted_models
 from tests.forking.process import ROOT, AsyncForked, Forking

@@ -54,11 +54,11 @@ class Counter:
             self.value += amount
             return self.value
 
-    @remote(quick=True)
+    @remote(inline=True)
     def get(self) -> int:
         return self.value
 
-    @remote(quick=True)
+    @remote(inline=True)
     def echo(self, *args: Any, **kwargs: Any) -> Any:
         return (args, kwargs) if kwargs else (args[0] if len(args) == 1 else args)
 
@@ -135,7 +135,7 @@ class Prompt(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(3))
 
-    @remote(quick=True)
+    @remote(inline=True)
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         RAN_IN.append(f"forward {threading.current_thread().name}")
         y = x * self.scale

@@ -14,7 +14,7 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+)", TABLE, re.MULTILINE))
 
 
 def test_every_limit_stands_in_the_table() -> None:
-    # Segments are switched on or off by `lane`.
+    # Segments are switched on or off by `shared-memory connection`.
     assert {field.name for field in fields(Limits)} - {"max_segment_bytes"} <= ROWS.keys()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("ps_service", "trainer_client", "proto/ps_wire")
+PACKAGES = ("ps_service", "trainer_client", "ps_wire")
 KINDS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Event")
 
 SHORT = "its holder never waits"
@@ -16,31 +16,31 @@ REPORTED = "whoever waits for it reports that"
 BACKWARD = "waited for in the thread of a backward, for which a compute thread waits and reports it"
 
 PLAIN = {
-    "proto/ps_wire/buffers.py": SHORT,
-    "proto/ps_wire/locks.py": REPORTED,
-    "proto/ps_wire/scopes.py": SHORT,
-    "proto/ps_wire/seeds.py": SHORT,
-    "ps_service/cli.py": NO_THREAD,
-    "ps_service/engine/calling.py": SHORT,
-    "ps_service/engine/compute.py": SHORT,
-    "ps_service/rpc/exchange.py": SHORT,
-    "ps_service/rpc/jobs.py": SHORT,
+    "ps_wire/connections/buffers.py": SHORT,
+    "ps_wire/runtime/locks.py": REPORTED,
+    "ps_wire/runtime/scopes.py": SHORT,
+    "ps_wire/numerics/seeds.py": SHORT,
+    "ps_service/cli/commands.py": NO_THREAD,
+    "ps_service/passes/calls.py": SHORT,
+    "ps_service/execution/thread_pool.py": SHORT,
+    "ps_service/requests/context.py": SHORT,
+    "ps_service/requests/jobs.py": SHORT,
     "ps_service/server.py": NO_THREAD,
-    "ps_service/state/cells.py": REPORTED,
-    "ps_service/state/contexts.py": SHORT,
-    "ps_service/state/counters.py": SHORT,
-    "ps_service/state/directory.py": SHORT,
-    "ps_service/state/held.py": SHORT,
-    "ps_service/state/internals.py": SHORT,
-    "ps_service/state/registry.py": SHORT,
-    "ps_service/state/steps.py": SHORT,
-    "trainer_client/context.py": SHORT,
-    "trainer_client/graph.py": BACKWARD,
+    "ps_service/parameters/state.py": REPORTED,
+    "ps_service/passes/contexts.py": SHORT,
+    "ps_service/metrics/counters.py": SHORT,
+    "ps_service/group/directory.py": SHORT,
+    "ps_service/memory/held.py": SHORT,
+    "ps_service/hosting/internals.py": SHORT,
+    "ps_service/hosting/registry.py": SHORT,
+    "ps_service/passes/staleness.py": SHORT,
+    "trainer_client/contexts/context.py": SHORT,
+    "trainer_client/graph/walk.py": BACKWARD,
     "trainer_client/numerics.py": SHORT,
-    "trainer_client/openings.py": SHORT,
-    "trainer_client/passes.py": BACKWARD,
+    "trainer_client/graph/open_contexts.py": SHORT,
+    "trainer_client/graph/backward_order.py": BACKWARD,
     "trainer_client/pending.py": REPORTED,
-    "trainer_client/portal.py": NO_THREAD,
+    "trainer_client/client/portal.py": NO_THREAD,
     "trainer_client/rpc/agent.py": SHORT,
     "trainer_client/rpc/futures.py": SHORT,
     "trainer_client/rpc/group.py": SHORT,

@@ -16,9 +16,10 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ps_service import metrics
-from ps_service.engine import hosting, optimization
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting import lifecycle
+from ps_service.monitoring import exporter
+from ps_service.training import steps
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -71,11 +72,11 @@ class Told:
 
     def __init__(self) -> None:
         engine = Engine("ps0")
-        net, _ = hosting.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
+        net, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
         refs = [net.ref._replace(parameter=name) for name in net.parameters]
-        optimization.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
+        steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
         self.values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for family in text_string_to_metric_families(generate_latest(metrics.registry(engine)).decode()):
+        for family in text_string_to_metric_families(generate_latest(exporter.registry(engine)).decode()):
             for sample in family.samples:
                 self.values[sample.name]["instance"] = {"ps0"}
                 self.values[sample.name]["job"] = {"owners"}

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
+from ps_service.parameters.state import ParameterState
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
-from ps_service.state.cells import Cell
 from tests import autograd_models, graph_models, hosted_models, optimizer_models
 
 T = TypeVar("T")
@@ -61,14 +61,14 @@ def hosted_value(server: Server, handle: tc.RRef) -> Any:
     return server.engine.registry.find(handle.ref).value
 
 
-def cells(server: Server) -> list[Cell]:
+def parameter_states(server: Server) -> list[ParameterState]:
     """The cells of all parameters that an owner hosts."""
-    return [cell for each in server.engine.registry.objects() for cell in each.cells]
+    return [parameter_state for each in server.engine.registry.objects() for parameter_state in each.parameter_states]
 
 
 def pins(server: Server) -> int:
     """How many readers and open passes an owner's parameters are pinned by."""
-    return sum(cell.pin.reading + cell.pin.saved for cell in cells(server))
+    return sum(parameter_state.pin.reading + parameter_state.pin.saved for parameter_state in parameter_states(server))
 
 
 def same(found: torch.Tensor | None, wanted: torch.Tensor | None, what: object) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from torch import nn
 
+from ps_wire.codec.records import by_value
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.records import by_value
-from trainer_client import calls
-from trainer_client.handles import RemoteModule as Handle
-from trainer_client.pending import Pending
-from trainer_client.references import RRef as Reference
+from trainer_client.handles import calls
+from trainer_client.handles.handles import RemoteModule as Handle
 from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent
-from trainer_client.rpc.futures import Future
 from trainer_client.rpc.rref import RRef, wrapped
+
+if TYPE_CHECKING:
+    from trainer_client.handles.references import RRef as Reference
+    from trainer_client.pending import Pending
+    from trainer_client.rpc.futures import Future
 
 _NOT_HERE = (
     *("add_module", "apply", "bfloat16", "buffers", "children", "cpu", "cuda", "double", "extra_repr", "float", "half"),
@@ -36,7 +38,7 @@ class RemoteModule:
     Args:
         remote_device: The member that is to have it, and optionally the device there: `ps`, `ps/cpu`, `0/cuda:1`. The
             device must be the one on which that member hosts.
-        module_cls: A class of `torch.nn`, or one that wears `@hosted` there.
+        module_cls: A class of `torch.nn`, or one that is decorated with `@hosted` there.
         args: Its arguments.
         kwargs: Its keyword arguments.
 

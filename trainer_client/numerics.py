@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ps_wire import dtypes
-from ps_wire.autocasts import Autocasts
-from ps_wire.scopes import current_scope
-from ps_wire.seeds import Seeds
+from ps_wire.codec import dtypes
+from ps_wire.numerics.autocast import Autocasts
+from ps_wire.numerics.seeds import Seeds
+from ps_wire.runtime.scopes import current_scope
 
 
 class Seeding:

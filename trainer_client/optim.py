@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client import optimizer
-from trainer_client.autograd import context_of
+from trainer_client.handles.references import RRef as Handle
+from trainer_client.optimizers import optimizer
 from trainer_client.pending import Pending
-from trainer_client.references import RRef as Handle
+from trainer_client.rpc.contexts import context_of
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.rref import RRef
 
@@ -21,7 +21,7 @@ class DistributedOptimizer:
     """One optimizer over parameters of any number of processes, each of which steps its own.
 
     Args:
-        optimizer_class: A class of `torch.optim`, or one that wears `@hosted` where the parameters are.
+        optimizer_class: A class of `torch.optim`, or one that is decorated with `@hosted` where the parameters are.
         params_rref: References to parameters, as `RemoteModule.remote_parameters` gives them or `RRef(parameter)` makes
             them; tensors of this process may stand among them as they are. Or groups of them, as in torch.
         args: The class's arguments after the parameters.

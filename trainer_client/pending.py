@@ -9,11 +9,11 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from ps_wire import forks
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
-from ps_wire.scopes import waiting
+from ps_wire.runtime import forks
+from ps_wire.runtime.scopes import waiting
 
-_log = logging.getLogger("trainer_client.pending")
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Outcome = Callable[[], T]

@@ -16,7 +16,7 @@ from benchmarks import data
 from benchmarks.data import RNN
 from benchmarks.models import Calls, Decoder, EmbeddingTable, Net
 from benchmarks.rows import Row
-from benchmarks.sides import lane
+from benchmarks.sides import shared_memory
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import AwaitedCalls, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
@@ -71,7 +71,7 @@ class Ours:
         return await self._connect()
 
     def _connect(self) -> Any:
-        tcp = {"lane": False} if self._config.tcp and lane.known_to_client() else {}
+        tcp = {"shared_memory": False} if self._config.tcp and shared_memory.known_to_client() else {}
         return tc.connect(*self._config.owners, **tcp)
 
     async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:

@@ -62,7 +62,7 @@ class Agent:
         trajectory.actions.append(action)
         return action
 
-    @remote(quick=True)
+    @remote(inline=True)
     def report_reward(self, observer: int, reward: float) -> None:
         """An observer tells what its last action brought."""
         self._trajectories[observer].rewards.append(reward)

@@ -32,7 +32,7 @@ Loader = Iterable[tuple[Tensor, Tensor]]
 BATCH_SIZE = 32
 
 
-# --------- Helper methods: what others call wears @remote; the tutorial has no marks ---------
+# --------- Helper methods: what others call is decorated with @remote, which the tutorial does not need ---------
 
 
 @remote

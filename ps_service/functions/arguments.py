@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ps_service.functions import dtypes
 from ps_service.functions.guard import check_device, check_tensor
-from ps_service.functions.sizes import MAX_PIECES, pieces
+from ps_service.functions.sizes import MAX_PIECES, items
 from ps_service.functions.values import no_smallest, shifts
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 
@@ -103,12 +103,12 @@ def _tensordot(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"tensordot contracts 0 to {_MAX_CONTRACTED} dimensions, and not {dims}")
 
 
-def _pieces(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _items(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     for value in (*args[1:2], *kwargs.values()):
         if isinstance(value, int) and not isinstance(value, bool) and value > MAX_PIECES:
             # A length of pieces is never longer than the tensor; a number of pieces may be too large.
             longest = max((*args[0].shape, 0)) if args and isinstance(args[0], Tensor) else 0
-            pieces(value if value > longest else MAX_PIECES)
+            items(value if value > longest else MAX_PIECES)
 
 
 def _tolist(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ _LARGEST_MATRIX: Final = 4096
 CHECKS: Final[dict[str, Callable[[Sequence[Any], Mapping[str, Any]], None]]] = {
     "einsum": _einsum,
     "tensordot": _tensordot,
-    "pieces": _pieces,
+    "pieces": _items,
     "tolist": _tolist,
     "to": _to,
     "view": _view,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from ps_service.functions import dtypes
+from ps_service.functions.dispatch_watch import Watch
 from ps_service.functions.guard import check_device
 from ps_service.functions.operations import rule_for
 from ps_service.functions.sizes import nbytes
-from ps_service.functions.watch import Watch
 from ps_wire.errors import InvalidArgumentError, PsError, TooLargeError
 
-_log = logging.getLogger("ps_service.functions")
+_log = logging.getLogger(__name__)
 
 MAX_MADE: Final = 20_000
 """Most operations that one constructor may run: one with a billion layers is stopped here."""
@@ -131,14 +128,3 @@ def _check_entries(what: str, values: Iterable[Any]) -> None:
     for value in values:
         if isinstance(value, (list, tuple, dict)) and len(value) > _MAX_ENTRIES:
             raise TooLargeError(f"{what} takes lists of at most {_MAX_ENTRIES:,} entries")
-
-
-@cache
-def half_of_memory() -> int:
-    """Half of the memory of this machine, or of what its container may use, in bytes."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        text = "max"
-    return min(found, int(text) if text.isdecimal() else found) // 2

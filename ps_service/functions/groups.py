@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ps_service.functions.listing import Group, Level
-from ps_service.functions.more import MORE
+from ps_service.functions.extra_groups import MORE
+from ps_service.functions.group import Group, Level
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
+from ps_service.functions.dispatch_watch import Watch
 from ps_service.functions.operations import rule_for
 from ps_service.functions.sizes import nbytes, tensors
 from ps_service.functions.values import VALUES
-from ps_service.functions.watch import Watch
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 
 MAX_OPERATIONS: Final = 20_000

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ps_service.functions import dtypes
-from ps_service.functions.direct import proof_for
+from ps_service.functions.checked_layers import proof_for
 from ps_service.functions.layer_sizes import MAX_STEP
 
 Growth = Callable[[Any], float]

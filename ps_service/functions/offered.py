@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 
 from ps_service.functions import dtypes
 from ps_service.functions.arguments import CHECKS, Admission
-from ps_service.functions.constructors import construct, half_of_memory
+from ps_service.functions.constructors import construct
+from ps_service.functions.group import Level
 from ps_service.functions.guard import Guard
-from ps_service.functions.layers import LayerCheck
-from ps_service.functions.listing import Level, Listed, listed
+from ps_service.functions.listing import Listed, listed
+from ps_service.memory.available import half_of_memory
 from ps_wire.errors import InvalidArgumentError, NotAllowedError
 from ps_wire.limits import Limits
+
+if TYPE_CHECKING:
+    from ps_service.functions.layers import LayerCheck
 
 SMALL: Final = 1 << 20
 """Most elements to which small floating-point tensors could broadcast; below that nothing can go wrong."""

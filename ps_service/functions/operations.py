@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ps_service.functions import layer_sizes, sizes
-from ps_service.functions.sizes import Args, Rule
 from ps_wire.errors import NotAllowedError
+
+if TYPE_CHECKING:
+    from ps_service.functions.sizes import Args, Rule
 
 _aten = torch.ops.aten
 

@@ -247,7 +247,7 @@ def multiplied(args: Args, kwargs: dict[str, Any]) -> int:
     return int(args[0].sum(dtype=torch.float64)) * 8
 
 
-def pieces(count: int) -> None:
+def items(count: int) -> None:
     """Holds the number of tensors that a function returns against the limit.
 
     Raises:
@@ -262,7 +262,7 @@ def cut(args: Args, kwargs: dict[str, Any]) -> int:
     own, length = args[:2]
     dimension = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     if own.dim() and -own.dim() <= dimension < own.dim() and length > 0:
-        pieces(math.ceil(own.shape[dimension] / length))
+        items(math.ceil(own.shape[dimension] / length))
     return within(args, kwargs)
 
 
@@ -271,5 +271,5 @@ def unbound(args: Args, kwargs: dict[str, Any]) -> int:
     own = args[0]
     dimension = args[1] if len(args) > 1 else 0
     if own.dim() and -own.dim() <= dimension < own.dim():
-        pieces(own.shape[dimension])
+        items(own.shape[dimension])
     return within(args, kwargs)

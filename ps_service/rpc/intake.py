@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from ps_service.engine.engine import Engine
-from ps_wire.assembler import Assembler, Message
+from ps_wire.connections.assembler import Assembler, Message
 from ps_wire.errors import OverloadedError
-from ps_wire.frames import Packet
 from ps_wire.limits import SMALL_BYTES
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_wire.connections.frames import Packet
 
 
 class Intake:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ps_wire.traffic import Traffic
+if TYPE_CHECKING:
+    from ps_wire.connections.traffic import Traffic
 
 T = TypeVar("T")
 

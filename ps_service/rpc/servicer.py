@@ -6,32 +6,37 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.engine.administration import end_unused
-from ps_service.engine.engine import Engine
-from ps_service.engine.gate import Gate
 from ps_service.release import RELEASE
 from ps_service.rpc.control import RequestControl
-from ps_service.rpc.conversations import Conversation, Conversations
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
-from ps_service.rpc.lanes import LaneDoor
 from ps_service.rpc.serializers import reading, writing
+from ps_service.rpc.session_handlers import SessionHandlers
+from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
-from ps_wire import descriptors, errors, frames
-from ps_wire.assembler import Message
-from ps_wire.connection import Connection, ConnectionBroken, deliver
+from ps_service.sessions.administration import end_unused
+from ps_service.sessions.gate import Gate
+from ps_wire import errors
+from ps_wire.connections import frames
+from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
+from ps_wire.connections.frames import Packet
+from ps_wire.connections.outbox import Outbox
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
-from ps_wire.frames import Packet
-from ps_wire.lane import LaneConnection
 from ps_wire.limits import PROTOCOL
-from ps_wire.outbox import Outbox
+from ps_wire.shared_memory import descriptors
 from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 
-_log = logging.getLogger("ps_service.servicer")
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.rpc.session_handler import SessionHandler
+    from ps_wire.connections.assembler import Message
+    from ps_wire.shared_memory.connection import SharedMemoryConnection
+
+_log = logging.getLogger(__name__)
 
 _GREETING_SECONDS: Final = 10.0
 """How long a new stream may take to say who it is."""
@@ -45,24 +50,29 @@ class Servicer:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.conversations = Conversations(engine)
-        self.lanes = LaneDoor(engine.limits, self._serve_lane, engine.counters.traffic["lane"])
-        engine.lanes = lambda: (self.lanes.count, self.lanes.shared_bytes)
+        self.session_handlers = SessionHandlers(engine)
+        self.shared_memory = SharedMemoryListener(
+            engine.limits, self._serve_shared_memory, engine.counters.traffic["shared_memory"]
+        )
+        engine.shared_memory_connections = lambda: (
+            self.shared_memory.count,
+            self.shared_memory.shared_bytes,
+        )
         self._engine = engine
         self._unary = UnaryMethods(engine)
-        engine.control = RequestControl(self.conversations, self._unary)
+        engine.control = RequestControl(self.session_handlers, self._unary)
 
     async def serve(self, connection: Connection) -> None:
         """Holds one stream's end of a session, until the stream ends."""
         await self._serve(connection, "")
 
-    async def _serve_lane(self, connection: LaneConnection) -> None:
-        await self._serve(connection, self.lanes.peer_of(connection), lane=True)
+    async def _serve_shared_memory(self, connection: SharedMemoryConnection) -> None:
+        await self._serve(connection, self.shared_memory.peer_of(connection), shared_memory=True)
 
-    async def _serve(self, connection: Connection, peer: str, lane: bool = False) -> None:
+    async def _serve(self, connection: Connection, peer: str, shared_memory: bool = False) -> None:
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                conversation, turn = await self._greet(connection, lane)
+                session_handler, turn = await self._greet(connection, shared_memory)
         except PsError as error:
             with suppress(ConnectionBroken):
                 await connection.send(Packet(Frame(refusal=Refusal(error=errors.to_message(error)))))
@@ -70,19 +80,19 @@ class Servicer:
         except (ConnectionBroken, TimeoutError):
             return
         outbox = Outbox()
-        if not conversation.take_over(outbox, turn):
+        if not session_handler.take_over(outbox, turn):
             await connection.close()
             return
-        session = conversation.session
+        session = session_handler.session
         session.streams += 1
-        session.transport, session.peer = "lane" if lane else "grpc", peer
+        session.transport, session.peer = "shared_memory" if shared_memory else "grpc", peer
         writer = asyncio.create_task(_drain(outbox, connection))
         try:
-            await self._listen(connection, conversation, outbox)
+            await self._listen(connection, session_handler, outbox)
         except (ConnectionBroken, InvalidArgumentError) as error:
             _log.info("the stream of trainer %s ended: %s", session.trainer.hex()[:8], error)
         except asyncio.CancelledError:
-            if conversation.outbox is outbox:
+            if session_handler.outbox is outbox:
                 raise
             # A newer stream has taken over, or the session was ended: this one ends in order, so that the trainer does
             # not wait for its end.
@@ -91,24 +101,24 @@ class Servicer:
             writer.cancel()
             session.streams -= 1
             session.touch()
-            conversation.leave(outbox)
+            session_handler.leave(outbox)
             await connection.close()
 
-    async def _greet(self, connection: Connection, lane: bool) -> tuple[Conversation, int]:
+    async def _greet(self, connection: Connection, shared_memory: bool) -> tuple[SessionHandler, int]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
         hello = first.frame.hello
         self._check(hello)
-        if lane and not self.lanes.admits(hello):
-            raise InvalidArgumentError("a lane opens with the token that was offered with it, once")
+        if shared_memory and not self.shared_memory.admits(hello):
+            raise InvalidArgumentError("a shared-memory connection opens with the token that was offered with it, once")
         known = self._engine.sessions.get(hello.trainer) is not None
         resumed = known and self._engine.knows(hello.incarnation)
         if hello.incarnation and known and not resumed:
-            self.conversations.end(self.conversations.open(hello.trainer))
-        conversation = self.conversations.open(hello.trainer)
-        turn = conversation.greeted()
-        self._engine.journal.keep_only(hello.trainer, hello.unanswered)
+            self.session_handlers.end(self.session_handlers.open(hello.trainer))
+        session_handler = self.session_handlers.open(hello.trainer)
+        turn = session_handler.greeted()
+        self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
         welcome = Welcome(
             owner=self._engine.name,
@@ -120,10 +130,10 @@ class Servicer:
             max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
             why_lost="" if resumed else self._engine.sessions.take_why_lost(hello.trainer),
-            lane=None if lane else self.lanes.offer(hello),
+            shared_memory=None if shared_memory else self.shared_memory.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
-        return conversation, turn
+        return session_handler, turn
 
     def _check(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
@@ -148,14 +158,14 @@ class Servicer:
             return False
         return engine.knows(hello.incarnation) and engine.sessions.get(hello.trainer) is not None
 
-    async def _listen(self, connection: Connection, conversation: Conversation, outbox: Outbox) -> None:
-        intake = Intake(self._engine, conversation.session.trainer)
+    async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
+        intake = Intake(self._engine, session_handler.session.trainer)
 
         def pass_on(message: Message | None) -> bool:
             # A newer stream of the same trainer has taken over: whatever still comes here was sent again there.
-            if conversation.outbox is not outbox:
+            if session_handler.outbox is not outbox:
                 return True
-            return message is not None and self._handle(message, conversation)
+            return message is not None and self._handle(message, session_handler)
 
         def handle(packet: Packet) -> bool | asyncio.Future[bool]:
             taken = intake.take(packet)
@@ -168,17 +178,17 @@ class Servicer:
         finally:
             intake.close()
 
-    def _handle(self, message: Message, conversation: Conversation) -> bool:
+    def _handle(self, message: Message, session_handler: SessionHandler) -> bool:
         """Handles one message; says whether it was the last."""
         match message.frame.WhichOneof("body"):
             case "request":
-                conversation.take(message)
+                session_handler.take(message)
             case "confirm":
-                conversation.confirm(message.frame.confirm.numbers)
+                session_handler.confirm(message.frame.confirm.numbers)
             case "cancel":
-                conversation.cancel(message.frame.number)
+                session_handler.cancel(message.frame.number)
             case "goodbye":
-                self.conversations.end(conversation)
+                self.session_handlers.end(session_handler)
                 return True
             case other:
                 raise InvalidArgumentError(f"an owner does not expect {other or 'an empty frame'}")
@@ -187,16 +197,16 @@ class Servicer:
     @property
     def busy(self) -> bool:
         """Whether a request is running, besides those that wait for other members."""
-        return self.conversations.busy or self._unary.busy
+        return self.session_handlers.busy or self._unary.busy
 
     async def settled(self) -> None:
         """Waits until no request is running, and every answer is on its way."""
-        await self.conversations.settled()
+        await self.session_handlers.settled()
         await self._unary.settled()
 
     def cut_off(self) -> None:
         """Answers what is still running, as that it was cut off."""
-        self.conversations.cut_off()
+        self.session_handlers.cut_off()
         self._unary.cut_off()
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -211,13 +221,13 @@ class Servicer:
 
     def close(self) -> None:
         """Cancels whatever is still running."""
-        self.conversations.close()
+        self.session_handlers.close()
         self._unary.close()
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
         try:
-            self.conversations.sweep()
+            self.session_handlers.sweep()
         finally:
             end_unused(self._engine)
 

@@ -7,25 +7,27 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.engine.administration import BY_OPERATOR, Running
-from ps_service.engine.engine import Engine
-from ps_service.engine.turns import Piece
-from ps_service.rpc.dispatch import answer, cut_off, failure
+from ps_service.execution.fair_queue import WorkItem
+from ps_service.requests.dispatch import answer, cut_off, failure
+from ps_service.requests.handlers import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of
-from ps_service.rpc.handlers import OPERATIONS
 from ps_service.rpc.serializers import reading, writing
-from ps_service.state.journal import Answer
-from ps_service.state.sessions import Session
+from ps_service.sessions.administration import BY_OPERATOR, Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.refs import new_trainer_id
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Reply, Request
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.sessions.reply_cache import Answer
+    from ps_service.sessions.sessions import SessionState
 
 STATUS: Final[dict[int, grpc.StatusCode]] = {
     ErrorCode.ERROR_INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
@@ -67,12 +69,12 @@ class _Numbered:
 
     Attributes:
         task: Brings its answer.
-        piece: Its work.
+        item: Its work.
         waiting: How many wait for the answer.
     """
 
     task: asyncio.Task[Answer]
-    piece: Piece
+    item: WorkItem
     waiting: int = 0
 
 
@@ -139,7 +141,7 @@ class UnaryMethods:
         """Whatever still runs is answered as that it was cut off: what it does from now on is not kept."""
         self._is_cut_off = True
         for trainer, number in self._numbered:
-            self._engine.journal.record(trainer, number, cut_off(self._engine, number))
+            self._engine.reply_cache.record(trainer, number, cut_off(self._engine, number))
 
     def running(self) -> Iterator[Running]:
         """The requests that have no answer yet."""
@@ -257,8 +259,8 @@ class UnaryMethods:
         rules = OPERATIONS[operation]
         # What is turned away has not been asked: it has no session, and whoever comes back with it finds it undone.
         if not rules.mutates or not self._engine.gate.admits(trainer, operation, request, rules.mutates):
-            piece = Piece(trainer if named else _ANYBODY)
-            return await self._run(trainer, operation, request, timeout, piece)
+            item = WorkItem(trainer if named else _ANYBODY)
+            return await self._run(trainer, operation, request, timeout, item)
         session = self._engine.sessions.open(trainer)
         if not session.streams:
             session.transport, session.peer = "unary", peer
@@ -276,49 +278,51 @@ class UnaryMethods:
             session.streams -= 1
             session.touch()
 
-    async def _answer_once(self, session: Session, number: int, operation: str, request: Any, timeout: float) -> Answer:
+    async def _answer_once(
+        self, session: SessionState, number: int, operation: str, request: Any, timeout: float
+    ) -> Answer:
         """The answer of a request that is run once, however often it comes."""
         key = (session.trainer, number)
         running = self._numbered.get(key)
         if running is None:
             # It runs also when nobody waits for it any more: whoever asks again gets its answer.
-            piece = Piece(session.trainer, lasting=True)
-            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, piece))
-            running = self._numbered[key] = _Numbered(task, piece)
+            item = WorkItem(session.trainer, lasting=True)
+            task = asyncio.create_task(self._run_once(session, number, operation, request, timeout, item))
+            running = self._numbered[key] = _Numbered(task, item)
             task.add_done_callback(lambda _: self._numbered.pop(key))
         compute = self._engine.compute
         running.waiting += 1
-        compute.reclaim(running.piece)
+        compute.reclaim(running.item)
         try:
             result = await asyncio.shield(running.task)
         finally:
             running.waiting -= 1
             if not running.waiting and not running.task.done():
-                compute.abandon(running.piece)
+                compute.abandon(running.item)
         if result.reply.HasField("error") or result.reply.HasField(operation):
             return result
         return failure(InvalidArgumentError(f"{NUMBER_KEY} {number} was another request's; count on with each new one"))
 
     async def _run_once(
-        self, session: Session, number: int, operation: str, request: Any, timeout: float, piece: Piece
+        self, session: SessionState, number: int, operation: str, request: Any, timeout: float, item: WorkItem
     ) -> Answer:
-        journal, trainer = self._engine.journal, session.trainer
-        known = journal.recall(trainer, number)
+        reply_cache, trainer = self._engine.reply_cache, session.trainer
+        known = reply_cache.recall(trainer, number)
         if known is not None:
             return known
-        result = await self._run(trainer, operation, request, timeout, piece)
+        result = await self._run(trainer, operation, request, timeout, item)
         if self._is_cut_off:
             return result
         if session.ended:
             self._engine.registry.revoke(trainer, result.granted)
         else:
-            journal.forget(trainer, range(max(1, number - 16), number))
-            journal.record(trainer, number, result)
-            await journal.flushed()
+            reply_cache.forget(trainer, range(max(1, number - 16), number))
+            reply_cache.record(trainer, number, result)
+            await reply_cache.flushed()
         return result
 
     async def _run(
-        self, trainer: bytes, operation: str, request: Any, timeout: float, piece: Piece | None = None
+        self, trainer: bytes, operation: str, request: Any, timeout: float, item: WorkItem | None = None
     ) -> Answer:
         """The answer of an operation that administration sees, and may cancel."""
         task = asyncio.current_task()
@@ -326,7 +330,7 @@ class UnaryMethods:
         running = _Open(trainer, request, task)
         self._requests.add(running)
         try:
-            result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True, piece=piece)
+            result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True, item=item)
         finally:
             self._requests.discard(running)
         if not running.lost:

@@ -6,7 +6,7 @@ import urllib.request
 from typing import Final
 
 from examples.digits.cluster.messages import Accuracy, Step
-from ps_service.rpc import probe
+from ps_service.cli import probe
 from ps_wire.errors import UnavailableError
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests.cluster.engine import EngineError, docker

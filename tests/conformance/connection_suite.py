@@ -1,4 +1,4 @@
-"""What `ps_wire.connection` promises, as tests that every connection has to pass.
+"""What `ps_wire.connections.connection` promises, as tests that every connection has to pass.
 
 A subclass says only how a connection is made and how it is cut.
 """
@@ -13,8 +13,8 @@ from typing import ClassVar
 
 import pytest
 
-from ps_wire.connection import Connection, ConnectionBroken, Connector
-from ps_wire.frames import Packet
+from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
+from ps_wire.connections.frames import Packet
 from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Frame, Part
 

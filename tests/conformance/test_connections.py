@@ -1,4 +1,4 @@
-"""Every connection there is keeps what `ps_wire.connection` promises."""
+"""Every connection there is keeps what `ps_wire.connections.connection` promises."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import grpc
 import pytest
 
 from ps_service.rpc.grpc_stream import OPTIONS, GrpcStream
-from ps_wire import frames
-from ps_wire.connection import Connection, ConnectionBroken
+from ps_wire.connections import frames
+from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.errors import InvalidArgumentError
 from tests.conformance.connection_suite import ConnectionSuite, Host, Serve, Way, packet
 from tests.conformance.relay import Relay
 from trainer_client.transport.faulty import Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 
 class TestMemory(ConnectionSuite):

@@ -1,4 +1,4 @@
-"""The same promises for the same-host lane."""
+"""The same promises for the shared-memory connection."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ps_service.rpc.lanes import LaneDoor
-from ps_wire.connection import Connection
-from ps_wire.hosts import host_id
-from ps_wire.lane import LaneConnection
+from ps_service.rpc.shared_memory import SharedMemoryListener
+from ps_wire.connections.connection import Connection
 from ps_wire.limits import Limits
-from ps_wire.v1.frames_pb2 import Hello, LaneOffer
+from ps_wire.shared_memory.connection import SharedMemoryConnection
+from ps_wire.shared_memory.hosts import host_id
+from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
-from trainer_client.transport.lane import open_lane
+from trainer_client.transport.shared_memory import open_shared_memory
 
 
-class LaneConnector:
-    """Opens lanes at a door, without the session that usually comes before."""
+class SharedMemoryConnector:
+    """Opens shared-memory connections at a door, without the session that usually comes before."""
 
-    address = "a lane of this host"
+    address = "a shared-memory connection of this host"
 
-    def __init__(self, door: LaneDoor) -> None:
+    def __init__(self, door: SharedMemoryListener) -> None:
         self._door = door
-        self.opened: list[LaneConnection] = []
+        self.opened: list[SharedMemoryConnection] = []
 
     async def connect(self) -> Connection:
         offer = self._door.offer(Hello(trainer=b"t" * 16, host=host_id()))
         assert offer is not None
-        self.opened.append(open_lane(offer, Limits().max_message_bytes))
+        self.opened.append(open_shared_memory(offer, Limits().max_message_bytes))
         return self.opened[-1]
 
-    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> None:
+    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> None:
         return None
 
     async def close(self) -> None:
         return None
 
 
-@pytest.mark.skipif(not host_id(), reason="lanes need Linux")
-class TestLane(ConnectionSuite):
+@pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
+class TestSharedMemory(ConnectionSuite):
     """Between two processes of one host: here, two ends in one."""
 
     __test__ = True
 
     @asynccontextmanager
     async def way(self, serve: Serve) -> AsyncIterator[Way]:
-        door = LaneDoor(Limits(), serve)
+        door = SharedMemoryListener(Limits(), serve)
         door.open()
-        connector = LaneConnector(door)
+        connector = SharedMemoryConnector(door)
 
         def cut() -> None:
-            for lane in connector.opened:
-                lane.cut()
+            for shared_memory in connector.opened:
+                shared_memory.cut()
 
         yield Way(connector, cut)
         await door.close()

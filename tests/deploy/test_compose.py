@@ -13,7 +13,7 @@ import yaml
 from examples.digits.cluster.settings import PREFIX, parse
 from ps_service import config
 from ps_service.config import OwnerConfig
-from ps_service.state.allowlist import AllowList
+from ps_service.hosting.allowlist import AllowList
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TEXT = (DEPLOY / "compose.yaml").read_text("utf-8")

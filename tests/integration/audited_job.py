@@ -23,7 +23,7 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.values_pb2 import Handle, Value
 from tests.integration.support import COUNTER, serving
-from trainer_client.requests import submit
+from trainer_client.session.requests import submit
 
 MODULES = ("antigravity", "this", "wsgiref", "turtle", "idlelib", "tkinter", "lib2to3", "torch.utils.bottleneck")
 """Real modules that nothing here imports."""

@@ -8,7 +8,7 @@ import threading
 import torch
 
 from ps_service import async_execution, hosted, remote
-from ps_wire.scopes import current_scope
+from ps_wire.runtime.scopes import current_scope
 
 
 class _Nested:
@@ -52,13 +52,13 @@ class Crossing:
 
     @remote
     @async_execution
-    def meet(self, x: torch.Tensor, expected: int) -> concurrent.futures.Future[int]:
+    def rendezvous(self, x: torch.Tensor, expected: int) -> concurrent.futures.Future[int]:
         """Answers when so many have come."""
         if self._enter() == expected:
             self.future.set_result(expected)
         return self.future
 
-    @remote(quick=True)
+    @remote(inline=True)
     def open(self) -> None:
         self.opened.set()
 

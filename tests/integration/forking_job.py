@@ -51,9 +51,9 @@ def batches() -> Iterator[torch.Tensor]:
                 return
 
 
-def blocking(address: str, lane: bool) -> float:
+def blocking(address: str, shared_memory: bool) -> float:
     """Trains without await; returns the sum of the weights, to which every batch has added the same."""
-    with tc.connect(address, lane=lane) as ps:
+    with tc.connect(address, shared_memory=shared_memory) as ps:
         net = ps.module(torch.nn.Linear, 8, 1, seed=0)
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=1e-3)
         for batch in batches():
@@ -63,9 +63,9 @@ def blocking(address: str, lane: bool) -> float:
         return float(net.state_dict()["weight"].sum())
 
 
-async def awaiting(address: str, lane: bool) -> float:
+async def awaiting(address: str, shared_memory: bool) -> float:
     """The same with await."""
-    async with tc.connect(address, lane=lane) as ps:
+    async with tc.connect(address, shared_memory=shared_memory) as ps:
         net = await ps.module(torch.nn.Linear, 8, 1, seed=0)
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1e-3)
         for batch in batches():
@@ -77,8 +77,8 @@ async def awaiting(address: str, lane: bool) -> float:
 
 def loaders(address: str) -> None:
     """Both clients over both transports, with the workers of a DataLoader."""
-    sums = [blocking(address, lane) for lane in (True, False)]
-    sums += [asyncio.run(awaiting(address, lane)) for lane in (True, False)]
+    sums = [blocking(address, shared_memory) for shared_memory in (True, False)]
+    sums += [asyncio.run(awaiting(address, shared_memory)) for shared_memory in (True, False)]
     print("equal", all(abs(each - sums[0]) < 1e-3 * abs(sums[0]) for each in sums))
 
 
@@ -102,9 +102,9 @@ def refused(do: Callable[[], Any]) -> str:
     return "no error"
 
 
-def children(address: str, lane: bool) -> None:
+def children(address: str, shared_memory: bool) -> None:
     """What a child can do with its parent's client, and what the parent has of it."""
-    with tc.connect(address, lane=lane) as ps:
+    with tc.connect(address, shared_memory=shared_memory) as ps:
         held = [ps.create(COUNTER), ps.create("tests.hosted_models.Gate")]
         held += [held[0].echo(torch.ones(100_000)) for _ in range(3)]
         waiting = held[1].unwrapped.wait()
@@ -127,12 +127,19 @@ def children(address: str, lane: bool) -> None:
         in_child(use)
         print("parent", held[0].add(), held[1].open(), waiting.wait(), float(held[2].sum()))
         status = ps.status()
-        print("sessions", status.connected_sessions, "objects", len(status.objects), "lanes", status.lanes)
+        print(
+            "sessions",
+            status.connected_sessions,
+            "objects",
+            len(status.objects),
+            "shared_memory",
+            status.shared_memory_connections,
+        )
 
 
-async def awaiting_children(address: str, lane: bool) -> None:
+async def awaiting_children(address: str, shared_memory: bool) -> None:
     """The same with await."""
-    async with tc.connect(address, lane=lane) as ps:
+    async with tc.connect(address, shared_memory=shared_memory) as ps:
         counter = await ps.create(COUNTER)
         pending = counter.add()
         sys.stdout.flush()
@@ -200,8 +207,8 @@ if __name__ == "__main__":
         afterwards(address)
         kept(address)
     elif what == "blocking":
-        for with_lane in (True, False):
-            children(address, with_lane)
+        for with_shared_memory in (True, False):
+            children(address, with_shared_memory)
     else:
-        for with_lane in (True, False):
-            asyncio.run(awaiting_children(address, with_lane))
+        for with_shared_memory in (True, False):
+            asyncio.run(awaiting_children(address, with_shared_memory))

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from tests import hooked_modules, odd_modules, stateful_modules
 from tests.training import same_gradients, same_state, twin
 

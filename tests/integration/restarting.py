@@ -14,9 +14,9 @@ import torch
 
 import trainer_client as tc
 from ps_service import hosted, remote
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from tests import hosted_models, optimizer_models
 from tests.integration import wire_models
 

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.rpc.servicer import Servicer
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
-from ps_service.state.optimizers import HostedOptimizer, HostedScheduler
-from ps_wire.connection import Connection, ConnectionBroken, Connector
-from ps_wire.frames import Packet
+from ps_service.training.optimizers import HostedOptimizer, HostedScheduler
+from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
+from ps_wire.connections.frames import Packet
 from ps_wire.limits import PROTOCOL, Limits
 from ps_wire.refs import new_trainer_id
-from ps_wire.v1.frames_pb2 import Frame, Hello, LaneOffer
+from ps_wire.v1.frames_pb2 import Frame, Hello, SharedMemoryOffer
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests import hosted_models
 from tests.integration import wire_models
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 COUNTER = "tests.hosted_models.Counter"
 GATE = "tests.hosted_models.Gate"
@@ -164,11 +164,11 @@ class Cuttable:
         self._open.append(connection)
         return connection
 
-    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> Connection | None:
-        lane = await self._inner.connect_lane(offer, max_message_bytes)
-        if lane is not None:
-            self._open.append(lane)
-        return lane
+    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> Connection | None:
+        shared_memory = await self._inner.connect_shared_memory(offer, max_message_bytes)
+        if shared_memory is not None:
+            self._open.append(shared_memory)
+        return shared_memory
 
     async def close(self) -> None:
         await self._inner.close()

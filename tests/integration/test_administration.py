@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.engine import administration
-from ps_service.rpc import probe
+from ps_service.cli import probe
 from ps_service.server import Server
+from ps_service.sessions import administration
+from ps_wire.connections.outbox import Outbox
 from ps_wire.limits import Limits
-from ps_wire.outbox import Outbox
 from ps_wire.refs import ContextId
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -70,17 +70,17 @@ def id_of(ps: tc.Client) -> str:
 
 
 @asynccontextmanager
-async def training(owner: Server, lane: bool = False) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address, lane=lane) as ps:
+async def training(owner: Server, shared_memory: bool = False) -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
         yield ps
 
 
 # What is listed
 
 
-@pytest.mark.parametrize("lane", [False, True], ids=["grpc", "lane"])
-async def test_a_session_is_listed_with_what_it_holds(lane: bool) -> None:
-    async with serving_gates(threads=4) as owner, training(owner, lane) as ps, training(owner) as other:
+@pytest.mark.parametrize("shared_memory", [False, True], ids=["grpc", "shared_memory"])
+async def test_a_session_is_listed_with_what_it_holds(shared_memory: bool) -> None:
+    async with serving_gates(threads=4) as owner, training(owner, shared_memory) as ps, training(owner) as other:
         net = await ps.module(torch.nn.Linear, 2, 2)
         gate = await ps.create(GATE)
         _theirs = await other.create(COUNTER)
@@ -91,8 +91,12 @@ async def test_a_session_is_listed_with_what_it_holds(lane: bool) -> None:
             reply = await listed(owner)
             first, second = reply.sessions
             assert (first.id, second.id) == (id_of(ps), id_of(other))
-            assert (first.transport, first.connected, first.away_seconds) == ("lane" if lane else "grpc", True, 0.0)
-            assert first.peer.startswith("process " if lane else "127.0.0.1:")
+            assert (first.transport, first.connected, first.away_seconds) == (
+                "shared_memory" if shared_memory else "grpc",
+                True,
+                0.0,
+            )
+            assert first.peer.startswith("process " if shared_memory else "127.0.0.1:")
             assert (first.contexts, first.requests_in_flight, first.references) == (1, 1, 2)
             assert first.age_seconds >= first.oldest_context_seconds > 0.0
             assert (second.contexts, second.requests_in_flight, second.references) == (0, 0, 1)
@@ -141,9 +145,11 @@ async def test_ids_that_begin_alike_are_told_apart_without_more_of_them() -> Non
 # Sessions that are ended
 
 
-@pytest.mark.parametrize("lane", [False, True], ids=["grpc", "lane"])
-async def test_an_evicted_session_is_lost_and_its_program_goes_on(lane: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving_gates(threads=4) as owner, training(owner, lane) as ps, training(owner) as other:
+@pytest.mark.parametrize("shared_memory", [False, True], ids=["grpc", "shared_memory"])
+async def test_an_evicted_session_is_lost_and_its_program_goes_on(
+    shared_memory: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving_gates(threads=4) as owner, training(owner, shared_memory) as ps, training(owner) as other:
         await ps.create(COUNTER, name="named")
         anonymous = await ps.create(COUNTER)
         await other.create(GATE, name="gate")
@@ -189,7 +195,7 @@ async def test_everything_an_evicted_session_held_is_freed() -> None:
                 with pytest.raises(tc.SessionLostError):
                     await each
             engine = owner.engine
-            assert (len(engine.registry), len(engine.contexts), len(engine.journal)) == (0, 0, 0)
+            assert (len(engine.registry), len(engine.contexts), len(engine.reply_cache)) == (0, 0, 0)
             held.open()
         await until(ps, lambda status: status.request_bytes == 0 and status.requests_in_flight == 1)
 
@@ -234,10 +240,10 @@ async def test_a_trainer_may_end_its_own_session() -> None:
 async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_session() -> None:
     async with in_memory() as owner:
         trainer = bytes(range(16))
-        conversation = owner.servicer.conversations.open(trainer)
-        turn = conversation.greeted()
+        session_handler = owner.servicer.session_handlers.open(trainer)
+        turn = session_handler.greeted()
         administration.evict_session(owner.engine, trainer.hex()[:8])
-        assert not conversation.take_over(Outbox(), turn)
+        assert not session_handler.take_over(Outbox(), turn)
         assert owner.engine.sessions.take_why_lost(trainer) == "its operator ended it"
         assert owner.engine.sessions.take_why_lost(trainer) == "", "it is told once"
 

@@ -12,14 +12,14 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Encoder
 from ps_wire.limits import MIB, Limits
-from ps_wire.payload import PayloadWriter
 from ps_wire.refs import ContextId
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import BackwardRequest, CallRequest, FetchRequest, StepRequest
-from ps_wire.values import Encoder
 from tests.integration.support import AFFINE, COUNTER, fingerprint, serving
-from trainer_client.requests import submit
+from trainer_client.session.requests import submit
 
 LR = torch.optim.lr_scheduler
 
@@ -351,13 +351,17 @@ NOT_HOSTED = [
 
 @pytest.mark.parametrize("name", NOT_HOSTED)
 async def test_only_listed_classes_are_made(ps: tc.Client, owner: Server, name: str) -> None:
-    with pytest.raises(tc.NotAllowedError, match=r"allow-list; it must wear @hosted in a module given .* --import"):
+    with pytest.raises(
+        tc.NotAllowedError, match=r"allow-list; it must be decorated with @hosted in a module given .* --import"
+    ):
         await ps.create(name, "echo pwned", name="x")
     net = await ps.module("torch.nn.Linear", 1, 1)
-    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim, or wear @hosted"):
+    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim, or be decorated with @hosted"):
         await ps.optimizer("torch.nn.Linear" if name == "torch.optim.SGD" else name, net.parameters(), lr=1.0)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
-    with pytest.raises(tc.NotAllowedError, match=r"it must be one of torch\.optim\.lr_scheduler, or wear @hosted"):
+    with pytest.raises(
+        tc.NotAllowedError, match=r"it must be one of torch\.optim\.lr_scheduler, or be decorated with @hosted"
+    ):
         await ps.scheduler(name, opt)
     assert len(owner.engine.registry) == 2
 

@@ -15,17 +15,17 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.connection import Connection
-from ps_wire.frames import Packet
+from ps_wire.codec.values import Encoder
+from ps_wire.connections.connection import Connection
+from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB, Limits
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Confirm, Frame, Hello, Part, Refusal, Reply, Request, Welcome
 from ps_wire.v1.values_pb2 import DType, Handle, Sequence, SparseTensor, Tensor, Value
-from ps_wire.values import Encoder
 from tests.integration.support import COUNTER, GATE, HandMade, fingerprint, serving
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ import trainer_client as tc
 from tests.conftest import SERVE
 from tests.forking.process import Forking
 from tests.integration.support import AFFINE, COUNTER, GATE
-from trainer_client.blocking import Blocking
-from trainer_client.portal import Portal
+from trainer_client.client.blocking import Blocking
+from trainer_client.client.portal import Portal
 
 
 @pytest.fixture(scope="module")

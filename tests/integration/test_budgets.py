@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.limits import MIB, Limits
 from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Confirm, Frame, Part, Request
@@ -23,7 +23,7 @@ from ps_wire.v1.values_pb2 import DTYPE_UINT8, Handle, Tensor, Value
 from tests.integration import budget_models
 from tests.integration.support import HandMade
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 CROSSING = "tests.integration.budget_models.Crossing"
 HALF = 512 * 1024
@@ -41,9 +41,11 @@ async def owner(limits: Limits = LIMITS, threads: int = 8) -> AsyncIterator[Serv
 
 
 @asynccontextmanager
-async def crossing(lane: bool, limits: Limits = LIMITS) -> AsyncIterator[tuple[Server, tc.Client, tc.RemoteObject]]:
+async def crossing(
+    shared_memory: bool, limits: Limits = LIMITS
+) -> AsyncIterator[tuple[Server, tc.Client, tc.RemoteObject]]:
     """An owner, a trainer of it, and an object that holds callers up."""
-    async with owner(limits) as server, tc.connect(server.address, lane=lane) as ps:
+    async with owner(limits) as server, tc.connect(server.address, shared_memory=shared_memory) as ps:
         yield server, ps, await ps.create(CROSSING, name="crossing")
 
 
@@ -61,15 +63,15 @@ async def until(so: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-lanes = pytest.mark.parametrize("lane", [True, False], ids=["lane", "grpc"])
+shared_memory_connections = pytest.mark.parametrize("shared_memory", [True, False], ids=["shared_memory", "grpc"])
 
 
 # Trainers that keep to their budget
 
 
-@lanes
-async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past_them(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
+@shared_memory_connections
+async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past_them(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
         calls = [asyncio.ensure_future(thing.hold(X)) for _ in range(5)]
         await until(lambda: hosted(server).inside == 1)
         # What opens the crossing comes after four that wait for their turn.
@@ -80,25 +82,25 @@ async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past
         assert server.engine.budget.pauses == 0
 
 
-@lanes
-async def test_what_is_larger_than_the_budget_goes_alone(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
+@shared_memory_connections
+async def test_what_is_larger_than_the_budget_goes_alone(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
         await thing.open()
         large = torch.zeros(3 * MIB, dtype=torch.uint8)
         assert await asyncio.gather(*(thing.hold(large) for _ in range(4))) == [3 * MIB] * 4
         assert server.engine.budget.refusals == 0
 
 
-@lanes
-async def test_requests_whose_answers_wait_for_each_other_all_come_through(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
-        assert await asyncio.gather(*(thing.meet(X, 5) for _ in range(5))) == [5] * 5
+@shared_memory_connections
+async def test_requests_whose_answers_wait_for_each_other_all_come_through(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
+        assert await asyncio.gather(*(thing.rendezvous(X, 5) for _ in range(5))) == [5] * 5
         await until(lambda: not server.engine.budget.requests)
 
 
-@lanes
-async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
+@shared_memory_connections
+async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
         calls = [asyncio.ensure_future(thing.ask_others(X)) for _ in range(3)]
         await until(lambda: hosted(server).inside == 3)
         await until(lambda: server.engine.budget.waiting == 3 * len(X))
@@ -109,9 +111,9 @@ async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(lane
         await until(lambda: not server.engine.budget.waiting)
 
 
-@lanes
-async def test_a_call_that_is_given_up_makes_way_once_its_code_has_ended(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
+@shared_memory_connections
+async def test_a_call_that_is_given_up_makes_way_once_its_code_has_ended(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
         with pytest.raises(tc.DeadlineExceededError):
             await thing.options(timeout=0.2).hold(X)
         assert server.engine.budget.requests == len(X)
@@ -149,7 +151,7 @@ def connecting(request: pytest.FixtureRequest) -> Callable[[Server], Any]:
 
 
 async def test_who_sends_more_than_the_budget_is_not_read_from(connecting: Callable[[Server], Any]) -> None:
-    async with crossing(lane=False) as (server, _, thing):
+    async with crossing(shared_memory=False) as (server, _, thing):
         budget, handle = server.engine.budget, thing.ref.to_message()
         connector = connecting(server)
         trainer = await HandMade.greeted(connector)
@@ -165,7 +167,7 @@ async def test_who_sends_more_than_the_budget_is_not_read_from(connecting: Calla
 
 
 async def test_what_finds_no_space_in_time_is_refused_and_reading_goes_on() -> None:
-    async with crossing(lane=False) as (server, _, thing):
+    async with crossing(shared_memory=False) as (server, _, thing):
         handle = thing.ref.to_message()
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         await send(trainer, call(1, handle, "hold", tensor(len(X))), bytes(len(X)))
@@ -181,7 +183,7 @@ async def test_what_finds_no_space_in_time_is_refused_and_reading_goes_on() -> N
 
 
 async def test_nothing_is_held_for_a_stream_that_broke_within_a_message() -> None:
-    async with crossing(lane=False) as (server, _, thing):
+    async with crossing(shared_memory=False) as (server, _, thing):
         budget = server.engine.budget
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         frame = call(1, thing.ref.to_message(), "hold", tensor(len(X)))
@@ -194,7 +196,7 @@ async def test_nothing_is_held_for_a_stream_that_broke_within_a_message() -> Non
 
 
 async def test_a_message_that_was_refused_is_passed_over_to_its_end() -> None:
-    async with crossing(lane=False) as (server, _, thing):
+    async with crossing(shared_memory=False) as (server, _, thing):
         handle = thing.ref.to_message()
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         await send(trainer, call(1, handle, "hold", tensor(len(X))), bytes(len(X)))
@@ -210,7 +212,7 @@ async def test_a_message_that_was_refused_is_passed_over_to_its_end() -> None:
 
 async def test_all_together_are_bounded_and_each_may_have_one_message() -> None:
     limits = Limits(max_session_bytes=4 * MIB, max_owner_bytes=MIB)
-    async with crossing(lane=False, limits=limits) as (server, _, thing):
+    async with crossing(shared_memory=False, limits=limits) as (server, _, thing):
         budget, handle = server.engine.budget, thing.ref.to_message()
         first, second = [await HandMade.greeted(MemoryConnector(server.servicer.serve)) for _ in range(2)]
         for number in (1, 2, 3):
@@ -235,17 +237,17 @@ async def test_answers_that_are_not_confirmed_are_bounded(threads: int) -> None:
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         for number in range(1, 21):
             await trainer.send(call(number, handle, "bytes", Value(integer=HALF)))
-        await until(lambda: engine.journal.nbytes >= MIB)
-        held = engine.journal.nbytes
+        await until(lambda: engine.reply_cache.nbytes >= MIB)
+        held = engine.reply_cache.nbytes
         assert held <= MIB + threads * HALF
         arrived: list[int] = []
         while len(arrived) < 20:
             number = (await trainer.receive()).number
             if number not in arrived:
                 arrived.append(number)
-            assert engine.journal.nbytes <= MIB + threads * HALF
+            assert engine.reply_cache.nbytes <= MIB + threads * HALF
             await trainer.send(Frame(confirm=Confirm(numbers=[number])))
-        await until(lambda: not engine.journal.nbytes)
+        await until(lambda: not engine.reply_cache.nbytes)
 
 
 async def test_answers_that_are_not_read_are_bounded() -> None:
@@ -284,9 +286,9 @@ async def test_what_was_not_sent_counts_no_more_when_its_stream_is_gone() -> Non
         await until(lambda: not server.engine.budget.unsent)
 
 
-@lanes
-async def test_large_answers_are_confirmed_at_once_so_that_the_next_are_made(lane: bool) -> None:
-    async with crossing(lane) as (server, _, thing):
+@shared_memory_connections
+async def test_large_answers_are_confirmed_at_once_so_that_the_next_are_made(shared_memory: bool) -> None:
+    async with crossing(shared_memory) as (server, _, thing):
         answers = await asyncio.gather(*(thing.bytes(HALF) for _ in range(12)))
         assert [len(each) for each in answers] == [HALF] * 12
-        await until(lambda: not server.engine.journal.nbytes)
+        await until(lambda: not server.engine.reply_cache.nbytes)

@@ -134,9 +134,9 @@ async def test_a_small_call_does_not_wait_behind_a_large_one(shared: tc.RemoteOb
 async def test_a_call_ends_with_its_deadline_and_the_owner_is_told(roomy: Server, trainer: tc.Client) -> None:
     gate = await trainer.create(GATE)
     try:
-        hurried = gate.options(timeout=0.05)
+        nonblocking = gate.options(timeout=0.05)
         with pytest.raises(tc.DeadlineExceededError, match=r"0\.05 s") as caught:
-            await hurried.wait()
+            await nonblocking.wait()
         assert isinstance(caught.value, TimeoutError)
         status = await until(trainer, lambda status: status.requests_in_flight == 1)
         assert {each.name: each.errors for each in status.operations}["call"] == 1
@@ -165,8 +165,8 @@ async def test_the_owner_keeps_deadlines_by_its_own_clock() -> None:
 
 
 async def test_a_default_deadline_belongs_to_the_connection(roomy: Server) -> None:
-    async with tc.connect(roomy.address, timeout=0.05) as hurried:
-        gate = await hurried.create(GATE, timeout=None)
+    async with tc.connect(roomy.address, timeout=0.05) as nonblocking:
+        gate = await nonblocking.create(GATE, timeout=None)
         with pytest.raises(tc.DeadlineExceededError):
             await gate.wait()
         await gate.options(timeout=None).open()

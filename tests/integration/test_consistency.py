@@ -11,8 +11,8 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.parameters.state import COPY_AT_MOST
 from ps_service.server import Server
-from ps_service.state.cells import COPY_AT_MOST
 from tests import autograd_models
 from tests.training import (
     MODELS,

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.limits import MIB, Limits
 from tests.integration import held_models
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import trainer_client as tc
+from ps_service.passes import contexts
 from ps_service.server import Server
-from ps_service.state import contexts
 from ps_wire.refs import ContextId
 from tests import autograd_models
 from tests.training import MODELS, owners, pins, same, training, twin

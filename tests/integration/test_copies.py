@@ -12,10 +12,12 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire import assembler, frames, payload, segments
-from ps_wire.frames import Packet
-from ps_wire.hosts import host_id
+from ps_wire.codec import payload
+from ps_wire.connections import assembler, frames
+from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB
+from ps_wire.shared_memory import segments
+from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import StartOwner
 
 COUNTER = "tests.hosted_models.Counter"
@@ -49,10 +51,10 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counter
 
 
-async def echoed(owner: Server, lane: bool, counter: Counter[str]) -> tuple[dict[str, float], int]:
+async def echoed(owner: Server, shared_memory: bool, counter: Counter[str]) -> tuple[dict[str, float], int]:
     """Copies per echoed byte, by place; and the most memory that Python and numpy had for one echo."""
     value = torch.arange(NBYTES // 4, dtype=torch.int32)
-    async with tc.connect(owner.address, lane=lane) as ps:
+    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
         hosted = await ps.create(COUNTER)
         # Buffers and segments exist after the first ones.
         for _ in range(3):
@@ -68,8 +70,8 @@ async def echoed(owner: Server, lane: bool, counter: Counter[str]) -> tuple[dict
         return {where: round(nbytes / NBYTES, 2) for where, nbytes in counter.items() if nbytes > MIB}, peak
 
 
-@pytest.mark.skipif(not host_id(), reason="lanes need Linux")
-async def test_over_the_lane_one_copy_in_and_none_out(copied: Counter[str], start_owner: StartOwner) -> None:
+@pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
+async def test_over_shared_memory_one_copy_in_and_none_out(copied: Counter[str], start_owner: StartOwner) -> None:
     places, peak = await echoed(await start_owner(), True, copied)
     assert places == {"into a segment": 2.0}
     assert peak < MIB

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_wire import descriptors
-from ps_wire.hosts import host_id
+from ps_wire.shared_memory import descriptors
+from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT, OwnerProcess
 from tests.integration.support import COUNTER
 
@@ -40,11 +40,11 @@ async def test_four_trainers_with_600_calls_in_flight_leave_room_for_others(owne
         for _ in range(2):
             answers = await asyncio.gather(*(counter.echo(value) for counter in counters for _ in range(150)))
             assert all(torch.equal(answer, value) for answer in answers)
-        assert (await trainers[0].status()).lanes == 4
+        assert (await trainers[0].status()).shared_memory_connections == 4
         # What a segment costs is memory.
         assert opened(owner_process.process.pid) - before < 40 and opened() - before_here < 40
         async with tc.connect(owner_process.address, connect_timeout=10) as another:
-            assert (await another.status()).lanes == 5
+            assert (await another.status()).shared_memory_connections == 5
 
 
 async def test_an_owner_without_descriptors_refuses_new_trainers_and_says_why(owner_process: OwnerProcess) -> None:

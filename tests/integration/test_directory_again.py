@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
 from ps_service.server import Server
 from tests.forking.process import Forking
 from tests.owner_processes import forked_owners
 from tests.ps_service.test_server import Heard
 from trainer_client.rpc.agent import Agent
-from trainer_client.settings import Settings
+from trainer_client.session.settings import Settings
 
 
 async def test_after_the_directory_was_killed_newcomers_find_whoever_is_there(forking: Forking) -> None:
@@ -76,12 +76,12 @@ async def test_a_member_whose_session_was_forgotten_enters_again(
         await enter(*args)
 
     monkeypatch.setattr(member, "_enter", fails_once)
-    conversations = keeper.server.servicer.conversations
-    conversation = conversations.get(member.client.trainer)
-    assert conversation is not None
+    session_handlers = keeper.server.servicer.session_handlers
+    session_handler = session_handlers.get(member.client.trainer)
+    assert session_handler is not None
     # As when its lease has run out while a cable was out.
-    conversation.interrupt()
-    conversations.end(conversation)
+    session_handler.interrupt()
+    session_handlers.end(session_handler)
     assert keeper.engine.directory.find("ps0") is None
     async with asyncio.timeout(20):
         entry = await asyncio.wrap_future(keeper.engine.directory.awaited("ps0").future)

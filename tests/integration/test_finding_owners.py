@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack
 import pytest
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from tests import hosted_models
 from trainer_client.rpc.agent import Agent
-from trainer_client.settings import Settings
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.session.settings import Settings
+from trainer_client.transport.in_process import MemoryConnector
 
 COUNTER = "tests.hosted_models.Counter"
 

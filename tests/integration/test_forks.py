@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import trainer_client as tc
-from ps_wire.hosts import host_id
+from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT, OwnerProcess
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared memory needs Linux")
@@ -53,7 +53,7 @@ async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(own
         "connect UnavailableError soon",
         "child ended with 0",
         "parent 1 None through 100000.0",
-        "sessions 1 objects 2 lanes",
+        "sessions 1 objects 2 shared_memory",
     ]
     lines = await told(owner_process, "blocking")
     assert lines == [*expected[:-1], expected[-1] + " 1", *expected[:-1], expected[-1] + " 0"]

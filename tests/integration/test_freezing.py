@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from tests import odd_modules
 from tests.integration.odd_training import MODELS, training
 from tests.training import apart, hosted_value, owners

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_wire.connection import ConnectionBroken
+from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.limits import Limits
 from tests.integration.support import AFFINE, COUNTER, GATE, MODELS, Cuttable, MemoryOwner, in_memory, serving, until
 from tests.integration.wire_models import SlowToMake
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 Ask = Callable[[tc.Client, tc.RemoteModule], Any]
 
@@ -160,7 +160,7 @@ async def test_an_upload_that_is_overtaken_by_very_many_requests_is_still_taken(
         counter = await ps.create(COUNTER)
         (session,) = owner.engine.sessions.all()
         # As if so many had passed an upload whose number is the next.
-        number = counter.session._flight._last_number + 1
+        number = counter.session._window._last_number + 1
         for later in range(number + 1, number + 70_000):
             session.taken.add(later)
         assert await counter.add(5) == 5

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from ps_wire.connection import Connection, Connector
-from ps_wire.frames import Packet
-from ps_wire.v1.frames_pb2 import LaneOffer
+from ps_wire.connections.connection import Connection, Connector
+from ps_wire.connections.frames import Packet
+from ps_wire.v1.frames_pb2 import SharedMemoryOffer
 from tests import autograd_models
 from tests.training import MODELS, apart, hosted_value, owners, pins, same, same_gradients, same_state, training, twin
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
 SIZE = 4
 IDS = torch.tensor([[0, 2, 2], [1, 4, 0]])
@@ -180,8 +180,8 @@ class Gated:
         await self.gate.wait()
         return await self._inner.connect()
 
-    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> Connection | None:
-        return await self._inner.connect_lane(offer, max_message_bytes)
+    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> Connection | None:
+        return await self._inner.connect_shared_memory(offer, max_message_bytes)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -1,4 +1,4 @@
-"""Memory that nobody needs any more: of idle lanes, and of messages of which only a little is kept."""
+"""Memory that is of no more use: of idle shared-memory connections, and of messages of which little is kept."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire import lane
-from ps_wire.hosts import host_id
 from ps_wire.limits import MIB
+from ps_wire.shared_memory import connection
+from ps_wire.shared_memory.hosts import host_id
 from tests.integration.support import COUNTER
 
-pytestmark = pytest.mark.skipif(not host_id(), reason="lanes need Linux")
+pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
 
 def shared(pid: int | str = "self") -> int:
-    """Bytes of lanes' memory that a process has mapped and used."""
+    """Bytes of shared-memory connections' memory that a process has mapped and used."""
     total, ours = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         first = line.split(maxsplit=1)[0]
         if not first.endswith(":"):
-            ours = "memfd:ps-lane" in line
+            ours = "memfd:ps-shm" in line
         elif ours and first == "Rss:":
             total += int(line.split()[1]) * 1024
     return total
 
 
 async def test_segments_of_idle_trainers_go_back_to_the_system(owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.5)
     value = torch.ones(8 * MIB)  # 32 MiB
     async with AsyncExitStack() as stack:
         trainers = [await stack.enter_async_context(tc.connect(owner.address)) for _ in range(3)]
@@ -53,9 +53,9 @@ async def test_segments_of_idle_trainers_go_back_to_the_system(owner: Server, mo
 
 
 async def test_segments_in_use_stay(ps: tc.Client, owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(connection, "IDLE_SECONDS", 0.02)
     counter = await ps.create(COUNTER)
-    (theirs,) = owner.servicer.lanes._lanes.values()
+    (theirs,) = owner.servicer.shared_memory._connections.values()
     kept = await counter.echo(torch.arange(MIB))
     async with asyncio.timeout(20):
         while theirs._view.mapped:  # noqa: ASYNC110
@@ -69,9 +69,9 @@ async def test_segments_in_use_stay(ps: tc.Client, owner: Server, monkeypatch: p
     assert torch.equal(await counter.echo(torch.ones(MIB)), torch.ones(MIB))
 
 
-@pytest.mark.parametrize("lane", [True, False])
-async def test_a_small_tensor_that_is_kept_does_not_keep_its_message(owner: Server, lane: bool) -> None:
-    async with tc.connect(owner.address, lane=lane) as ps:
+@pytest.mark.parametrize("shared_memory", [True, False])
+async def test_a_small_tensor_that_is_kept_does_not_keep_its_message(owner: Server, shared_memory: bool) -> None:
+    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
         counter = await ps.create(COUNTER)
         kept = [(await counter.echo([torch.ones(4), torch.zeros(MIB)]))[0] for _ in range(20)]
         assert all(tensor.untyped_storage().nbytes() == 16 for tensor in kept)
@@ -84,6 +84,6 @@ async def test_a_small_tensor_that_is_kept_does_not_keep_its_message(owner: Serv
 async def test_many_tensors_that_are_kept_leave_segments_for_others(ps: tc.Client, owner: Server) -> None:
     counter = await ps.create(COUNTER)
     kept = [await counter.echo(torch.full((MIB // 16,), float(number))) for number in range(300)]
-    (theirs,) = owner.servicer.lanes._lanes.values()
+    (theirs,) = owner.servicer.shared_memory._connections.values()
     assert len(theirs._pool._all) <= 80
     assert [int(tensor[-1]) for tensor in kept] == list(range(300))

@@ -17,10 +17,10 @@ import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
-from ps_wire.connection import Connector
+from ps_service.engine import Engine
+from ps_wire.connections.connection import Connector
+from ps_wire.connections.reclaim import trim
 from ps_wire.limits import MIB, Limits
-from ps_wire.reclaim import trim
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests.conftest import OwnerProcess, StartProcess
 from tests.integration.support import COUNTER, GATE, MODELS, Cuttable, in_memory, serving, until
@@ -161,7 +161,7 @@ class Visitors:
         assert [each.name for each in status.objects] == ["net"]
         assert [(each.name, each.version) for each in status.optimizers] == [("net.optimizer", self.visits)]
         assert (status.contexts, status.sessions, status.connected_sessions) == (0, 1, 1)
-        assert len(self.engine.registry) == 2 and len(self.engine.journal) == 0
+        assert len(self.engine.registry) == 2 and len(self.engine.reply_cache) == 0
         # One object for every other visit would be a leak; a few timers that were cancelled are not.
         assert _tracked() - objects < times / 2 + 200
         assert _resident() - memory < megabytes * MIB
@@ -181,7 +181,7 @@ def _tracked() -> int:
 
 async def test_a_thousand_short_sessions_leave_nothing_behind() -> None:
     async with in_memory(Limits(lease_seconds=0.0)) as owner, tc.connect(owner.connector()) as watch:
-        sweep = owner.servicer.conversations.sweep
+        sweep = owner.servicer.session_handlers.sweep
         await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(200, 800, megabytes=8)
 
 

@@ -11,13 +11,13 @@ import torch
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire import lane
-from ps_wire.hosts import host_id
 from ps_wire.limits import MIB, Limits
+from ps_wire.shared_memory import connection
+from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import StartOwner
 from tests.integration.support import COUNTER
 
-pytestmark = pytest.mark.skipif(not host_id(), reason="lanes need Linux")
+pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
 
 async def one_pass(ps: tc.Client, relu: tc.RemoteModule, numbers: int) -> float:
@@ -39,7 +39,7 @@ async def test_eight_passes_at_once_with_gradients_of_8_mb(ps: tc.Client) -> Non
 
 async def test_sixty_four_passes_at_once(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is copied in threads when it is large is copied there when it is not.
-    monkeypatch.setattr(lane, "_LONG_COPY", 64 * 1024)
+    monkeypatch.setattr(connection, "_LONG_COPY", 64 * 1024)
     relu = await ps.module("torch.nn.ReLU")
     async with asyncio.timeout(60):
         sums = await asyncio.gather(*(one_pass(ps, relu, MIB // 16) for _ in range(64)))
@@ -57,19 +57,19 @@ async def test_a_pass_needs_none_of_the_program_s_threads(ps: tc.Client) -> None
         await asyncio.gather(*blocked)
 
 
-@pytest.mark.parametrize("lane", [True, False])
+@pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize("numbers", [1, 16, 700])
 async def test_thousands_of_tensors_that_fit_into_no_segment_arrive(
-    start_owner: StartOwner, lane: bool, numbers: int
+    start_owner: StartOwner, shared_memory: bool, numbers: int
 ) -> None:
     small = await start_owner("small", limits=Limits(max_segment_bytes=MIB // 4))
-    async with tc.connect(small.address, lane=lane) as ps:
+    async with tc.connect(small.address, shared_memory=shared_memory) as ps:
         counter = await ps.create(COUNTER)
         sent = [torch.full((numbers,), float(number)) for number in range(3000)]
         async with asyncio.timeout(60):
             came = await counter.echo(sent)
         assert all(torch.equal(left, right) for left, right in zip(sent, came, strict=True))
-        assert (await ps.status()).lanes == int(lane)
+        assert (await ps.status()).shared_memory_connections == int(shared_memory)
 
 
 async def test_the_state_of_hundreds_of_layers_arrives_though_it_fits_into_no_segment(start_owner: StartOwner) -> None:

@@ -45,9 +45,9 @@ async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwn
     assert many - few < 80 * MIB
 
 
-async def burst(address: str, lane: bool) -> tc.Client:
+async def burst(address: str, shared_memory: bool) -> tc.Client:
     """125 requests and answers of 8 MiB, five at a time, and fifty passes; gives the client, which stays open."""
-    ps = await tc.connect(address, lane=lane)
+    ps = await tc.connect(address, shared_memory=shared_memory)
     same = await ps.module(torch.nn.Identity)
     x = torch.ones(SHAPE)
     for _ in range(25):
@@ -63,7 +63,7 @@ async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken
     owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
         before = (await ps.status()).resident_bytes
-        clients = [await burst(owner.address, lane) for lane in (True, False)]
+        clients = [await burst(owner.address, shared_memory) for shared_memory in (True, False)]
         # Five seconds without large messages are enough, however long this machine takes for them.
         async with asyncio.timeout(60):
             while True:

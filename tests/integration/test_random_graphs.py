@@ -128,7 +128,7 @@ class Program:
     def _kind(self, call: Call) -> Kind:
         return KINDS[self.modules[call.module][0]]
 
-    def ingredients(self) -> set[str]:
+    def dependencies(self) -> set[str]:
         """What this graph has, for the test that all of them together have everything."""
         used = [call for step in self.steps for call in step.calls]
         found = {step.name for step in self.steps} | {self.modules[call.module][0] for call in used}
@@ -235,7 +235,7 @@ async def test_gradients_are_those_of_local_autograd(seed: int) -> None:
 
 
 def test_the_graphs_have_everything() -> None:
-    seen = Counter(found for seed in range(GRAPHS) for found in Program(seed).ingredients())
+    seen = Counter(found for seed in range(GRAPHS) for found in Program(seed).dependencies())
     wanted = {*KINDS, *_OPERATIONS, "call", "together", "local", "hook", "+=", "no_grad", "twice", "retained"}
     wanted |= {"1 owners", "2 owners", "1 roots", "2 roots", "3 roots"}
     assert set(seen) == wanted

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import trainer_client as tc
-from ps_wire.seeds import Seeds, derived
+from ps_wire.numerics.seeds import Seeds, derived
 from tests.conftest import StartProcess
 from tests.integration.restarting import Owner
 from tests.training import apart, identical, owners, training, twin

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_wire.connection import Connection, ConnectionBroken
-from ps_wire.frames import Packet
+from ps_wire.connections.connection import Connection, ConnectionBroken
+from ps_wire.connections.frames import Packet
+from ps_wire.connections.in_process import memory_pair
 from ps_wire.limits import Limits
-from ps_wire.memory import memory_pair
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Request
 from tests.conftest import StartProcess
@@ -117,7 +117,7 @@ async def test_when_the_lease_has_run_out_the_session_is_lost() -> None:
             await gate.wait_for(1)
             await line.unplug()
             adding = named.add()
-            owner.servicer.conversations.sweep()
+            owner.servicer.session_handlers.sweep()
             assert len(owner.engine.registry) == 2
             line.plug_in()
             for lost in (waiting, adding):
@@ -316,7 +316,7 @@ class LateWelcome:
 
 
 async def test_a_stream_whose_welcome_comes_late_does_not_take_the_session_from_a_newer_one() -> None:
-    """As when a trainer is on its lane already, while gRPC still sees the welcome off that has offered it."""
+    """As when a trainer uses shared memory already, while gRPC still sends the welcome that has offered it."""
     async with in_memory() as owner:
         near, far = memory_pair()
         late = LateWelcome(far)

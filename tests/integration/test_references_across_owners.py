@@ -18,7 +18,7 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 
 async def job(address: str, plan: Plan) -> list[int]:
     """A trainer of ps1 that is handed a counter on ps0, uses it, hands it back, and lets go of it."""
-    async with tc.connect(FaultyConnector(GrpcConnector(address), plan), lane=False) as ps:
+    async with tc.connect(FaultyConnector(GrpcConnector(address), plan), shared_memory=False) as ps:
         rref = await ps.call(made_elsewhere, "ps0")
         counter = await ps.attach(str(rref))
         seen = [await counter.add(1), await ps.call(add_there, rref, 2)]

@@ -16,16 +16,16 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
-from ps_service.checkpoint.store import CheckpointError
-from ps_service.engine.engine import Engine
+from ps_service.durability.store import CheckpointError
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
-from ps_wire.frames import Packet
+from ps_wire.connections.frames import Packet
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import LookupRequest, MeetRequest, RegisterRequest
+from ps_wire.v1.operations_pb2 import LookupRequest, RegisterRequest, RendezvousRequest
 from tests.integration.restarting import TALLY, WEIGHTED, Owner, Told, owners, step
 from tests.integration.support import AFFINE, COUNTER, GATE, bits, fingerprint, until
-from trainer_client.requests import submit
+from trainer_client.session.requests import submit
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
 
@@ -151,7 +151,7 @@ async def test_an_owner_may_restart_at_any_packet(tmp_path: Path, direction: Dir
         async with Owner(tmp_path / str(index)) as owner:
             plan = At(owner, direction, index - 1, fault)  # the first time it never comes to it
             connector = FaultyConnector(GrpcConnector(owner.address), plan)
-            async with asyncio.timeout(20), tc.connect(connector, lane=False) as ps:
+            async with asyncio.timeout(20), tc.connect(connector, shared_memory=False) as ps:
                 result = await job(ps)
                 if plan.restarting:
                     await plan.restarting
@@ -291,7 +291,7 @@ async def test_a_trainer_that_does_not_come_back_is_forgotten_after_its_lease(ow
     engine.sessions._clock = lambda: 1e12
     (session,) = engine.sessions.all()
     session._clock = lambda: 1e12
-    owner.server.servicer.conversations.sweep()
+    owner.server.servicer.session_handlers.sweep()
     assert (len(engine.sessions), len(engine.registry)) == (0, 0)
 
 
@@ -361,14 +361,14 @@ async def test_who_is_waited_for_in_the_directory_is_still_waited_for(owner: Own
         await ask(ps, register=RegisterRequest(name="anna", address="here:1"))
         looking = ask(ps, lookup=LookupRequest(name="bert", wait_seconds=30))
         both = ["anna", "bert"]
-        meeting = ask(ps, meet=MeetRequest(place="x", name="anna", names=both, wait_seconds=30))
+        meeting = ask(ps, rendezvous=RendezvousRequest(key="x", name="anna", names=both, wait_seconds=30))
         await until(ps, lambda status: status.waiting == 2)
         await owner.restart(drain_seconds=0.5)
         assert [entry.name for entry in owner.server.engine.directory.members()] == ["anna"]
         await ask(other, register=RegisterRequest(name="bert", address="there:2"))
         assert (await looking).lookup.member.address == "there:2"
-        met = ask(other, meet=MeetRequest(place="x", name="bert", names=both, wait_seconds=30))
-        assert [list((await each).meet.missing) for each in (meeting, met)] == [[], []]
+        met = ask(other, rendezvous=RendezvousRequest(key="x", name="bert", names=both, wait_seconds=30))
+        assert [list((await each).rendezvous.missing) for each in (meeting, met)] == [[], []]
 
 
 async def test_passes_over_two_owners_go_on_while_both_restart(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ async def test_a_disk_that_is_full_is_told_and_the_checkpoint_before_counts(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ps_service.checkpoint.durable.write_file", full)
+        patch.setattr("ps_service.durability.files.write_file", full)
         with pytest.raises(CheckpointError, match="No space left on device; checkpoint-000001 still counts"):
             await owner.server.drain(1)
     assert owner.server.failed and owner.server.kept.is_set()

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
-from ps_wire.connection import Connector
-from ps_wire.frames import Packet
+from ps_service.engine import Engine
+from ps_wire.connections.connection import Connector
+from ps_wire.connections.frames import Packet
 from ps_wire.refs import ContextId
 from tests.integration.support import AFFINE, COUNTER, bits, in_memory, serving, until
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
@@ -119,27 +119,27 @@ async def test_large_messages_may_break_in_the_middle(direction: Direction) -> N
         assert await counter.get() == count == 15
 
 
-async def over_grpc(address: str, plan: Plan, lane: bool) -> tuple[list[Any], int]:
+async def over_grpc(address: str, plan: Plan, shared_memory: bool) -> tuple[list[Any], int]:
     line = FaultyConnector(GrpcConnector(address), plan)
-    async with tc.connect(line, lane=lane) as ps:
+    async with tc.connect(line, shared_memory=shared_memory) as ps:
         result = await job(ps)
         await until(ps, lambda status: status.kept_answers == 0)
         await ps.delete("net")
         return result, line.connections
 
 
-@pytest.mark.parametrize("lane", [False, True])
+@pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_real_stream_or_lane_may_break_too(fault: Fault, direction: Direction, lane: bool) -> None:
+async def test_a_real_connection_may_break_too(fault: Fault, direction: Direction, shared_memory: bool) -> None:
     async with serving() as owner:
-        expected, _ = await over_grpc(owner.address, no_fault, lane)
+        expected, _ = await over_grpc(owner.address, no_fault, shared_memory)
         for index in (0, 1, 2, 4, 7, 12, 17):
             plan = BreakOnce(fault, direction, index)
-            result, connections = await over_grpc(owner.address, plan, lane)
+            result, connections = await over_grpc(owner.address, plan, shared_memory)
             assert result == expected and plan.hit
-            # A lane that breaks before it is of use is done without, on the stream that is open already.
-            assert lane or fault is Fault.TWICE or connections == 2
+            # If a shared-memory connection breaks early, the session stays on the stream that is open already.
+            assert shared_memory or fault is Fault.TWICE or connections == 2
         assert len(owner.engine.registry) == 0
 
 
@@ -149,7 +149,7 @@ async def test_large_messages_over_grpc_may_break_in_the_middle() -> None:
         for fault, direction in itertools.product(FAULTS, Direction):
             plan = BreakOnce(fault, direction, 4)
             connector: Connector = FaultyConnector(GrpcConnector(owner.address), plan)
-            async with tc.connect(connector, lane=False) as ps:
+            async with tc.connect(connector, shared_memory=False) as ps:
                 counter = await ps.create(COUNTER)
                 assert torch.equal(await counter.echo(value), value)
                 assert plan.hit
@@ -159,9 +159,9 @@ async def test_answers_are_kept_only_until_they_are_confirmed() -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as ps:
         counter = await ps.create(COUNTER)
         await asyncio.gather(*(counter.add() for _ in range(50)))
-        assert len(owner.engine.journal) > 0
+        assert len(owner.engine.reply_cache) > 0
         await until(ps, lambda status: status.kept_answers == 0)
-        assert len(owner.engine.journal) == 0
+        assert len(owner.engine.reply_cache) == 0
 
 
 async def test_answers_are_confirmed_although_nothing_more_is_asked() -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.passes.staleness import STALENESS_BOUNDS
 from ps_service.server import Server
-from ps_service.state.steps import STALENESS_BOUNDS
 from tests.integration.support import AFFINE
 
 

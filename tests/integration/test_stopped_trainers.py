@@ -14,21 +14,21 @@ import pytest
 
 import ps_service.server
 import trainer_client as tc
-from ps_service.rpc import lanes
+from ps_service.rpc import shared_memory
 from ps_service.server import Server
-from ps_wire.hosts import host_id
 from ps_wire.limits import Limits
+from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT
 from tests.integration.support import serving
 
-pytestmark = pytest.mark.skipif(not host_id(), reason="lanes need Linux")
+pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
 PROGRAM = """
 import asyncio, ctypes, sys, torch
 import trainer_client as tc
 
-async def main(address, lane, what):
-    async with tc.connect(address, lane=lane) as ps:
+async def main(address, shared_memory, what):
+    async with tc.connect(address, shared_memory=shared_memory) as ps:
         net = await ps.module(torch.nn.Linear, 4, 4, name="net", seed=0)
         gate = await ps.create("tests.hosted_models.Gate")
         async with ps.context():
@@ -48,7 +48,7 @@ async def main(address, lane, what):
         net = await ps.attach("net")
         print("again", (await net(torch.ones(4))).shape[0], flush=True)
 
-asyncio.run(main(sys.argv[1], sys.argv[2] == "lane", sys.argv[3]))
+asyncio.run(main(sys.argv[1], sys.argv[2] == "shared_memory", sys.argv[3]))
 """
 
 
@@ -92,11 +92,11 @@ async def trainer(owner: Server, transport: str, what: str) -> AsyncIterator[Tra
 @pytest.fixture
 async def hasty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
     """An owner that looks often, and is soon sure that a trainer has stopped."""
-    monkeypatch.setattr(lanes, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(lanes, "_STOPPED_SECONDS", 0.5)
-    hurried = {"grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
-    options = [(name, hurried.get(name, value)) for name, value in ps_service.server.OPTIONS]
-    assert dict(options).keys() >= hurried.keys()
+    monkeypatch.setattr(shared_memory, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 0.5)
+    nonblocking = {"grpc.keepalive_time_ms": 1000, "grpc.keepalive_timeout_ms": 500, "grpc.http2.ping_timeout_ms": 500}
+    options = [(name, nonblocking.get(name, value)) for name, value in ps_service.server.OPTIONS]
+    assert dict(options).keys() >= nonblocking.keys()
     monkeypatch.setattr(ps_service.server, "OPTIONS", options)
     async with serving(Limits(lease_seconds=0.5), threads=4) as owner:
         yield owner
@@ -108,13 +108,16 @@ async def until_sessions(owner: Server, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("transport", ["lane", "grpc"])
+@pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
 async def test_what_a_stopped_trainer_holds_is_freed_and_it_learns_that_when_it_goes_on(
     hasty: Server, transport: str
 ) -> None:
     engine = hasty.engine
     async with trainer(hasty, transport, "waits") as stopped:
-        assert (hasty.servicer.lanes.count, len(engine.contexts)) == (int(transport == "lane"), 1)
+        assert (hasty.servicer.shared_memory.count, len(engine.contexts)) == (
+            int(transport == "shared_memory"),
+            1,
+        )
         stopped.process.send_signal(signal.SIGSTOP)
         await until_sessions(hasty, 0)
         # Its pass, what that had pinned, and its anonymous objects.
@@ -125,7 +128,7 @@ async def test_what_a_stopped_trainer_holds_is_freed_and_it_learns_that_when_it_
         assert await stopped.line() == "again 4"
 
 
-@pytest.mark.parametrize("transport", ["lane", "grpc"])
+@pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
 async def test_a_trainer_that_computes_keeps_its_session(hasty: Server, transport: str) -> None:
     async with trainer(hasty, transport, "computes") as computing:
         # For much longer than a stopped one would be waited for, no Python runs there.
@@ -135,17 +138,17 @@ async def test_a_trainer_that_computes_keeps_its_session(hasty: Server, transpor
 async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
     hasty: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_STOPPED_SECONDS", 600.0)
-    async with trainer(hasty, "lane", "waits") as stopped:
+    monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 600.0)
+    async with trainer(hasty, "shared_memory", "waits") as stopped:
         stopped.process.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(20):
-            while not hasty.servicer.lanes._stopped:  # noqa: ASYNC110
+            while not hasty.servicer.shared_memory._stopped:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         stopped.process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(20):
-            while hasty.servicer.lanes._stopped:  # noqa: ASYNC110
+            while hasty.servicer.shared_memory._stopped:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        assert len(hasty.engine.sessions) == 1 and hasty.servicer.lanes.count == 1
+        assert len(hasty.engine.sessions) == 1 and hasty.servicer.shared_memory.count == 1
         (gate,) = [each.value for each in hasty.engine.registry.objects() if not each.name]
         gate.open()
         assert await stopped.line() == "again 4"
@@ -157,6 +160,6 @@ async def test_a_trainer_whose_process_cannot_be_seen_stays_on_grpc(
     def unseen(pid: int) -> None:
         raise LookupError(f"process {pid} cannot be seen from here")
 
-    monkeypatch.setattr(lanes, "PeerProcess", unseen)
+    monkeypatch.setattr(shared_memory, "PeerProcess", unseen)
     async with tc.connect(hasty.address) as ps:
-        assert (await ps.status()).lanes == 0
+        assert (await ps.status()).shared_memory_connections == 0

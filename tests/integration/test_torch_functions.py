@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
-from ps_service.functions.listing import Level
+from ps_service.engine import Engine
+from ps_service.functions.group import Level
 from ps_service.functions.offered import TorchFunctions
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.limits import MIB, Limits
-from trainer_client import calls
+from trainer_client.handles import calls
 
 Attempt = Callable[[tc.Client], Awaitable[Any]]
 

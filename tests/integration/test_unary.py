@@ -12,20 +12,20 @@ import torch
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import trainer_client as tc
-from ps_service.rpc.handlers import OPERATIONS
+from ps_service.requests.handlers import OPERATIONS
 from ps_service.rpc.unary import STATUS
 from ps_service.server import Server
 from ps_wire import errors
+from ps_wire.codec.payload import PayloadReader
+from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import BY_CODE
 from ps_wire.limits import Limits
-from ps_wire.payload import PayloadReader
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from ps_wire.v1.values_pb2 import Handle, Value
-from ps_wire.values import Decoder, Encoder
 from tests.integration.support import COUNTER, GATE, MODELS, bits, serving, until
 
 TRAINER = bytes(range(16))
@@ -154,7 +154,7 @@ async def test_what_a_unary_trainer_held_goes_with_its_lease() -> None:
             await OwnerStub(channel).Create(create(COUNTER), metadata=ME)
         assert len(owner.engine.registry) == 1
         await until(watch, lambda status: status.sessions == 1)
-        assert len(owner.engine.registry) == 0 and len(owner.engine.journal) == 0
+        assert len(owner.engine.registry) == 0 and len(owner.engine.reply_cache) == 0
 
 
 async def test_the_lease_of_a_unary_trainer_does_not_run_while_it_waits() -> None:

@@ -12,11 +12,11 @@ import pytest
 
 import trainer_client as tc
 from ps_service.server import Server
+from ps_wire.codec.values import Encoder
 from ps_wire.limits import MIB, Limits
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from ps_wire.v1.values_pb2 import Handle
-from ps_wire.values import Encoder
 from tests.integration.test_budgets import CROSSING, X, hosted, owner, until
 
 ME = (("ps-trainer", bytes(range(16)).hex()),)

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.locks import ReportingLock
+from ps_wire.runtime.locks import ReportingLock
 from tests.integration.support import COUNTER, MODELS, engine, until
 from tests.integration.wire_models import MadeOnce, SlowToMake
 

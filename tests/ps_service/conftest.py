@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ps_service.engine.engine import Engine
-from ps_service.state.allowlist import AllowList
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from tests import hosted_models
 
 

@@ -49,7 +49,7 @@ FIELDS: dict[str, Field] = {
     "lease_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 5.5),
     "max_context_seconds": Field(3600.0, ("0", 0.0), ("60", 60.0), 90.5),
     "drain_seconds": Field(20.0, ("0.5", 0.5), ("4", 4.0), 0.0),
-    "lane": Field(True, ("false", False), ("true", True), False),
+    "shared_memory": Field(True, ("false", False), ("true", True), False),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
     "log_format": Field("auto", ('"text"', "text"), ("json", "json"), "auto"),

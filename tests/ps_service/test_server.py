@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import trainer_client as tc
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import SERVICE, Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.limits import Limits
 from tests.ps_service import service_models
 from tests.ps_service.service_models import Latch
@@ -209,10 +209,10 @@ async def test_a_session_is_freed_when_its_lease_is_over() -> None:
         ps = await tc.connect(server.address, reconnect_timeout=0.0)
         await ps.create(LATCH)
         assert (len(engine.registry), len(engine.sessions)) == (1, 1)
-        async with Heard("ps_service.conversations", lambda said: "has run out" in said):
+        async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
             for session in ps._opening:  # the trainer vanishes without a goodbye
                 await session._link.stop()
-        assert (len(engine.registry), len(engine.sessions), len(engine.journal)) == (0, 0, 0)
+        assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
         await ps.close()
 
 
@@ -234,10 +234,10 @@ async def test_leases_run_out_although_one_session_cannot_be_ended(
         for _ in range(2):
             ps = await tc.connect(server.address, reconnect_timeout=0.0)
             await ps.create(LATCH)
-            async with Heard("ps_service.conversations", lambda said: "has run out" in said):
+            async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
                 for session in ps._opening:
                     await session._link.stop()
-            assert (len(engine.registry), len(engine.sessions), len(engine.journal)) == (0, 0, 0)
+            assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
             await ps.close()
     assert "could not be ended" in caplog.text
 

@@ -283,7 +283,7 @@ ZOO: dict[str, Animal] = {
     "rnn": Animal(lambda: nn.RNN(4, 3), _floats(5, 2, 4)),
     "lstm": Animal(lambda: nn.LSTM(4, 3, num_layers=2, bidirectional=True, dropout=0.3), _floats(5, 2, 4)),
     "gru": Animal(lambda: nn.GRU(4, 3, batch_first=True, bias=False), _floats(2, 5, 4)),
-    "lstm cell": Animal(lambda: nn.LSTMCell(4, 3), _floats(2, 4)),
+    "lstm parameter state": Animal(lambda: nn.LSTMCell(4, 3), _floats(2, 4)),
     "attention": Animal(Attention, lambda: (torch.randn(2, 3, 8), torch.randn(2, 4, 6), torch.randn(2, 4, 5))),
     "encoder layer": Animal(
         lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1), _floats(2, 3, 8)

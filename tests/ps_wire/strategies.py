@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from ps_wire import dtypes
+from ps_wire.codec import dtypes
 from ps_wire.limits import MAX_DEPTH
 from ps_wire.refs import Ref
 

@@ -11,7 +11,7 @@ import torch
 from ps_service import async_execution, by_value, hosted, remote
 from ps_wire.errors import ContextEndedError
 from ps_wire.refs import Ref
-from ps_wire.scopes import current_scope
+from ps_wire.runtime.scopes import current_scope
 from tests.rpc.later import (
     FUTURES,
     async_add,

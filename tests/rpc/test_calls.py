@@ -215,7 +215,7 @@ def test_tensor_view_as_return_value() -> None:
 
 
 def test_function_not_on_callee() -> None:
-    with pytest.raises(NotAllowedError, match=r"wear @remote"):
+    with pytest.raises(NotAllowedError, match=r"decorated with @remote"):
         rpc.rpc_sync(TO, "tests.rpc.situations.only_here")
     with pytest.raises(InvalidArgumentError, match="a lambda"):
         rpc.rpc_sync(TO, lambda: 1)

@@ -12,11 +12,11 @@
     rpc.shutdown()
 
 Every process that joins a group can be called by all others, and call them. Functions and classes travel by name and
-have to wear `@remote` or `@hosted`; torch's own need not. Nothing is pickled.
+have to are decorated with `@remote` or `@hosted`; torch's own need not. Nothing is pickled.
 """
 
-from ps_wire.marks import async_execution, hosted
-from ps_wire.records import by_value
+from ps_wire.codec.records import by_value
+from ps_wire.decorators import async_execution, hosted
 from trainer_client.rpc import functions
 from trainer_client.rpc.barrier import all_gather, barrier
 from trainer_client.rpc.futures import Future, collect_all, wait_all

@@ -10,31 +10,33 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ps_service.engine import calling
-from ps_service.server import Server
-from ps_service.state.rrefs import RRef as HostedRRef
+from ps_service.passes import calls
 from ps_wire.errors import DeadlineExceededError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, RegisterRequest
-from trainer_client.client import Client
-from trainer_client.handles import RemoteModule, handle_from
+from trainer_client.client.client import Client
+from trainer_client.handles.handles import RemoteModule, handle_from
 from trainer_client.pending import Pending
-from trainer_client.references import RRef as Handle
-from trainer_client.requests import submit
 from trainer_client.rpc.futures import Future
-from trainer_client.rpc.group import Group
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.rref import wrapped
 from trainer_client.rpc.workers import WorkerInfo
-from trainer_client.session import Session
-from trainer_client.settings import Settings
+from trainer_client.session.requests import submit
 from trainer_client.transport.grpc_stream import GrpcConnector
-from trainer_client.transport.memory import MemoryConnector
+from trainer_client.transport.in_process import MemoryConnector
 
-_log = logging.getLogger("trainer_client.rpc")
+if TYPE_CHECKING:
+    from ps_service.hosting.references import RRef as HostedRRef
+    from ps_service.server import Server
+    from trainer_client.handles.references import RRef as Handle
+    from trainer_client.rpc.group import Group
+    from trainer_client.session.session import Session
+    from trainer_client.session.settings import Settings
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -268,7 +270,7 @@ class Agent:
 
     def publish(self, rref: HostedRRef) -> Handle:
         """A handle of a value of this process, which others can be given."""
-        hosted = calling.hosted(self.engine, rref)
+        hosted = calls.hosted(self.engine, rref)
         session = self.session_here
         attach = AttachRequest(handle=hosted.ref.to_message())
         handle = submit(

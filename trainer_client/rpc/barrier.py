@@ -21,7 +21,7 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
         DeadlineExceededError: Somebody did not come in time; it says who.
         InvalidArgumentError: This process is not among them, or the group is open and no names were given.
     """
-    _group(names).meet("barrier", agent().seconds(timeout) or 0.0)
+    _group(names).rendezvous("barrier", agent().seconds(timeout) or 0.0)
 
 
 def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = UNSET) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
     Raises:
         As `barrier`.
     """
-    return _group(names).meet("all_gather", agent().seconds(timeout) or 0.0, value)
+    return _group(names).rendezvous("all_gather", agent().seconds(timeout) or 0.0, value)
 
 
 def _group(names: Iterable[str] | None) -> Group:

@@ -13,7 +13,7 @@ from ps_wire.errors import DeadlineExceededError
 from trainer_client.pending import Pending
 from trainer_client.rpc.current import agent
 
-_log = logging.getLogger("trainer_client.rpc")
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
-from ps_wire.payload import PayloadReader, PayloadWriter
 from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import MeetRequest, MembersRequest
-from ps_wire.values import Decoder, Encoder
-from trainer_client.requests import submit
+from ps_wire.v1.operations_pb2 import MembersRequest, RendezvousRequest
+from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from trainer_client.rpc.agent import Agent
@@ -37,7 +37,7 @@ class Group:
             raise InvalidArgumentError(f"{agent.name!r} does not belong to the group of {', '.join(self.names)}")
         self._agent = agent
 
-    def meet(self, what: str, seconds: float, value: Any = None) -> dict[str, Any]:
+    def rendezvous(self, what: str, seconds: float, value: Any = None) -> dict[str, Any]:
         """Waits until all members have come to the same place, and gives what each of them brought.
 
         Raises:
@@ -48,19 +48,19 @@ class Group:
             self._agent.meetings[key] += 1
             place = f"{what} {self._agent.meetings[key]} of {' '.join(self.names)}"
         payload = PayloadWriter()
-        request = MeetRequest(place=place, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
+        request = RendezvousRequest(key=place, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
         Encoder(payload).encode_into(request.value, value)
 
         def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
-            if reply.meet.missing:
+            if reply.rendezvous.missing:
                 with _lock:
                     self._agent.meetings[key] -= 1  # next time they meet at the same place
                 raise DeadlineExceededError(
-                    f"{what}: {', '.join(reply.meet.missing)} did not come within {seconds:.3g} s"
+                    f"{what}: {', '.join(reply.rendezvous.missing)} did not come within {seconds:.3g} s"
                 )
-            return dict(zip(reply.meet.names, Decoder(answer).decode(reply.meet.values), strict=True))
+            return dict(zip(reply.rendezvous.names, Decoder(answer).decode(reply.rendezvous.values), strict=True))
 
-        return submit(self._agent.directory, Request(meet=request), payload, finish, None).wait()
+        return submit(self._agent.directory, Request(rendezvous=request), payload, finish, None).wait()
 
 
 _lock = threading.Lock()

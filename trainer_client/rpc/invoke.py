@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ps_wire.names import name_of
-from ps_wire.records import codec_of
-from trainer_client import calls
-from trainer_client.pending import Pending
+from ps_wire.codec.names import name_of
+from ps_wire.codec.records import codec_of
+from trainer_client.handles import calls
 from trainer_client.rpc.current import agent
-from trainer_client.rpc.futures import Future
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.rref import RRef, wrapped
 from trainer_client.rpc.workers import WorkerInfo
+
+if TYPE_CHECKING:
+    from trainer_client.pending import Pending
+    from trainer_client.rpc.futures import Future
 
 To = str | int | WorkerInfo
 """How a member is named: by name, by number, or as `get_worker_info` gives it."""
@@ -33,7 +35,7 @@ def rpc_sync(
 
     Args:
         to: The member.
-        func: A function of torch's, or one that wears `@remote` and is known there: it travels by its name.
+        func: A function of torch's, or one that is decorated with `@remote` and is known there: it travels by its name.
         args: Its arguments.
         kwargs: Its keyword arguments.
         timeout: Seconds this may take; 0 for as long as it takes, -1 for the default.

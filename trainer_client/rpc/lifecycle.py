@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import torch
 
-from ps_service.engine.engine import Engine
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_service.state.allowlist import AllowList
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NameConflictError, PsError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
-from trainer_client.portal import Portal
+from trainer_client.client.portal import Portal
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.group import Deadline, Group, gathered
 from trainer_client.rpc.options import UNSET, RpcBackendOptions, master_address
-from trainer_client.settings import Settings
+from trainer_client.session.settings import Settings
 
 Offer = str | ModuleType | type | Callable[..., Any]
 
@@ -48,7 +48,7 @@ def init_rpc(
     timeout: float = UNSET,
     join_timeout: float = 60.0,
     lease_seconds: float = 30.0,
-    lane: bool = True,
+    shared_memory: bool = True,
     insecure: bool = False,
 ) -> None:
     """Joins a group: from now on this process can be called, and can call the others.
@@ -66,13 +66,13 @@ def init_rpc(
         directory: Address of any owner that keeps the directory.
         listen: Host and port at which this process can be called; a free port of the loopback if empty.
         advertise: Address at which others find it, if that is another.
-        allow: What others may call here besides everything in the running program that wears `@hosted` or `@remote`:
+        allow: What others may call here besides everything in the running program with `@hosted` or `@remote`:
             modules (or their names), classes and functions, each of which wears its mark.
         device: Where modules and arguments live here.
         timeout: Seconds a call may take by default; 0 for as long as it takes.
         join_timeout: Seconds to wait for the directory, and for the others.
         lease_seconds: How long what another member holds here outlives its connection.
-        lane: Whether to use shared memory with members on the same host.
+        shared_memory: Whether to use shared memory with members on the same host.
         insecure: Listen beyond loopback although traffic is not encrypted.
 
     Raises:
@@ -93,12 +93,12 @@ def init_rpc(
             master = master_address(options.init_method)
             listen, directory = (listen or master, "") if rank == 0 else (listen, master)
         default = options.rpc_timeout if timeout == UNSET else timeout
-        settings = Settings(default or None, join_timeout or 86_400.0, lane=lane)
+        settings = Settings(default or None, join_timeout or 86_400.0, shared_memory=shared_memory)
         engine = Engine(
             name,
             _allowed(allow),
             device=torch.device(device),
-            limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if lane else 0),
+            limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0),
             threads=options.num_worker_threads,
         )
         made = _start(engine, listen or "127.0.0.1:0", advertise, insecure, settings, directory, rank)
@@ -132,12 +132,12 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         if graceful:
             leaving.finish(deadline.left)
             if meeting is not None:
-                meeting.meet("shutdown", deadline.left())
+                meeting.rendezvous("shutdown", deadline.left())
             # What the others have asked for last may call on in turn.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if meeting is not None:
-                meeting.meet("shutdown for good", deadline.left())
+                meeting.rendezvous("shutdown for good", deadline.left())
     finally:
         _stop(leaving, min(deadline.left(), 5.0) if graceful and meeting is not None else 0.0)
 

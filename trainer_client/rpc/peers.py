@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ps_service.engine.peers import Foreign
-from ps_service.state.cells import WouldWait
-from ps_service.state.rrefs import RRef as HostedRRef
-from ps_wire.refs import ContextId, Ref
+from ps_service.group.peers import Foreign
+from ps_service.hosting.references import RRef as HostedRRef
+from ps_service.parameters.state import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member
 from trainer_client.pending import Pending
-from trainer_client.rpc.passage import Delegated, Passage
+from trainer_client.rpc.nested_pass import NestedContext, NestedPass
 from trainer_client.rpc.rref import RRef
 
 if TYPE_CHECKING:
+    from ps_wire.refs import ContextId, Ref
     from trainer_client.rpc.agent import Agent
 
 
@@ -30,8 +30,8 @@ class GroupPeers:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def passage(self, context: ContextId) -> Passage:
-        return Passage(Delegated(context, self._agent.loop, self._agent.client.reach))
+    def nested_pass(self, context: ContextId) -> NestedPass:
+        return NestedPass(NestedContext(context, self._agent.loop, self._agent.client.reach))
 
     def local(self, rref: HostedRRef) -> RRef:
         return RRef.of_hosted(rref)
@@ -79,6 +79,6 @@ class GroupPeers:
         # What runs on the event loop itself must not wait for another owner: a thread will do it.
         try:
             if asyncio.get_running_loop() is self._agent.loop:
-                raise WouldWait
+                raise WouldBlock
         except RuntimeError:
             pass

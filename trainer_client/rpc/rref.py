@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ps_service.state.rrefs import RRef as HostedRRef
+from ps_service.hosting.references import RRef as HostedRRef
 from ps_wire.errors import PsError
-from trainer_client import calls
-from trainer_client.pending import Pending
-from trainer_client.references import RRef as Handle
+from trainer_client.handles import calls
+from trainer_client.handles.references import RRef as Handle
+from trainer_client.rpc.contexts import backward
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.futures import Future
 from trainer_client.rpc.options import UNSET
-from trainer_client.rpc.workers import WorkerInfo
+
+if TYPE_CHECKING:
+    from trainer_client.pending import Pending
+    from trainer_client.rpc.workers import WorkerInfo
 
 
 class RRef:
@@ -25,7 +28,7 @@ class RRef:
     results; the value lives as long as any of them holds one.
 
     Args:
-        value: Anything. Its methods can be called from elsewhere if they wear `@remote`.
+        value: Anything. Its methods can be called from elsewhere if they are decorated with `@remote`.
     """
 
     def __init__(self, value: Any) -> None:
@@ -149,8 +152,6 @@ class RRef:
         Raises:
             RuntimeError: It is no tensor, or is elsewhere and no pass was named.
         """
-        from trainer_client.autograd import backward  # which stands above this
-
         if context_id == -1 and not self.is_owner():
             raise RuntimeError("backward() of a value that is elsewhere needs a context id")
         value = self.to_here()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ps_wire.records import by_value
+from ps_wire.codec.records import by_value
 
 
 @by_value

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ps_wire.connection import Connection, ConnectionBroken, Connector
-from ps_wire.frames import Packet
-from ps_wire.v1.frames_pb2 import LaneOffer
+from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
+from ps_wire.connections.frames import Packet
+
+if TYPE_CHECKING:
+    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
 
 
 class Fault(enum.Enum):
@@ -55,9 +58,9 @@ class FaultyConnector:
         self.connections += 1
         return FaultyConnection(await self._inner.connect(), self._decide)
 
-    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> FaultyConnection | None:
-        lane = await self._inner.connect_lane(offer, max_message_bytes)
-        return None if lane is None else FaultyConnection(lane, self._decide)
+    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> FaultyConnection | None:
+        shared_memory = await self._inner.connect_shared_memory(offer, max_message_bytes)
+        return None if shared_memory is None else FaultyConnection(shared_memory, self._decide)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_wire import forks, frames
-from ps_wire.buffers import teach_malloc
-from ps_wire.connection import ConnectionBroken
-from ps_wire.frames import Packet
-from ps_wire.lane import LaneConnection
+from ps_wire.connections import frames
+from ps_wire.connections.buffers import teach_malloc
+from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.connections.frames import Packet
 from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
-from ps_wire.v1.frames_pb2 import LaneOffer
-from trainer_client.transport.lane import open_lane
+from ps_wire.runtime import forks
+from trainer_client.transport.shared_memory import open_shared_memory
+
+if TYPE_CHECKING:
+    from ps_wire.shared_memory.connection import SharedMemoryConnection
+    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
 
@@ -53,8 +56,10 @@ class GrpcConnector:
         forks.use_grpc()
         return GrpcConnection(grpc.aio.insecure_channel(self._address, options=_OPTIONS))
 
-    async def connect_lane(self, offer: LaneOffer, max_message_bytes: int) -> LaneConnection | None:
-        return open_lane(offer, max_message_bytes)
+    async def connect_shared_memory(
+        self, offer: SharedMemoryOffer, max_message_bytes: int
+    ) -> SharedMemoryConnection | None:
+        return open_shared_memory(offer, max_message_bytes)
 
     async def close(self) -> None:
         """There is nothing to give back."""

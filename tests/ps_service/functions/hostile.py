@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ps_service.functions.group import Level
 from ps_service.functions.layers import LayerCheck
-from ps_service.functions.listing import Level, listed
+from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions
 from ps_wire.limits import MIB, Limits
 from tests.ps_service.functions.layer_samples import LAYERS

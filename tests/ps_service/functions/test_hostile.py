@@ -59,7 +59,8 @@ DEADLY = {
 CHILD = """
 import resource, sys, torch
 import torch.nn.functional as F
-from ps_service.functions.listing import Level, listed
+from ps_service.functions.group import Level
+from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions
 from ps_wire.errors import PsError
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))

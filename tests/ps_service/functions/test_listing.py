@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ps_service.functions.arguments import CHECKS
+from ps_service.functions.group import Group, Level
 from ps_service.functions.groups import GROUPS
-from ps_service.functions.listing import Group, Level, listed
+from ps_service.functions.listing import listed
 from ps_service.functions.offered import TorchFunctions
 from ps_service.functions.page import page
+from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
-from ps_wire.names import name_of
 from tests.conftest import ROOT
 from tests.ps_service.functions.samples import samples
 

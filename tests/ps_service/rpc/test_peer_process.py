@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from ps_service.rpc.peer_process import PeerProcess, State
-from ps_wire.hosts import host_id
+from ps_wire.shared_memory.hosts import host_id
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="/proc is Linux's")
 

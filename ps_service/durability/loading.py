@@ -1,0 +1,77 @@
+"""Loading: objects that were just made take over the state that they had."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_service.training.optimizers import HostedOptimizer
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+
+
+def load(hosted: HostedObject, state: Any, version: int) -> None:
+    """Gives an object its state.
+
+    Args:
+        hosted: Made again from the same arguments; nobody uses it yet.
+        state: What its `state_dict` gave.
+        version: Steps that it has applied, if it is an optimizer.
+
+    Raises:
+        Exception: Whatever its `load_state_dict` raises: its class has changed.
+    """
+    if isinstance(hosted.value, nn.Module):
+        _load_module(hosted.value, state)
+    elif isinstance(hosted.value, HostedOptimizer):
+        _load_optimizer(hosted.value.optimizer, state)
+        hosted.value.version = version
+    else:
+        hosted.value.load_state_dict(state)
+
+
+def freeze(hosted: HostedObject, names: Set[str]) -> None:
+    """Gives a module's parameters the flags that they had.
+
+    Args:
+        hosted: The module.
+        names: The parameters that are not trained.
+    """
+    for name, parameter in hosted.parameters.items():
+        if parameter.requires_grad == (name in names):
+            parameter.requires_grad_(name not in names)
+
+
+def _load_module(module: nn.Module, state: dict[str, Any]) -> None:
+    known = module.state_dict()
+    for name in known.keys() | state.keys():
+        path, _, leaf = name.rpartition(".")
+        buffers = _submodule(module, path)._buffers
+        if leaf in buffers:
+            # Torch's way copies into what the constructor has made; code may since have put another in its place.
+            made, value = buffers[leaf], state.get(name)
+            buffers[leaf] = value.to(made.device) if made is not None and value is not None else value
+    module.load_state_dict(state, strict=True)
+
+
+def _submodule(module: nn.Module, path: str) -> nn.Module:
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        return nn.Module()  # torch will say what does not fit
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    optimizer.load_state_dict(state)
+    # Torch has cast what it was given to the dtype of the parameter: master weights, for one, would not be the same.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, entries in state["state"].items():
+        if isinstance(place, int) and place < len(parameters) and isinstance(entries, dict):
+            own = optimizer.state[parameters[place]]
+            for key, value in entries.items():
+                if isinstance(value, torch.Tensor) and isinstance(own.get(key), torch.Tensor):
+                    own[key] = value.to(own[key].device)

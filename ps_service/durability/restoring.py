@@ -1,0 +1,146 @@
+"""Revival: an owner that has just started becomes what the one before it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import torch
+from google.protobuf.message import DecodeError
+
+from ps_service.durability import states
+from ps_service.durability.loading import freeze, load
+from ps_service.durability.snapshot import STATE
+from ps_service.durability.store import CheckpointError
+from ps_service.durability.tensors import TensorReader
+from ps_service.hosting.objects import HostedObject
+from ps_service.requests import creation
+from ps_service.requests.context import RequestContext
+from ps_service.sessions.reply_cache import Answer
+from ps_wire.codec.trees import mapped
+from ps_wire.errors import StaleHandleError
+from ps_wire.number_set import SeenNumbers
+from ps_wire.refs import Ref
+from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1.frames_pb2 import Frame
+
+if TYPE_CHECKING:
+    from ps_service.durability.manifest import Manifest
+    from ps_service.engine import Engine
+    from ps_wire.codec.payload import Buffer
+
+_NOBODY: Final = bytes(16)
+
+
+def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
+    """Gives an empty owner the state of a checkpoint.
+
+    Objects keep their ids, so handles go on referring to them; optimizers keep their state and version; sessions keep
+    which requests were taken, and the answers that were not confirmed.
+
+    Args:
+        engine: Of the same name; it hosts nothing yet.
+        folder: Of the checkpoint.
+        manifest: Read from there.
+
+    Raises:
+        CheckpointError: It is another owner's, or an object cannot be made again.
+    """
+    if manifest.owner != engine.name:
+        raise CheckpointError(
+            f"{folder} is the state of owner {manifest.owner!r}, and this is {engine.name!r}; "
+            "give each a directory of its own"
+        )
+    checkpoint = _parsed(folder)
+    tensors = TensorReader(folder)
+    made = [_made(engine, record, tensors) for record in checkpoint.objects]
+    for record, hosted in zip(checkpoint.objects, made, strict=True):
+        _fill(hosted, record, tensors)
+    for session in checkpoint.sessions:
+        _begin(engine, session, tensors)
+    for passes in checkpoint.passes:
+        engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
+    for entry in checkpoint.members:
+        engine.directory.enter(entry.session, entry.member.name, entry.member.address, entry.member.id)
+    for record, hosted in zip(checkpoint.objects, made, strict=True):
+        if record.off_shelf:
+            engine.registry.withdraw(hosted)
+    if checkpoint.generator:
+        # Last: to make objects again draws numbers too.
+        torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
+    engine.continues = manifest.incarnations
+
+
+def _parsed(folder: Path) -> pb.Checkpoint:
+    try:
+        return pb.Checkpoint.FromString((folder / STATE).read_bytes())
+    except (OSError, DecodeError) as error:
+        raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
+
+
+def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> HostedObject:
+    try:
+        kind = record.WhichOneof("made")
+        if kind == "value":
+            value = mapped(states.load(record.value, record.tensors, tensors), lambda tensor: tensor.to(engine.device))
+            made = HostedObject(engine.name, value, engine.parameter_locks, record.name, object_id=record.object_id)
+            made.class_name = record.class_name
+            return engine.registry.add(made)
+        request = getattr(record, kind or "create")
+        if record.off_shelf and kind != "call":
+            request.name = ""  # it may be another's by now
+        ctx = RequestContext(engine, _NOBODY, _bytes(tensors, record.payload))
+        return creation.remake(ctx, request, record.object_id)
+    except Exception as error:  # also whatever constructors raise
+        raise CheckpointError(
+            f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "
+            "the same release of them, or start with another data directory"
+        ) from error
+
+
+def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) -> None:
+    if not record.HasField("state"):
+        return
+    try:
+        load(hosted, states.load(record.state, record.tensors, tensors), record.version)
+        if record.HasField("frozen"):
+            freeze(hosted, set(record.frozen.parameters))
+    except Exception as error:  # also whatever a load_state_dict of hosted code raises
+        raise CheckpointError(
+            f"the state of {_what(record)} does not fit it any more: {error}. Has its class changed? Start with the "
+            "release of it that wrote the state, or with another data directory"
+        ) from error
+
+
+def _what(record: pb.ObjectRecord) -> str:
+    return f"{record.class_name} {record.name!r}" if record.name else f"an anonymous {record.class_name}"
+
+
+def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> None:
+    session = engine.sessions.open(record.trainer)
+    session.taken = _numbers(record.taken)
+    for reference in record.references:
+        try:
+            hosted = engine.registry.find(Ref(engine.name, reference.object_id))
+        except StaleHandleError:
+            continue  # it was left out
+        for _ in range(reference.count):
+            engine.registry.grant(record.trainer, hosted)
+    for kept in record.answers:
+        frame = Frame.FromString(kept.frame.SerializeToString())
+        payload = _bytes(tensors, kept.payload)
+        chunks = [] if payload is None else [payload.data]
+        nbytes = 0 if payload is None else len(payload)
+        answer = Answer(frame, chunks, nbytes, list(frame.reply.granted))
+        engine.reply_cache.record(record.trainer, kept.number, answer)
+
+
+def _bytes(tensors: TensorReader, name: str) -> Buffer | None:
+    if not name:
+        return None
+    found: Buffer = tensors.get(name).numpy()
+    return found
+
+
+def _numbers(message: pb.NumberSet) -> SeenNumbers:
+    return SeenNumbers.of(message.floor, message.above, message.holes)

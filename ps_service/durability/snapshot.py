@@ -1,0 +1,197 @@
+"""Snapshot: an owner, at a moment when nothing changes it, as the files of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from ps_service.durability import files, states
+from ps_service.durability.manifest import Manifest
+from ps_service.durability.owned import CannotBeKept, States
+from ps_service.durability.tensors import TensorWriter
+from ps_service.release import RELEASE
+from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.codec.payload import joined
+from ps_wire.errors import PsError
+from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1 import operations_pb2
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import CreationSpec, HostedObject
+    from ps_service.sessions.reply_cache import Answer
+    from ps_wire.number_set import SeenNumbers
+
+STATE: Final = "state.pb"
+"""The file with everything that is no tensor."""
+
+_REMEMBERED: Final = 64
+"""Incarnations as whose continuation an owner may be known."""
+
+_PATIENCE_SECONDS: Final = 10.0
+"""How long code that still runs may keep objects from being written down, all of them together."""
+
+_KINDS: Final = {
+    operations_pb2.CreateRequest: "create",
+    operations_pb2.CallRequest: "call",
+    operations_pb2.OptimizerRequest: "optimizer",
+    operations_pb2.SchedulerRequest: "scheduler",
+}
+
+
+@dataclass
+class Bookkeeping:
+    """What an owner knows of trainers and members. It is taken on the event loop, in one go.
+
+    Attributes:
+        message: Sessions, passes and members, without the answers.
+        answers: For each session its kept answers, by number.
+    """
+
+    message: pb.Checkpoint
+    answers: dict[bytes, dict[int, Answer]]
+
+
+def bookkeeping(engine: Engine) -> Bookkeeping:
+    """What an owner knows of trainers and members now."""
+    message = pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes())
+    answers = {}
+    for session in engine.sessions.all():
+        record = message.sessions.add(trainer=session.trainer)
+        for object_id, count in engine.registry.held_by(session.trainer).items():
+            record.references.add(object_id=object_id, count=count)
+        _fill(record.taken, session.taken)
+        answers[session.trainer] = engine.reply_cache.answers(session.trainer)
+    for trainer, (ended, lost) in engine.contexts.over().items():
+        if trainer in answers:
+            _fill(message.passes.add(trainer=trainer, lost=sorted(lost)).ended, ended)
+    for entry in engine.directory.members():
+        member = operations_pb2.Member(name=entry.name, address=entry.address, id=entry.id)
+        message.members.add(member=member, session=entry.session)
+    return Bookkeeping(message, answers)
+
+
+def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Manifest:
+    """Writes a checkpoint's files, in a thread, while no request is taken up.
+
+    Objects that cannot be made again are left out, and named in the manifest.
+
+    Args:
+        engine: The owner.
+        books: What it knows of trainers and members.
+        folder: An empty one.
+        orderly: Whether no code of others runs any more. If some does, what it holds is waited for, but not for long.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    tensors = TensorWriter(folder)
+    checkpoint = books.message
+    for session in checkpoint.sessions:
+        for number, answer in books.answers[session.trainer].items():
+            _add_answer(session, number, answer, tensors)
+    objects = _Objects(tensors, States(engine, None if orderly else _PATIENCE_SECONDS))
+    kept = objects.records(engine.registry.objects())
+    tensors.flush()
+    checkpoint.objects.extend(kept)
+    files.write_file(folder / STATE, checkpoint.SerializeToString())
+    return Manifest(
+        owner=engine.name,
+        incarnations=(engine.incarnation, *engine.continues)[:_REMEMBERED],
+        written=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=RELEASE,
+        objects=[_line(record) for record in kept],
+        left_out=objects.left_out,
+    )
+
+
+class _Objects:
+    """Makes the records of objects.
+
+    Attributes:
+        left_out: Those that had to be left out: name, class, and why.
+    """
+
+    def __init__(self, tensors: TensorWriter, owned: States) -> None:
+        self._tensors = tensors
+        self._states = owned
+        self._seen: set[str] = set()
+        self._kept: dict[str, pb.ObjectRecord] = {}
+        self.left_out: list[dict[str, str]] = []
+
+    def records(self, objects: Sequence[HostedObject]) -> list[pb.ObjectRecord]:
+        """The records of all objects that can be made again, each behind those that it is made from."""
+        on_shelf = {hosted.ref.object_id for hosted in objects}
+        for hosted in objects:
+            self._visit(hosted, on_shelf)
+        return list(self._kept.values())
+
+    def _visit(self, hosted: HostedObject, on_shelf: Container[str]) -> None:
+        if hosted.ref.object_id in self._seen:
+            return
+        self._seen.add(hosted.ref.object_id)
+        for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
+            self._visit(dependency, on_shelf)
+        try:
+            record = self._record(hosted)
+        except OSError:
+            raise
+        except (PsError, CannotBeKept) as error:
+            self.left_out.append({"name": hosted.name, "class": hosted.class_name, "why": str(error)})
+            return
+        if hosted.ref.object_id not in on_shelf:
+            record.off_shelf, record.name = True, ""
+        self._kept[hosted.ref.object_id] = record
+
+    def _record(self, hosted: HostedObject) -> pb.ObjectRecord:
+        record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
+        prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
+        if hosted.creation_spec is None:
+            if isinstance(hosted.value, nn.Parameter):
+                raise CannotBeKept("it is a part of something else; a handle to it is not")
+            states.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
+            return record
+        self._check(hosted, hosted.creation_spec)
+        states.store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
+        getattr(record, _KINDS[type(hosted.creation_spec.request)]).CopyFrom(hosted.creation_spec.request)
+        if hosted.creation_spec.payload is not None:
+            payload = states.as_tensor(hosted.creation_spec.payload)
+            record.payload = self._tensors.add(f"{prefix}/arguments", payload)
+        if isinstance(hosted.value, HostedOptimizer):
+            record.version = hosted.value.version
+        if isinstance(hosted.value, nn.Module):
+            frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
+            record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
+        return record
+
+    def _check(self, hosted: HostedObject, creation_spec: CreationSpec) -> None:
+        if not creation_spec.is_whole:
+            raise CannotBeKept("it was made with a handle of another owner's object")
+        for dependency in creation_spec.dependencies:
+            if dependency.ref.object_id not in self._kept:
+                raise CannotBeKept(f"it was made with {dependency}, which is not kept")
+
+
+def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
+    message.floor = numbers.floor
+    message.above.extend(numbers.above)
+    message.holes.extend(numbers.holes)
+
+
+def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors: TensorWriter) -> None:
+    record = session.answers.add(number=number, frame=answer.frame)
+    if answer.nbytes:
+        payload = states.as_tensor(joined(answer.chunks, answer.nbytes))
+        record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
+
+
+def _line(record: pb.ObjectRecord) -> dict[str, Any]:
+    """An object, for people."""
+    line: dict[str, Any] = {"name": record.name, "class": record.class_name}
+    return line | ({"version": record.version} if record.HasField("optimizer") else {})

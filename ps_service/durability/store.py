@@ -1,0 +1,148 @@
+"""Store: the data directory of one owner, with its checkpoints and a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ps_service.durability import files
+from ps_service.durability.manifest import NAME, DamagedError, Manifest, described
+
+_log = logging.getLogger(__name__)
+
+_CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
+_DAMAGED: Final = "damaged-"
+_KEPT: Final = 2
+"""Checkpoints that are kept: the newest, and one to fall back on should the disk damage it."""
+
+_PRIVATE: Final = 0o700
+"""Whoever reads a checkpoint has the model, and knows the sessions' secrets."""
+
+
+class CheckpointError(OSError):
+    """A data directory cannot be used, or a checkpoint not be written or read; the message says what to do."""
+
+
+class Store:
+    """A data directory.
+
+    A checkpoint is a folder. It is filled under another name, and has its own once every byte of it is on the disk;
+    only then are older ones removed. So at any moment there is a whole checkpoint, if there ever was one.
+
+    Args:
+        folder: Made if it is not there.
+
+    Raises:
+        CheckpointError: It cannot be made or written to, or another owner uses it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise CheckpointError(f"the data directory {folder} is a file") from None
+        except OSError as error:
+            raise CheckpointError(
+                f"the data directory {folder} cannot be used by user {os.getuid()}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise CheckpointError(f"another owner uses the data directory {folder}; give each its own") from None
+
+    def close(self) -> None:
+        """Lets others use the directory. Calling it again does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def newest(self) -> tuple[Path, Manifest] | None:
+        """The newest checkpoint that is whole. One that is damaged gets another name, and is told of in the log.
+
+        Raises:
+            CheckpointError: There are only damaged ones, or another release wrote it.
+        """
+        for folder in self._checkpoints():
+            try:
+                return folder, Manifest.read(folder)
+            except DamagedError as error:
+                self._set_aside(folder, error)
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
+        damaged = sorted(path.name for path in self._all())
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} is whole any more; there is {', '.join(damaged)}. "
+                "Restore the directory from a backup, or start with an empty one"
+            )
+        return None
+
+    def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
+        """Writes a checkpoint; when this returns it is on the disk.
+
+        Args:
+            fill: Writes all files but the manifest into a folder, and describes the rest of it.
+
+        Returns:
+            Its folder, and its manifest.
+
+        Raises:
+            CheckpointError: It cannot be written; the one before it still counts.
+        """
+        known = self._checkpoints()
+        number = 1 + max(map(_number, self._all()), default=0)
+        final = self.folder / f"checkpoint-{number:06}"
+        growing = self.folder / f".{final.name}"
+        try:
+            for leftover in self.folder.glob(".checkpoint-*"):
+                shutil.rmtree(leftover)
+            growing.mkdir(mode=_PRIVATE)
+            manifest = fill(growing)
+            self._complete(growing, manifest)
+            files.publish(growing, final)
+        except Exception as error:  # too much memory, too large a message: an owner must not end as if all were well
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
+            before = f"{known[0].name} still counts" if known else "there is none before it"
+            raise CheckpointError(f"the checkpoint {final} could not be written: {reason}; {before}") from error
+        for folder in self._checkpoints()[_KEPT:]:
+            shutil.rmtree(folder, ignore_errors=True)
+        return final, manifest
+
+    def _complete(self, folder: Path, manifest: Manifest) -> None:
+        for path in sorted(folder.iterdir()):
+            files.sync_file(path)
+            found = described(path)
+            if found is None:
+                raise CheckpointError(f"{path} cannot be read back")
+            manifest.files[path.name] = found
+        files.write_file(folder / NAME, manifest.to_bytes())
+
+    def _set_aside(self, folder: Path, error: DamagedError) -> None:
+        name = folder.with_name(f"{_DAMAGED}{folder.name}")
+        _log.error("%s; it is set aside as %s, and what only it held is lost", error, name)
+        shutil.rmtree(name, ignore_errors=True)
+        folder.rename(name)
+
+    def _checkpoints(self) -> list[Path]:
+        """The newest first."""
+        found = [path for path in self._all() if not path.name.startswith(_DAMAGED)]
+        return sorted(found, key=_number, reverse=True)
+
+    def _all(self) -> list[Path]:
+        """Those that are damaged too: their numbers are not used again."""
+        there = self.folder.iterdir() if self.folder.is_dir() else ()
+        return [path for path in there if _CHECKPOINT.fullmatch(path.name)]
+
+
+def _number(folder: Path) -> int:
+    found = _CHECKPOINT.fullmatch(folder.name)
+    return int(found[1]) if found else 0

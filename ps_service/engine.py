@@ -1,0 +1,106 @@
+"""Engine: the parts of an owner, put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+
+from ps_service.execution.thread_pool import ThreadPool
+from ps_service.group.directory import Directory
+from ps_service.group.peers import Alone, Peers
+from ps_service.hosting.allowlist import AllowList
+from ps_service.hosting.registry import Registry
+from ps_service.memory.held import HeldByAll
+from ps_service.memory.message_budget import Budget
+from ps_service.metrics.census import Census
+from ps_service.metrics.counters import Counters
+from ps_service.parameters.state import ParameterLocks
+from ps_service.passes.contexts import Contexts
+from ps_service.sessions.administration import Control, Nothing
+from ps_service.sessions.gate import Gate
+from ps_service.sessions.reply_cache import MemoryReplyCache, ReplyCache
+from ps_service.sessions.sessions import Sessions, SessionState
+from ps_wire.limits import Limits
+
+
+@dataclass
+class Engine:
+    """Everything an owner holds. The functions of this floor take it as their first argument.
+
+    Attributes:
+        name: The owner's name.
+        allowlist: Classes trainers may name.
+        device: Where hosted modules live.
+        limits: What one session may ask for.
+        threads: Size of the compute pool; 0 chooses by the number of cores.
+        spare_threads: How many may take the place of compute threads that are held by work for which nobody waits any
+            more; 0 chooses as many, and at least sixteen.
+        incarnation: Changes with every start of the owner.
+        continues: Earlier incarnations, as whose state this one began: trainers that knew those simply go on.
+        durable: Whether it writes a checkpoint when it stops, and goes on from there when it starts again.
+        peers: Other owners, as far as hosted code meets them.
+        shared_memory_connections: Tells how many are open, and how many bytes of shared memory they use.
+        control: What carries requests, for administration.
+    """
+
+    name: str
+    allowlist: AllowList = field(default_factory=AllowList)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    limits: Limits = field(default_factory=Limits)
+    threads: int = 0
+    spare_threads: int = 0
+    reply_cache: ReplyCache = field(default_factory=MemoryReplyCache)
+    incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
+    durable: bool = False
+    continues: tuple[str, ...] = ()
+    peers: Peers = field(default_factory=Alone)
+    shared_memory_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    control: Control = field(default_factory=Nothing)
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(self.name, Census())
+        self.parameter_locks = ParameterLocks()
+        self.held = HeldByAll(self.limits)
+        self.contexts = Contexts(self.held)
+        self.gate = Gate(self.contexts)
+        self.sessions = Sessions(self.limits)
+        self.counters = Counters()
+        self.directory = Directory()
+        self.allowlist.functions.serve(self.limits, self.device)
+        self.budget = Budget(self.limits)
+        self.compute = ThreadPool(self.threads, self.spare_threads)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the owner takes no new work."""
+        return self.gate.state is not Gate.State.OPEN
+
+    def knows(self, incarnation: str) -> bool:
+        """Whether what a trainer did with an incarnation of this owner is still so."""
+        return incarnation == self.incarnation or incarnation in self.continues
+
+    def end_session(self, session: SessionState) -> None:
+        """Frees everything a trainer held: its contexts, handles and kept answers.
+
+        Raises:
+            Exception: Something could not be freed in good order; all the rest was.
+        """
+        frees = (
+            self.contexts.forget,
+            self.registry.forget,
+            self.reply_cache.drop,
+            self.budget.forget,
+            self.directory.leave,
+        )
+        with ExitStack() as stack:
+            for free in reversed(frees):
+                stack.callback(free, session.trainer)
+            stack.callback(self.sessions.end, session)
+
+    def close(self) -> None:
+        """Ends the compute threads."""
+        self.compute.close()

@@ -1,0 +1,131 @@
+"""Workers: the threads of a pool, and which of them count.
+
+A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others may take their place:
+those whose work waits for another process or for a lock, and those that are lost, because nobody waits any more for
+what they run. Python cannot end a thread, so that a lost one is only as good as gone; there may be as many lost threads
+that do not count as there are spare ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps_service.execution.fair_queue import WorkItem
+
+
+class Worker:
+    """One thread of the pool.
+
+    Attributes:
+        thread: The thread.
+        item: What it runs; None while it runs nothing.
+        waits: How many waits it is in, one inside the other.
+        waited: How long the piece has waited, in seconds.
+        lost: Whether nobody waits for what it runs.
+        spared: Whether a spare thread may take its place, because it is lost.
+    """
+
+    __slots__ = ("_began", "item", "lost", "spared", "thread", "waited", "waits")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread
+        self.item: WorkItem | None = None
+        self.waits = 0
+        self.waited = 0.0
+        self.lost = False
+        self.spared = False
+        self._began = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is one of those that may run at once."""
+        return not self.waits and not self.spared
+
+    def begin_wait(self) -> None:
+        self.waits += 1
+        if self.waits == 1:
+            self._began = time.perf_counter()
+
+    def end_wait(self) -> None:
+        self.waits -= 1
+        if not self.waits:
+            self.waited += time.perf_counter() - self._began
+
+
+class Workers:
+    """The threads of a pool. Its methods are not safe from several threads; its attributes may be read by any.
+
+    Args:
+        most: How many may run at once.
+        spare: How many lost threads do not count.
+
+    Attributes:
+        all: Every thread.
+        missing: How many more may run at once; negative when there are too many.
+        lost: How many threads each trainer has lost.
+    """
+
+    def __init__(self, most: int, spare: int) -> None:
+        self._most = most
+        self._spare = spare
+        self.missing = most
+        self.all: list[Worker] = []
+        self.lost: Counter[bytes] = Counter()
+
+    def add(self, worker: Worker) -> None:
+        self.all.append(worker)
+        self.missing -= 1
+
+    def remove(self, worker: Worker) -> None:
+        self.all.remove(worker)
+        self.missing += 1
+
+    @property
+    def waiting(self) -> int:
+        """How many are held by work that waits for another process or for a lock."""
+        return sum(1 for worker in list(self.all) if worker.waits)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether lost threads are all that may run."""
+        return sum(1 for worker in list(self.all) if worker.lost and worker.counts) >= self._most
+
+    def running(self, item: WorkItem) -> Worker | None:
+        """Who runs a piece."""
+        return next((worker for worker in self.all if worker.item is item), None)
+
+    def begin_wait(self, worker: Worker) -> None:
+        self.missing += worker.counts
+        worker.begin_wait()
+
+    def end_wait(self, worker: Worker) -> None:
+        worker.end_wait()
+        self.missing -= worker.counts
+
+    def lose(self, worker: Worker) -> None:
+        """Nobody waits any more for what a worker runs."""
+        assert worker.item is not None
+        worker.lost = True
+        self.lost[worker.item.of] += 1
+        if sum(1 for each in self.all if each.spared) < self._spare:
+            self.missing += worker.counts
+            worker.spared = True
+
+    def regain(self, worker: Worker, item: WorkItem) -> None:
+        """A worker that was lost with a piece is so no more; another that is lost has its spare thread."""
+        worker.lost = False
+        self.lost[item.of] -= 1
+        if not self.lost[item.of]:
+            del self.lost[item.of]
+        if not worker.spared:
+            return
+        worker.spared = False
+        self.missing -= worker.counts
+        other = next((each for each in self.all if each.lost and not each.spared), None)
+        if other is not None:
+            self.missing += other.counts
+            other.spared = True

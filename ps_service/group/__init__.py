@@ -1,0 +1,1 @@
+"""Groups of owners: the directory, and how hosted code meets other owners."""

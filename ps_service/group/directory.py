@@ -1,0 +1,259 @@
+"""Directory: who is there, under which name and address, and where members wait for each other.
+
+An entry belongs to the session of the process that made it, and goes with that. Any owner keeps a directory; a group of
+processes agrees on one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from ps_wire.errors import InvalidArgumentError, NameConflictError, UnknownNameError
+
+
+class MemberEntry(NamedTuple):
+    """One member.
+
+    Attributes:
+        name: Under which it is found.
+        address: Where its owner listens.
+        id: The rank it chose, or the lowest number that was free.
+        session: Whose entry it is.
+    """
+
+    name: str
+    address: str
+    id: int
+    session: bytes
+
+
+class Wait:
+    """Somebody who waits for something to become true of the directory.
+
+    Attributes:
+        future: Becomes what they wait for, or an error when the time is over.
+    """
+
+    def __init__(self, lock: threading.RLock, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._lock = lock
+        self._look = look
+        self._give_up = give_up
+
+    def try_again(self) -> bool:
+        """Whether the waiting is over."""
+        found = self._look()
+        if found is not None and not self.future.done():
+            self.future.set_result(found)
+        return self.future.done()
+
+    def expire(self) -> None:
+        """The time is over, or nobody waits any more."""
+        with self._lock:
+            if self.future.done():
+                return
+            try:
+                self.future.set_result(self._give_up())
+            except Exception as error:
+                self.future.set_exception(error)
+
+
+class Met(NamedTuple):
+    """How a meeting ended.
+
+    Attributes:
+        missing: Who had not come when the time was over.
+        brought: What each of the members brought.
+    """
+
+    missing: list[str]
+    brought: dict[str, Any]
+
+
+class Meeting:
+    """A place at which members wait for each other.
+
+    Args:
+        names: Who is waited for.
+
+    Attributes:
+        brought: What those who have come brought, by name.
+        sessions: The session of each.
+        left: Who has gone on.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.sessions: dict[str, bytes] = {}
+        self.brought: dict[str, Any] = {}
+        self.left: set[str] = set()
+
+    def missing(self) -> list[str]:
+        return [name for name in self.names if name not in self.brought]
+
+    def give_up(self, name: str) -> Met:
+        """One of those who came goes away again, and will have to come anew."""
+        missing = self.missing()
+        self.brought.pop(name, None)
+        return Met(missing, self.brought)
+
+
+def _nobody(session: bytes) -> bool:
+    return False
+
+
+def _is_again(known: MemberEntry, address: str, is_away: Callable[[bytes], bool]) -> bool:
+    return known.address == address and is_away(known.session)
+
+
+class Directory:
+    """The members of a group. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._entries: dict[str, MemberEntry] = {}
+        self._meetings: dict[str, Meeting] = {}
+        self._waits: list[Wait] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for something."""
+        return len(self._waits)
+
+    def members(self) -> list[MemberEntry]:
+        """Everybody, in the order of their numbers."""
+        with self._lock:
+            return sorted(self._entries.values(), key=lambda entry: entry.id)
+
+    def enter(
+        self, session: bytes, name: str, address: str, id: int | None = None, is_away: Callable[[bytes], bool] = _nobody
+    ) -> MemberEntry:
+        """Enters a member. Doing so again with the same name and session changes the address.
+
+        Who comes with the name and address of a member that is away is that member, which died and was started again:
+        it has its place and its number at once, and does not wait for the lease of the session that it had.
+
+        Args:
+            session: Whose entry it is.
+            name: Under which it is found.
+            address: Where its owner listens.
+            id: The number it wants; what it had, or the lowest that is free, if None.
+            is_away: Whether a session has no open stream.
+
+        Raises:
+            InvalidArgumentError: A name or address is missing.
+            NameConflictError: Somebody else has the name or the number.
+        """
+        if not name or not address:
+            raise InvalidArgumentError("a member of a group needs a name and an address")
+        with self._lock:
+            known = self._entries.get(name)
+            if known is not None and known.session != session and not _is_again(known, address, is_away):
+                raise NameConflictError(
+                    f"the group has a member {name!r} already, at {known.address}; choose another name, or wait until "
+                    "its session has ended"
+                )
+            taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
+            if id is None and known is not None:
+                id = known.id
+            elif id is None:
+                id = next(number for number in range(len(taken) + 1) if number not in taken)
+            elif id in taken:
+                raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
+            entry = self._entries[name] = MemberEntry(name, address, id, session)
+            self._look_again()
+            return entry
+
+    def leave(self, session: bytes) -> None:
+        """A session is gone, and what it entered goes with it."""
+        with self._lock:
+            for entry in [entry for entry in self._entries.values() if entry.session == session]:
+                del self._entries[entry.name]
+            for place, meeting in list(self._meetings.items()):
+                for name in [name for name, of in meeting.sessions.items() if of == session]:
+                    meeting.brought.pop(name, None)
+                    self._depart(place, meeting, name)
+            self._look_again()
+
+    def find(self, name: str, id: int | None = None) -> MemberEntry | None:
+        """A member, by name or else by number."""
+        with self._lock:
+            if id is None:
+                return self._entries.get(name)
+            return next((entry for entry in self._entries.values() if entry.id == id), None)
+
+    def awaited(self, name: str, id: int | None = None) -> Wait:
+        """Waits for a member; afterwards it is an `UnknownNameError` that says who is there."""
+
+        def give_up() -> Any:
+            there = ", ".join(entry.name for entry in self.members()) or "nobody"
+            who = repr(name) if id is None else f"number {id}"
+            raise UnknownNameError(f"the group has no member {who}; there is {there}")
+
+        return self._wait(lambda: self.find(name, id), give_up)
+
+    def gathered(self, at_least: int) -> Wait:
+        """Waits until there are so many; afterwards it is whoever is there."""
+        return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
+
+    def left_by_others(self, name: str) -> Wait:
+        """Waits until nobody but one member is there; afterwards it is whoever still is."""
+        return self._wait(lambda: self.members() if self._entries.keys() <= {name} else None, self.members)
+
+    def rendezvous(self, session: bytes, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
+        """Waits until all of some members are at the same place; afterwards it is a `Met` that says who is missing.
+
+        Args:
+            session: Whose member comes.
+            place: Any text that they agree on; it can be used again once all of them have left.
+            name: Who comes.
+            names: Who is waited for.
+            value: What it brings.
+
+        Raises:
+            InvalidArgumentError: It does not belong there, or others have come to meet somebody else.
+        """
+        with self._lock:
+            meeting = self._meetings.get(place) or Meeting(names)
+            if meeting.names != names or name not in names:
+                raise InvalidArgumentError(
+                    f"{name!r} comes to {place!r} to meet {', '.join(names)}, but there {', '.join(meeting.names)} meet"
+                )
+            self._meetings[place] = meeting
+            meeting.brought[name] = value
+            meeting.sessions[name] = session
+            wait = self._wait(
+                lambda: None if meeting.missing() else Met([], meeting.brought),
+                lambda: meeting.give_up(name),
+            )
+            wait.future.add_done_callback(lambda _: self._depart(place, meeting, name))
+            return wait
+
+    def _depart(self, place: str, meeting: Meeting, name: str) -> None:
+        with self._lock:
+            meeting.left.add(name)
+            if meeting.left >= set(meeting.brought) and self._meetings.get(place) is meeting:
+                del self._meetings[place]
+
+    def _wait(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> Wait:
+        with self._lock:
+            wait = Wait(self._lock, look, give_up)
+            self._waits.append(wait)
+            wait.future.add_done_callback(lambda _: self._forget(wait))
+            self._look_again()
+            return wait
+
+    def _forget(self, wait: Wait) -> None:
+        with self._lock:
+            if wait in self._waits:
+                self._waits.remove(wait)
+
+    def _look_again(self) -> None:
+        for wait in list(self._waits):
+            wait.try_again()

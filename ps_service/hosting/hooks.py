@@ -1,0 +1,102 @@
+"""Hooks: which ones of hosted code cannot act as they do locally, and are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
+
+from ps_service.hosting.structure import all_below
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.autograd_graph import ACCUMULATING
+
+MOST: Final = 10_000
+"""Objects of a module that are looked at for nodes of torch's graph."""
+
+_OF_SEVERAL: Final = "register_multi_grad_hook.<locals>.get_inner_hook"
+"""How the qualified names of the functions begin that torch registers for a hook of several tensors."""
+
+
+def check_hooks(class_name: str, module: nn.Module) -> None:
+    """Refuses a new module with hooks that would never run, or not as they do locally.
+
+    Raises:
+        InvalidArgumentError: It has one.
+    """
+    for name, parameter in module.named_parameters():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise InvalidArgumentError(
+                f"{class_name} has registered a post-accumulate-grad hook at parameter {name!r}, but nothing is ever "
+                "accumulated in the .grad of hosted parameters: gradients belong to passes. Use register_hook"
+            )
+        if any(getattr(each, "__qualname__", "").startswith(_OF_SEVERAL) for each in _hooks(parameter).values()):
+            raise InvalidArgumentError(
+                f"{class_name} has registered a hook of several tensors (register_multi_grad_hook) at parameter "
+                f"{name!r}, which would never run: each call has other tensors in the place of the parameters. "
+                "Register it in forward, at what that computes, or use register_hook"
+            )
+    names = {id(parameter): name for name, parameter in module.named_parameters() if _has_node(parameter)}
+    for each in all_below(module, MOST) if names else ():
+        if isinstance(each, ACCUMULATING) and id(each.variable) in names:
+            raise InvalidArgumentError(
+                f"{class_name} keeps the node of torch's graph that accumulates the gradient of parameter "
+                f"{names[id(each.variable)]!r}; such hooks would never run, because each call has other tensors "
+                "in the place of the parameters. Use register_hook of the parameter"
+            )
+
+
+class HookWatch:
+    """Notices hooks that a run registers at what stands for parameters, and removes them.
+
+    Args:
+        leaves: What stands for parameters.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._leaves = leaves
+        self._before = {i: set(leaf._backward_hooks) for i, leaf in enumerate(leaves) if leaf._backward_hooks}
+
+    def remove_new(self) -> list[int]:
+        """Removes those that were not there before; returns at which leaves they were registered."""
+        found = []
+        for i, leaf in enumerate(self._leaves):
+            if not leaf._backward_hooks and not getattr(leaf, "_post_accumulate_grad_hooks", None):
+                continue
+            hooks, before = _hooks(leaf), self._before.get(i, ())
+            new = [key for key in list(hooks) if key not in before]
+            for key in new:
+                hooks.pop(key, None)
+            if new or leaf._post_accumulate_grad_hooks:
+                found.append(i)
+        return found
+
+
+def hooked_nodes(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Those leaves whose gradient is accumulated by a node with hooks of its own, which a backward here never runs."""
+    return [leaf for leaf in leaves if _has_node(leaf) and _is_hooked(get_gradient_edge(leaf).node)]
+
+
+def _has_node(leaf: torch.Tensor) -> bool:
+    return leaf.requires_grad and leaf._use_count() != 1  # type: ignore[attr-defined]
+
+
+def _is_hooked(node: Any) -> bool:
+    return any(map(_has_any, (node.register_prehook, node.register_hook)))
+
+
+def _has_any(register: Callable[[Any], Any]) -> bool:
+    # Torch does not tell; but all hooks of a kind lie in the dict in which it puts one more.
+    handle = register(_nothing)
+    handle.remove()
+    return bool(handle.hooks_dict_ref())
+
+
+def _nothing(*_: Any) -> None:
+    """A hook that is never run."""
+
+
+def _hooks(tensor: torch.Tensor) -> dict[int, Any]:
+    return tensor._backward_hooks or {}

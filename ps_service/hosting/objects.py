@@ -1,0 +1,193 @@
+"""Hosted objects: what a handle refers to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from google.protobuf.message import Message
+from torch import nn
+
+from ps_service.functions.layers import LayerCheck
+from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.measures.latency import Latency
+from ps_wire.codec.names import full_name
+from ps_wire.decorators import is_remote
+from ps_wire.errors import NotAllowedError, UnknownNameError
+from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
+
+if TYPE_CHECKING:
+    from ps_service.memory.held import Share
+    from ps_service.parameters.state import ParameterLocks, ParameterState
+    from ps_wire.codec.payload import Buffer
+
+
+class History(NamedTuple):
+    """What a kept value is a result of.
+
+    Attributes:
+        context: The pass.
+        call: The recorded call in it.
+        positions: For each tensor of the value, its place among the call's outputs; None where it has no history.
+    """
+
+    context: ContextId
+    call: CallKey
+    positions: tuple[int | None, ...]
+
+
+class CreationSpec(NamedTuple):
+    """What an object was made from, so that an owner which starts again can make it again.
+
+    Attributes:
+        request: The operation's message.
+        payload: Its tensor bytes.
+        dependencies: The objects that are named there. They are kept for as long as this one is.
+        is_whole: Whether nothing else is named there, such as an object of another owner.
+    """
+
+    request: Message
+    payload: Buffer | None
+    dependencies: tuple[HostedObject, ...] = ()
+    is_whole: bool = True
+
+
+class HostedObject:
+    """An object that lives on an owner.
+
+    Args:
+        owner: Name of the owner.
+        value: The object.
+        parameter_locks: Where the parameter states of its parameters are.
+        name: Under which it can be attached to; empty for an anonymous object.
+        fingerprint: What it was made from, to recognise a second request for the same.
+        object_id: The id it had before its owner started again; a new one if empty.
+
+    Attributes:
+        ref: Its handle.
+        parameters: Its parameters by dotted name, if it is a module.
+        parameter_refs: As many handles.
+        parameter_states: As many parameter states.
+        bound_copies: Private copies to run on, if it is a module.
+        readers: Names of methods and functions that have run on it, and have not written to its parameters.
+        writers: Names of those that have, or that are known to.
+        recorded: How many recorded calls of each have been looked at or passed over by `Loan.inspect`.
+        is_layer: Whether it is made of nothing but modules of torch itself.
+        layer_check: Says which calls of that layer are harmless.
+        latency: How long its calls take.
+        backward_latency: How long their backward takes.
+        references: How many handles of all sessions refer to it.
+        creation_spec: What it was made from; None unless the owner keeps checkpoints and a trainer asked for it.
+        history: Which recorded call it is a result of, if gradients can go back through that.
+        shares: Let the bytes of a result that a trainer has left here count.
+        dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
+            Not kept alive by it.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        value: Any,
+        parameter_locks: ParameterLocks,
+        name: str = "",
+        fingerprint: bytes = b"",
+        object_id: str = "",
+    ) -> None:
+        self.ref = Ref(owner, object_id or new_object_id())
+        self.value = value
+        self.name = name
+        self.fingerprint = fingerprint
+        self.class_name = full_name(type(value))
+        self.references = 0
+        self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
+        self.layer_check = LayerCheck(value) if self.is_layer else None
+        self.readers = {"", "forward"}
+        self.writers: set[str] = set()
+        self.recorded: Counter[str] = Counter()
+        self.latency = Latency()
+        self.backward_latency = Latency()
+        self.creation_spec: CreationSpec | None = None
+        self.history: History | None = None
+        self.shares: list[Share] = []
+        self.dependents: WeakSet[HostedObject] = WeakSet()
+        self.parameters: dict[str, nn.Parameter] = {}
+        self.bound_copies: BoundCopies | None = None
+        if isinstance(value, nn.Module):
+            self.parameters = dict(value.named_parameters())
+            self.bound_copies = BoundCopies(value)
+            if any(getattr(module, "max_norm", None) is not None for module in value.modules()):
+                self.writers.add("forward")  # an embedding that rescales the rows it looks up
+        elif isinstance(value, nn.Parameter):
+            self.parameters = {"": value}
+        self.parameter_refs = [self.ref._replace(parameter=name) for name in self.parameters]
+        self.parameter_states: list[ParameterState] = [
+            parameter_locks.state(parameter) for parameter in self.parameters.values()
+        ]
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """The parameter of that dotted name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        try:
+            return self.parameters[name]
+        except KeyError:
+            raise UnknownNameError(f"{self} has no parameter {name!r}; it has {_few(self.parameters)}") from None
+
+    def parameter_state(self, name: str) -> ParameterState:
+        """The parameter state of that parameter, which must exist."""
+        return self.parameter_states[list(self.parameters).index(name)]
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """The unbound method that trainers may call under that name.
+
+        Raises:
+            UnknownNameError: There is no such method.
+            NotAllowedError: It may not be called remotely.
+        """
+        function = getattr(type(self.value), name, None)
+        if not callable(function):
+            raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")
+        if not (is_remote(function) or (name == "forward" and self.bound_copies is not None)):
+            raise NotAllowedError(
+                f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
+                f"{_few(self.methods())}"
+            )
+        return _taking_self(type(self.value), name, function)
+
+    def methods(self) -> list[str]:
+        """Names of the methods that trainers may call."""
+        cls = type(self.value)
+        marked = [name for name in dir(cls) if not name.startswith("__") and is_remote(getattr(cls, name, None))]
+        return (["forward"] if self.bound_copies is not None else []) + marked
+
+    def __str__(self) -> str:
+        return f"{self.class_name} {self.name!r}" if self.name else f"an anonymous {self.class_name}"
+
+
+def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, made to be called with the object first even if it is a static or class method."""
+    if not isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+        return function
+
+    @functools.wraps(function)
+    def without_self(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return without_self
+
+
+def _is_torch(module: nn.Module) -> bool:
+    # With hooks it runs code of others.
+    return type(module).__module__.startswith("torch.nn.") and not module._forward_hooks
+
+
+def _few(names: Any) -> str:
+    names = list(names)
+    shown = ", ".join(names[:8]) or "none"
+    return f"{shown}, …" if len(names) > 8 else shown

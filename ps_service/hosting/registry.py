@@ -1,0 +1,225 @@
+"""Registry: the objects of an owner, their names and who holds them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from ps_wire.errors import ForeignHandleError, NameConflictError, StaleHandleError, UnknownNameError
+from ps_wire.runtime.scopes import waiting
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.metrics.census import Census
+    from ps_wire.refs import Ref
+
+
+class Registry:
+    """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe from several threads.
+
+    Args:
+        owner: Name of the owner.
+        census: Counts the objects as they come and go.
+    """
+
+    def __init__(self, owner: str, census: Census) -> None:
+        self.owner = owner
+        self.census = census
+        self._lock = threading.RLock()
+        self._objects: dict[str, HostedObject] = {}
+        self._names: dict[str, HostedObject] = {}
+        # What is done once the object of a name has been made, or could not be.
+        self._making: dict[str, Future[None]] = {}
+        self._holders: dict[bytes, Counter[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    @property
+    def references(self) -> int:
+        """How many references are held by sessions, or on their way to them."""
+        with self._lock:
+            return sum(held.total() for held in self._holders.values())
+
+    def held_by(self, trainer: bytes) -> dict[str, int]:
+        """How many references a session has to each object, by id."""
+        with self._lock:
+            return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
+
+    def references_of(self, trainer: bytes) -> int:
+        """How many references a session has."""
+        with self._lock:
+            held = self._holders.get(trainer)
+            return 0 if held is None else held.total()
+
+    def objects(self) -> list[HostedObject]:
+        with self._lock:
+            return list(self._objects.values())
+
+    def get_or_make(self, name: str, fingerprint: bytes, make: Callable[[], HostedObject]) -> tuple[HostedObject, bool]:
+        """The object of that name, made now if there is none; two that ask at once get the same.
+
+        Args:
+            name: Empty for an anonymous object, which is always made.
+            fingerprint: What the object is to be made from.
+            make: Makes it. Others that ask for the same name wait meanwhile.
+
+        Returns:
+            The object, and whether it was made.
+
+        Raises:
+            NameConflictError: It was made from something else.
+        """
+        if not name:
+            return self.add(make()), True
+        known = self._begin(name)
+        if known is None:
+            try:
+                return self.add(make()), True
+            finally:
+                with self._lock:
+                    made = self._making.pop(name)
+                made.set_result(None)
+        if known.fingerprint != fingerprint:
+            raise NameConflictError(
+                f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
+                "Ask with the same ones, attach by name, or choose another name"
+            )
+        return known, False
+
+    def being_made(self, name: str) -> Future[None] | None:
+        """What is done once the object of that name has been made or could not be; None if it is not being made."""
+        with self._lock:
+            return self._making.get(name)
+
+    def _begin(self, name: str) -> HostedObject | None:
+        """The object of that name, or None if the caller is to make it now. Waits while another thread makes it."""
+        while True:
+            with self._lock:
+                known = self._names.get(name)
+                made = self._making.get(name)
+                if made is None:
+                    if known is None:
+                        self._making[name] = Future()
+                    return known
+            with waiting:
+                made.result()
+
+    def add(self, made: HostedObject) -> HostedObject:
+        with self._lock:
+            self._shelve(made)
+            if made.name:
+                self._names[made.name] = made
+        return made
+
+    def restore(self, held: HostedObject) -> None:
+        """An anonymous object that somebody here refers to is on the shelf again, if nobody else held it any more."""
+        with self._lock:
+            if not held.name:
+                self._shelve(held)
+
+    def bind(self, dependent: HostedObject, to: Iterable[HostedObject]) -> None:
+        """An object is to be removed with any of those it makes no sense without."""
+        with self._lock:
+            for each in to:
+                each.dependents.add(dependent)
+
+    def named(self, name: str) -> HostedObject:
+        """The object of that name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        try:
+            return self._names[name]
+        except KeyError:
+            raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}") from None
+
+    def find(self, ref: Ref) -> HostedObject:
+        """The object a handle refers to.
+
+        Raises:
+            ForeignHandleError: It is another owner's.
+            StaleHandleError: It is gone.
+            UnknownNameError: It has no such parameter.
+        """
+        if ref.owner != self.owner:
+            raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
+        found = self._objects.get(ref.object_id)
+        if found is None:
+            raise StaleHandleError(
+                f"the object of {ref} is gone: it was deleted, its last handle was dropped, or the owner restarted. "
+                "Attach to it by name, or make it again"
+            )
+        if ref.parameter:
+            found.parameter(ref.parameter)
+        return found
+
+    def grant(self, trainer: bytes, held: HostedObject) -> None:
+        """A trainer receives one more handle."""
+        with self._lock:
+            self.restore(held)
+            held.references += 1
+            self._holders.setdefault(trainer, Counter())[held.ref.object_id] += 1
+
+    def revoke(self, trainer: bytes, object_ids: Iterable[str]) -> None:
+        """A trainer gives handles back; ids it does not hold are passed over."""
+        with self._lock:
+            held = self._holders.get(trainer, Counter())
+            for object_id in object_ids:
+                if held[object_id] > 0:
+                    held[object_id] -= 1
+                    self._drop(object_id, 1)
+                if not held[object_id]:
+                    del held[object_id]
+            if not held:
+                self._holders.pop(trainer, None)
+
+    def forget(self, trainer: bytes) -> None:
+        """Takes back every handle of a trainer that is gone."""
+        with self._lock:
+            for object_id, count in self._holders.pop(trainer, Counter()).items():
+                self._drop(object_id, count)
+
+    def delete(self, name: str) -> HostedObject:
+        """Removes a named object, and what depends on it, whoever holds it.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        with self._lock:
+            found = self.named(name)
+            self._remove(found)
+            return found
+
+    def withdraw(self, hosted: HostedObject) -> None:
+        """Nobody finds an object any more, though others have it; unless somebody holds a handle to it."""
+        with self._lock:
+            if hosted.references <= 0:
+                self._take_down(hosted)
+
+    def _shelve(self, hosted: HostedObject) -> None:
+        if hosted.ref.object_id not in self._objects:
+            self._objects[hosted.ref.object_id] = hosted
+            self.census.add(hosted)
+
+    def _take_down(self, hosted: HostedObject) -> None:
+        if self._objects.pop(hosted.ref.object_id, None) is not None:
+            self.census.remove(hosted)
+
+    def _drop(self, object_id: str, count: int) -> None:
+        found = self._objects.get(object_id)
+        if found is not None:
+            found.references -= count
+            if found.references <= 0 and not found.name:
+                self._take_down(found)
+
+    def _remove(self, found: HostedObject) -> None:
+        self._take_down(found)
+        if self._names.get(found.name) is found:
+            del self._names[found.name]
+        for dependent in list(found.dependents):
+            self._remove(dependent)

@@ -1,0 +1,1 @@
+"""What happens on an owner, in numbers."""

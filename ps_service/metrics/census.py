@@ -1,0 +1,73 @@
+"""Census: how many objects of which kind an owner hosts, and how large their parameters are, kept as they change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from ps_service.training.optimizers import HostedOptimizer, HostedScheduler
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+
+KINDS: Final = ("module", "optimizer", "scheduler", "tensor", "other")
+"""Of hosted objects."""
+
+
+class Census:
+    """Counts objects as they come and go. Guarded by the lock of whoever has it.
+
+    Attributes:
+        kinds: How many objects there are of each kind.
+        parameters: Elements of all parameters; those that several objects share are counted once.
+        parameter_bytes: The bytes of the same.
+        optimizers: The optimizers that have a name, by that.
+    """
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self.parameters = 0
+        self.parameter_bytes = 0
+        self.optimizers: dict[str, HostedOptimizer] = {}
+        # For each parameter, by identity: in how many objects it is, its elements and its bytes as they were counted.
+        self._shared: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, hosted: HostedObject) -> None:
+        """An object has come."""
+        self.kinds[kind_of(hosted.value)] += 1
+        if hosted.name and isinstance(hosted.value, HostedOptimizer):
+            self.optimizers[hosted.name] = hosted.value
+        for parameter in hosted.parameters.values():
+            objects, elements, nbytes = self._shared.get(id(parameter), (0, 0, 0))
+            if not objects:
+                elements, nbytes = parameter.numel(), parameter.numel() * parameter.element_size()
+                self.parameters += elements
+                self.parameter_bytes += nbytes
+            self._shared[id(parameter)] = (objects + 1, elements, nbytes)
+
+    def remove(self, hosted: HostedObject) -> None:
+        """An object is gone."""
+        self.kinds[kind_of(hosted.value)] -= 1
+        if self.optimizers.get(hosted.name) is hosted.value:
+            del self.optimizers[hosted.name]
+        for parameter in hosted.parameters.values():
+            objects, elements, nbytes = self._shared.pop(id(parameter))
+            if objects > 1:
+                self._shared[id(parameter)] = (objects - 1, elements, nbytes)
+            else:
+                self.parameters -= elements
+                self.parameter_bytes -= nbytes
+
+
+def kind_of(value: Any) -> str:
+    """Which of `KINDS` an object is."""
+    if isinstance(value, nn.Module):
+        return "module"
+    if isinstance(value, HostedOptimizer):
+        return "optimizer"
+    if isinstance(value, HostedScheduler):
+        return "scheduler"
+    return "tensor" if isinstance(value, torch.Tensor) else "other"

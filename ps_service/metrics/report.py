@@ -1,0 +1,82 @@
+"""Report: what an owner tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ps_service.training.optimizers import HostedOptimizer
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.metrics.counters import OperationCount
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectReport:
+    """One hosted object; `parameters` counts elements, `bytes` those of parameters and buffers."""
+
+    name: str
+    class_name: str
+    parameters: int
+    bytes: int
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerReport:
+    """One optimizer; `version` counts its steps."""
+
+    name: str
+    class_name: str
+    version: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An owner at one moment."""
+
+    objects: list[ObjectReport]
+    optimizers: list[OptimizerReport]
+    parameters: int
+    bytes: int
+    sessions: int
+    connected_sessions: int
+    contexts: int
+    kept_answers: int
+    operations: dict[str, OperationCount]
+    calls_per_second: float
+
+
+def report(engine: Engine) -> Report:
+    """A snapshot of an owner. Tensors that several objects share are counted once in the totals."""
+    objects, optimizers = [], []
+    tensors = {}
+    parameters = {}
+    for each in engine.registry.objects():
+        if isinstance(each.value, HostedOptimizer):
+            covered = sum(one.parameter.numel() for one in each.value.covered)
+            optimizers.append(OptimizerReport(each.name, each.class_name, each.value.version, covered))
+            continue
+        buffers = list(each.value.buffers()) if isinstance(each.value, nn.Module) else []
+        own = list(each.parameters.values())
+        parameters.update({id(tensor): tensor.numel() for tensor in own})
+        sizes = {id(tensor): tensor.numel() * tensor.element_size() for tensor in (*own, *buffers)}
+        tensors.update(sizes)
+        elements = sum(tensor.numel() for tensor in own)
+        objects.append(ObjectReport(each.name, each.class_name, elements, sum(sizes.values()), each.references))
+    return Report(
+        objects=objects,
+        optimizers=optimizers,
+        parameters=sum(parameters.values()),
+        bytes=sum(tensors.values()),
+        sessions=len(engine.sessions),
+        connected_sessions=engine.sessions.connected,
+        contexts=len(engine.contexts),
+        kept_answers=len(engine.reply_cache),
+        operations=engine.counters.operations(),
+        calls_per_second=engine.counters.calls_per_second(),
+    )

@@ -1,0 +1,225 @@
+"""Metrics: an owner in Prometheus' terms, read when it is asked.
+
+Names, units and meanings stand in docs/metrics.md, which a test holds against what is told here. Whatever has many
+members is told by number: a series more per object, trainer or pass would cost more than it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import torch
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from ps_service.measures.histogram import Distribution
+from ps_service.metrics.counters import DURATION_BOUNDS
+from ps_service.passes.staleness import STALENESS_BOUNDS
+from ps_service.release import RELEASE
+from ps_service.requests.handlers import OPERATIONS
+from ps_wire.errors import BY_CODE
+from ps_wire.v1.errors_pb2 import ErrorCode
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+
+_NOTHING: Final = Distribution(DURATION_BOUNDS, (0,) * (len(DURATION_BOUNDS) + 1), 0.0)
+_LIMITS: Final[dict[tuple[float, ...], list[str]]] = {
+    bounds: [*map(floatToGoString, bounds), "+Inf"] for bounds in (DURATION_BOUNDS, STALENESS_BOUNDS)
+}
+
+CODES: Final = {code: ErrorCode.Name(code).removeprefix("ERROR_").lower() for code in BY_CODE}
+"""What an error is called here, by its code on the wire."""
+
+
+def registry(engine: Engine) -> CollectorRegistry:
+    """Everything that is told of an owner: the owner itself, and its process as the client library sees it."""
+    made = CollectorRegistry()
+    made.register(OwnerCollector(engine))
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    GCCollector(registry=made)
+    return made
+
+
+class OwnerCollector(Collector):
+    """Reads an owner. Takes about three milliseconds with the text of it, and belongs on its event loop.
+
+    Args:
+        engine: The owner.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._told = {"owner": engine.name, "version": RELEASE, "torch": str(torch.__version__)}
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of metrics; each series that is known beforehand is there from the beginning, with 0."""
+        yield from self._owner()
+        yield from self._requests()
+        yield from self._waiting()
+        yield from self._traffic()
+        yield from self._trainers()
+        yield from self._objects()
+        yield from self._training()
+
+    def _owner(self) -> Iterator[Metric]:
+        draining = int(self._engine.draining)
+        yield InfoMetricFamily("ps_owner", "The owner: its name, its release and that of torch.", self._told)
+        yield _gauge("ps_draining", "1 while the owner takes no new work, because it is about to end.", draining)
+
+    def _requests(self) -> Iterator[Metric]:
+        counted = self._engine.counters.operations()
+        durations = HistogramMetricFamily(
+            "ps_request_duration_seconds",
+            "Time from taking a request up to its answer, waiting for a thread included.",
+            labels=["operation"],
+            unit="seconds",
+        )
+        failures = CounterMetricFamily(
+            "ps_request_errors", "Requests that were taken up and ended in an error.", labels=["operation"]
+        )
+        for operation in OPERATIONS:
+            count = counted.get(operation)
+            _add(durations, [operation], _NOTHING if count is None else count.durations)
+            failures.add_metric([operation], 0 if count is None else count.errors)
+        yield durations
+        yield failures
+        errors = CounterMetricFamily(
+            "ps_errors", "Errors told to trainers, also those of requests that were not taken up.", labels=["code"]
+        )
+        counts = self._engine.counters.errors()
+        for code, name in CODES.items():
+            errors.add_metric([name], counts.get(code, 0))
+        yield errors
+
+    def _waiting(self) -> Iterator[Metric]:
+        counters, compute = self._engine.counters, self._engine.compute
+        queue = HistogramMetricFamily(
+            "ps_request_queue_duration_seconds",
+            "Time that requests which went to a compute thread had waited for one.",
+            labels=[],
+            unit="seconds",
+        )
+        _add(queue, [], counters.queue_seconds())
+        yield queue
+        yield _gauge("ps_requests_in_flight", "Requests that were taken up and have no answer yet.", counters.running)
+        yield _gauge("ps_requests_waiting", "Those that wait for a result while no thread is at it.", counters.waiting)
+        yield _gauge("ps_compute_queue_length", "Pieces of work that wait for a compute thread.", compute.queued)
+        yield _gauge("ps_compute_threads", "Compute threads that may work at once.", compute.threads)
+        yield _gauge(
+            "ps_compute_threads_waiting", "Compute threads whose work waits for a process or a lock.", compute.waiting
+        )
+        yield _gauge(
+            "ps_compute_threads_lost", "Compute threads held by work that nobody waits for any more.", compute.lost
+        )
+
+    def _traffic(self) -> Iterator[Metric]:
+        traffic = self._engine.counters.traffic
+        for name, help, counts in (
+            ("received", "Bytes of messages from trainers.", {each: traffic[each].received for each in traffic}),
+            ("sent", "Bytes of messages to trainers.", {each: traffic[each].sent for each in traffic}),
+        ):
+            yield _labelled(
+                CounterMetricFamily(f"ps_{name}_bytes", help, labels=["transport"], unit="bytes"), counts.items()
+            )
+        shared_memory_connections, shared = self._engine.shared_memory_connections()
+        yield _gauge(
+            "ps_shared_memory_connections",
+            "Same-host shared-memory connections that are open.",
+            shared_memory_connections,
+        )
+        yield _gauge(
+            "ps_shared_memory_bytes", "Shared memory in which shared-memory connections bring answers.", shared, "bytes"
+        )
+
+    def _trainers(self) -> Iterator[Metric]:
+        engine = self._engine
+        connected = engine.sessions.connected
+        states = {"connected": connected, "disconnected": len(engine.sessions) - connected}
+        yield _labelled(
+            GaugeMetricFamily("ps_sessions", "Sessions of trainers, by state.", labels=["state"]), states.items()
+        )
+        yield _labelled(
+            CounterMetricFamily("ps_sessions_ended", "Sessions that the owner ended, by reason.", labels=["reason"]),
+            engine.counters.sessions_ended.items(),
+        )
+        yield _gauge("ps_contexts", "Passes that are open.", len(engine.contexts))
+        yield _labelled(
+            CounterMetricFamily("ps_contexts_ended", "Open passes that the owner ended, by reason.", labels=["reason"]),
+            engine.counters.contexts_ended.items(),
+        )
+        yield _gauge("ps_kept_answers", "Answers that are kept until they are confirmed.", len(engine.reply_cache))
+        budget = engine.budget
+        held = {
+            "requests": budget.requests,
+            "waiting": budget.waiting,
+            "answers": engine.reply_cache.nbytes + budget.unsent,
+            "contexts": engine.held.nbytes,
+        }
+        yield _labelled(
+            GaugeMetricFamily(
+                "ps_held_bytes", "What sessions hold in messages and open contexts.", labels=["kind"], unit="bytes"
+            ),
+            held,
+        )
+        yield _gauge("ps_paused_sessions", "Sessions that are not read from, for want of space.", budget.paused)
+        yield CounterMetricFamily("ps_pauses", "How often a session was not read from.", budget.pauses)
+        yield CounterMetricFamily(
+            "ps_requests_without_space",
+            "Requests that were refused for want of space.",
+            budget.refusals + engine.held.refusals,
+        )
+        yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
+
+    def _objects(self) -> Iterator[Metric]:
+        engine, census = self._engine, self._engine.registry.census
+        yield _labelled(
+            GaugeMetricFamily("ps_objects", "Hosted objects, by kind.", labels=["kind"]), list(census.kinds.items())
+        )
+        yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
+        yield _gauge("ps_borrowed_references", "References to objects of other owners.", engine.peers.borrowed)
+        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
+        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
+
+    def _training(self) -> Iterator[Metric]:
+        counters, label = self._engine.counters.steps, ["optimizer"]
+        steps = CounterMetricFamily("ps_optimizer_steps", "Steps that were applied since the start.", labels=label)
+        staleness = HistogramMetricFamily(
+            "ps_optimizer_staleness_steps",
+            "Steps of other passes between a pass's first reading of a parameter and its own step.",
+            labels=label,
+            unit="steps",
+        )
+        for name, count in counters.snapshot().items():
+            steps.add_metric([name], count.steps)
+            _add(staleness, [name], count.staleness)
+        yield steps
+        yield staleness
+        versions = GaugeMetricFamily(
+            "ps_optimizer_version", "Version of an optimizer: its steps since it was first made.", labels=label
+        )
+        for name, optimizer in list(self._engine.registry.census.optimizers.items()):
+            if counters.has(name):
+                versions.add_metric([name], optimizer.version)
+        yield versions
+
+
+def _gauge(name: str, help: str, value: float, unit: str = "") -> Metric:
+    return GaugeMetricFamily(name, help, value, unit=unit)
+
+
+def _labelled(
+    family: CounterMetricFamily | GaugeMetricFamily, values: Iterable[tuple[str, float]] | Mapping[str, float]
+) -> Metric:
+    for label, value in dict(values).items():
+        family.add_metric([label], value)
+    return family
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], found: Distribution) -> None:
+    family.add_metric(labels, list(zip(_LIMITS[found.bounds], found.cumulative, strict=True)), found.sum)

@@ -1,0 +1,76 @@
+"""Web: what an owner tells over HTTP, beside gRPC: its metrics, and whether it serves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+from prometheus_client.aiohttp import make_aiohttp_handler
+
+from ps_service import addresses
+from ps_service.monitoring import exporter
+from ps_service.release import RELEASE
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+
+_LAST_ANSWERS_SECONDS: Final = 1.0
+"""How long an answer that is being written may still take when the owner stops."""
+
+
+def _line(told: Any) -> str:
+    """JSON that does not run into the prompt of whoever asked with curl."""
+    return json.dumps(told) + "\n"
+
+
+class Web:
+    """Answers GET /metrics and GET /healthz, on the owner's event loop.
+
+    Args:
+        engine: The owner.
+        listen: Host and port; port 0 takes a free one.
+        state: Tells how far the owner is: `serving`, or any other word while it does not serve.
+    """
+
+    def __init__(self, engine: Engine, listen: str, state: Callable[[], str]) -> None:
+        self._told = {"owner": engine.name, "version": RELEASE}
+        self._listen = listen
+        self._state = state
+        self._began = time.monotonic()
+        application = web.Application()
+        application.router.add_get("/metrics", make_aiohttp_handler(exporter.registry(engine)))
+        application.router.add_get("/healthz", self._health)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_LAST_ANSWERS_SECONDS)
+        self._port = 0
+
+    @property
+    def address(self) -> str:
+        """Host and port that answer."""
+        return f"{self._listen.rpartition(':')[0]}:{self._port}"
+
+    async def start(self) -> None:
+        """Begins to listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        try:
+            listener = addresses.bound(self._listen)
+        except OSError as error:
+            raise OSError(f"metrics (--http): {error}") from error
+        self._port = listener.getsockname()[1]
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+
+    async def stop(self) -> None:
+        """Ends every connection. Calling it again does nothing."""
+        await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        state = self._state()
+        told = {**self._told, "state": state, "uptime_seconds": round(time.monotonic() - self._began, 3)}
+        # So that whoever balances load looks at the status and nothing else.
+        return web.json_response(told, status=200 if state == "serving" else 503, dumps=_line)

@@ -1,0 +1,1 @@
+"""Random numbers and autocast regions of a request."""

@@ -1,0 +1,1 @@
+"""Passes: contexts, recorded calls, their backward, and the gradients."""

@@ -1,0 +1,98 @@
+"""Arguments: what arrives for one call, and how it enters the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_service.hosting.references import RRef
+from ps_service.passes.entry import GraphEntry
+from ps_service.passes.records import KeptInput
+from ps_wire.codec.trees import mapped
+from ps_wire.refs import ContextId, Ref
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_wire.v1.values_pb2 import Handle
+
+
+class Arguments:
+    """Reads the tensors and handles among the arguments of one call.
+
+    Args:
+        engine: The owner they come to.
+        context: The pass in which the call is recorded, if it is.
+
+    Attributes:
+        wanting: The tensors that want a gradient.
+        kept: The inputs that an earlier call of the pass has left here.
+    """
+
+    def __init__(self, engine: Engine, context: ContextId | None = None) -> None:
+        self._engine = engine
+        self._context = context
+        self.wanting: list[torch.Tensor] = []
+        self.kept: list[KeptInput] = []
+        self._entering: list[torch.Tensor] = []
+        self._rrefs: list[RRef] = []
+
+    def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
+        """What hosted code shall see of a tensor that arrived."""
+        if self._engine.device.type != "cpu":
+            tensor = tensor.to(self._engine.device)
+        if self._context is not None and wants_grad:
+            self.wanting.append(tensor)
+        return tensor
+
+    def handle(self, message: Handle) -> Any:
+        """What hosted code shall see of a handle that arrived.
+
+        Raises:
+            ForeignHandleError, StaleHandleError, UnknownNameError: It does not refer to anything that is found here.
+        """
+        ref = Ref.from_message(message)
+        if ref.owner != self._engine.name:
+            return self._engine.peers.foreign(ref, self._context if message.history else None)
+        return self._engine.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
+
+    def local(self, hosted: HostedObject, parameter: str = "") -> RRef:
+        """A reference to an object here; what has a history in this pass will stand in the graph."""
+        rref = RRef.to(hosted, parameter)
+        history = hosted.history
+        if history is not None and history.context == self._context:
+            positions = iter(history.positions)
+
+            def note(tensor: torch.Tensor) -> torch.Tensor:
+                position = next(positions)
+                if position is None:
+                    return tensor
+                alias = tensor.detach()
+                self._entering.append(alias)
+                self.kept.append(KeptInput(history.call, position))
+                return alias
+
+            rref.enter(mapped(hosted.value, note))
+            self._rrefs.append(rref)
+        return rref
+
+    @property
+    def entering(self) -> list[torch.Tensor]:
+        """What enters the graph: what wants a gradient, and what earlier calls of the pass have left here."""
+        return [*self.wanting, *self._entering]
+
+    def enter(self, values: Any) -> tuple[GraphEntry | None, Any]:
+        """Lets the tensors that want a gradient enter the graph, and puts what comes out in their place."""
+        entering = self.entering
+        if not entering:
+            return None, values
+        entry = GraphEntry()
+        by_id = {id(before): after for before, after in zip(entering, entry.enter(entering), strict=True)}
+
+        def entered(tensor: torch.Tensor) -> torch.Tensor:
+            return by_id.get(id(tensor), tensor)
+
+        for rref in self._rrefs:
+            rref.enter(mapped(rref.local_value(), entered))
+        return entry, mapped(values, entered)

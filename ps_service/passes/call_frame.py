@@ -1,0 +1,212 @@
+"""Frame: what one running call borrows."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from operator import methodcaller
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+
+from ps_service.hosting.references import binder
+from ps_service.passes import transforms
+from ps_service.passes.bindings import Binding
+from ps_service.passes.lineage import results_in
+from ps_service.passes.saved_tensors import Kept, Pinned, Watch
+from ps_wire.codec.trees import mapped
+from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.runtime.scopes import current_scope
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.memory.held import Held
+    from ps_service.parameters.state import ParameterLocks
+    from ps_service.passes.records import Leaf
+
+
+class CallFrame:
+    """The modules one call runs on: private bound copies, whose parameters are pinned until the call is over.
+
+    A call whose answer comes later can borrow nothing: its frame would have to stay open in one thread while its code
+    runs on in others.
+
+    Args:
+        parameter_locks: Guards the parameters.
+        training: The mode the modules are in.
+        recorded: Whether gradients of borrowed modules will be asked for.
+        grad: Whether torch shall record what happens; if `recorded`, it has to.
+        code: Name of what runs, a method or function; empty for what never writes to parameters.
+        held: Where the tensors count that torch saves for the backward; None if they do not.
+
+    Attributes:
+        leaves: What stands for each parameter of the borrowed modules.
+    """
+
+    def __init__(
+        self,
+        parameter_locks: ParameterLocks,
+        training: bool,
+        recorded: bool,
+        grad: bool = True,
+        code: str = "",
+        held: Held | None = None,
+    ) -> None:
+        self.leaves: list[Leaf] = []
+        self._parameter_locks = parameter_locks
+        self._training = training
+        self._recorded = recorded
+        self._grad = grad
+        self._code = code
+        self._held = held
+        self._thread = 0
+        self._hooks = ExitStack()
+        self._hooked = False
+        self._lifted = False
+        self._bindings: dict[str, Binding] = {}
+        self._parameters: dict[int, tuple[HostedObject, str]] = {}
+        # By storage; several parameters may be views of one.
+        self._watches: dict[int, list[Watch]] = {}
+        self._buffers: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self._token = binder.set(self)
+        self._thread = threading.get_ident()
+        self._grad_before = torch.is_grad_enabled()
+        torch.set_grad_enabled(self._grad)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread = 0
+        try:
+            self._hooks.__exit__(kind, error, trace)
+        finally:
+            torch.set_grad_enabled(self._grad_before)
+            binder.reset(self._token)
+            if self._bindings:
+                self._settle(error is not None)
+
+    def bind(self, hosted: HostedObject) -> nn.Module:
+        """The bound copy of a module for this call."""
+        if self._thread != threading.get_ident():
+            raise InvalidArgumentError(
+                f"{hosted} is lent to a call only while that runs, and in its thread; what runs later or elsewhere "
+                "calls it through its reference, with rpc_sync() or rpc_async()"
+            )
+        known = self._bindings.get(hosted.ref.object_id)
+        if known is not None:
+            return known.module
+        if self._grad and not self._hooked:
+            # Not before: code that borrows nothing may do with torch whatever it likes.
+            self._hooked = True
+            self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+        scope = current_scope.get()
+        nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
+        binding = Binding(self._parameter_locks, hosted, self._training, self._code, nested, self._recorded)
+        self._bindings[hosted.ref.object_id] = binding
+        if self._lifted:
+            binding.hold()
+        for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
+            self.leaves.append(leaf)
+            self._parameters[id(leaf.tensor)] = (hosted, leaf.ref.parameter if leaf.ref is not None else "")
+            watches = self._watches.setdefault(_storage(leaf.tensor), [])
+            if watch is not None:
+                watches.append(watch)
+        self._buffers.update(_storage(tensor) for tensor in binding.saved if not tensor.is_sparse)
+        return binding.module
+
+    def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
+        """The module and dotted name of the parameter for which a tensor stands in this call."""
+        return self._parameters.get(id(leaf))
+
+    def lift(self, pack: Any) -> bool:
+        """Does without hooks of saved tensors for a while: parameters are pinned as if all were saved.
+
+        Args:
+            pack: The hook that is set last.
+
+        Returns:
+            Whether that is its own.
+        """
+        if pack != self._pack:
+            return False
+        if not self._lifted:
+            self._lifted = True
+            for binding in self._bindings.values():
+                binding.hold()
+        return True
+
+    def own(self, result: Any) -> Any:
+        """The result, with copies in place of tensors that share memory with a module: others may change those."""
+
+        kept = [binding.kept() for binding in self._bindings.values()]
+        knows_all = all(found.is_all for found in kept)
+        tensors = {id(tensor) for found in kept for tensor in found.tensors}
+        storages = {_storage(tensor) for found in kept for tensor in found.tensors if not tensor.is_sparse}
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_sparse:
+                return tensor if knows_all and id(tensor) not in tensors else tensor.clone()
+            storage = _storage(tensor)
+            return tensor.clone() if not knows_all or storage in storages or storage in self._watches else tensor
+
+        if self._recorded:
+            self._inspect(result)
+        return mapped(result, copied)
+
+    def _inspect(self, result: Any) -> None:
+        """Sees to it that the backward of a result needs nothing that this call does not keep for it.
+
+        Raises:
+            InvalidArgumentError: It would not reach what stands for a parameter, but the parameter itself.
+        """
+        roots = list(results_in(result))
+        for binding in self._bindings.values():
+            binding.inspect(roots, self._parameters)
+
+    def _settle(self, raised: bool) -> None:
+        """Takes the modules back, and hands on what the call has done to them."""
+        failed: BaseException | None = None
+        bindings = list(self._bindings.values())[::-1]
+        self._bindings.clear()
+        for binding in bindings:
+            binding.give_back()
+        for binding in bindings:
+            try:
+                binding.settle(raised)
+            except (PsError, RuntimeError) as error:
+                failed = failed or error
+        if failed is not None and not raised:
+            raise failed
+
+    def _pack(self, tensor: torch.Tensor) -> Kept:
+        # Called for every tensor a forward saves for its backward.
+        if tensor.is_sparse:
+            return self._kept(tensor._values(), tensor)
+        try:
+            storage = _storage(tensor)
+        except RuntimeError:
+            # Inside torch.func.jvp: zeros without memory, or one that is saved once more without its wrapping.
+            self.lift(self._pack)
+            return Kept(tensor)
+        watches = self._watches.get(storage)
+        if watches is not None:
+            return Pinned(tensor, self._parameter_locks, watches)
+        kept = tensor.clone() if storage in self._buffers else tensor
+        return self._kept(kept, kept)
+
+    def _kept(self, stored: torch.Tensor, tensor: torch.Tensor) -> Kept:
+        return Kept(tensor, None if self._held is None else self._held.share(stored.untyped_storage()))
+
+
+transforms.install()
+
+_unpack = methodcaller("unpack")
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

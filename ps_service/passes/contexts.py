@@ -1,0 +1,389 @@
+"""Contexts: what an owner keeps of each pass, from its first forward until its trainer ends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Container, Sequence, Set
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.nn import Parameter
+
+from ps_service.memory.held import Held, HeldByAll, Share
+from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
+from ps_service.passes.records import NOTHING_SAID, NestedPass, Over, Record
+from ps_service.passes.staleness import FirstReadings
+from ps_wire.errors import ContextEndedError, ContextLostError, PsError
+from ps_wire.number_set import SeenNumbers
+from ps_wire.refs import CallKey, ContextId
+from ps_wire.runtime.locks import ReportingLock
+
+if TYPE_CHECKING:
+    from ps_service.parameters.state import ParameterState
+
+_REMEMBERED: Final = 4096
+"""Contexts of one trainer that are open, or have ended since it last said which are: as many are told apart here."""
+
+_MOST_TOLD: Final = 64
+"""Contexts of a trainer that are open and may be listed to other owners at the end of one."""
+
+
+class PassContext:
+    """One pass on this owner.
+
+    Attributes:
+        id: Its name.
+        callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
+        held: Where counts what it holds, and what other passes of its trainer do.
+        began: When it was opened here, on the clock of `Contexts`.
+        used: When a request last used it.
+    """
+
+    def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
+        self.id = id
+        self.held = held
+        self.callers: set[bytes] = set()
+        self.began = self.used = now
+        self._lock = ReportingLock()
+        self._door = ReportingLock()
+        self._nested_pass: NestedPass | None = None
+        self._records: dict[CallKey, Record] = {}
+        self._gradients = Gradients(Share(held))
+        self._readings = FirstReadings()
+        self._ended = False
+        self._why_lost = ""
+
+    def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
+        """What hosted code does elsewhere in this pass.
+
+        Args:
+            open: Begins it, when this is the first time.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._door:
+            if self._ended:
+                raise self._over()
+            if self._nested_pass is None:
+                self._nested_pass = open(self.id)
+            return self._nested_pass
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called from here in this pass."""
+        nested_pass = self._nested_pass
+        return [] if nested_pass is None else nested_pass.others()
+
+    def add(self, call: CallKey, record: Record) -> None:
+        """Keeps a recorded call.
+
+        Raises:
+            ContextEndedError: The context ended while the call ran.
+        """
+        with self._lock:
+            if self._ended:
+                raise self._over()
+            self._records[call] = record
+            self._readings.note(record.leaves)
+
+    def record(self, call: CallKey) -> Record:
+        """A call that was recorded here.
+
+        Raises:
+            ContextLostError: There is none of that caller and number.
+        """
+        with self._lock:
+            try:
+                return self._records[call]
+            except KeyError:
+                raise _lost(self.id, self._why_lost) from None
+
+    def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
+        """Adds to the parameters' gradients of this pass.
+
+        Args:
+            gradients: What the backward of one call has found.
+            turn: When it is added; at once, if there is no order to keep.
+        """
+        with self._lock:
+            if turn is not None and not self.callers <= {self.id.trainer}:
+                # Calls of others may belong in between.
+                turn = turn._replace(after=None)
+            self._gradients.add(gradients, turn)
+
+    def gradients(self) -> list[Gradient]:
+        with self._lock:
+            return self._gradients.all()
+
+    def gradient(self, parameter: Parameter) -> torch.Tensor | None:
+        """The gradient of a parameter, if this pass has brought it one."""
+        with self._lock:
+            return self._gradients.of(parameter)
+
+    def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
+        """The gradients of some parameters, all from one moment.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._lock:
+            held = self._gradients  # one look: `end` does not wait, and puts an empty one in its place
+            if self._ended:
+                raise self._over()
+            return [held.of(parameter) for parameter in parameters]
+
+    def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
+        """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
+        with self._lock:
+            return self._readings.stepped(parameters, parameter_states)
+
+    def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
+        """Multiplies the gradients of some parameters."""
+        with self._lock:
+            self._gradients.scale(parameters, factor)
+
+    def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
+        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            InvalidArgumentError: One is float16; nothing was changed.
+        """
+        with self._lock:
+            held = self._gradients
+            if self._ended:
+                raise self._over()
+            return held.unscale(parameters, factor)
+
+    def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
+        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
+
+        Args:
+            over: Which other contexts of its trainer are over, for the owners that were called from here.
+            why_lost: Why the owner ended it; empty if its trainer did.
+        """
+        with self._door:
+            self._why_lost = why_lost
+            self._ended = True
+            nested_pass, self._nested_pass = self._nested_pass, None
+        self._records = {}
+        self._gradients = Gradients(Share(self.held))
+        self._readings = FirstReadings()
+        if nested_pass is not None:
+            nested_pass.end(over)
+
+    def _over(self) -> PsError:
+        return _lost(self.id, self._why_lost) if self._why_lost else _ended(self.id)
+
+
+class Contexts:
+    """The open contexts of an owner, and which ones have ended. Safe to use from several threads.
+
+    Args:
+        held: Where counts what they hold.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, held: HeldByAll | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._held = held or HeldByAll()
+        self._lock = threading.Lock()
+        self._open: dict[ContextId, PassContext] = {}
+        self._ended: dict[bytes, SeenNumbers] = {}
+        # For each trainer: numbers of the contexts that this owner has lost, and why if that is known.
+        self._lost: dict[bytes, dict[int, str]] = {}
+        # For each owner that calls here: the trainers in whose passes it did.
+        self._delegated: dict[bytes, set[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, id: ContextId) -> bool:
+        """Whether a pass is open here."""
+        return id in self._open
+
+    def used_by(self, callers: Set[bytes]) -> bool:
+        """Whether a pass is open that one of these takes part in here."""
+        with self._lock:
+            return any(not callers.isdisjoint(context.callers) for context in self._open.values())
+
+    def over(self) -> dict[bytes, tuple[SeenNumbers, set[int]]]:
+        """By trainer the passes that it ended, and those that would be lost if the owner stopped now."""
+        with self._lock:
+            lost = {trainer: set(numbers) for trainer, numbers in self._lost.items()}
+            for id in self._open:
+                lost.setdefault(id.trainer, set()).add(id.number)
+            ended = {trainer: numbers.copy() for trainer, numbers in self._ended.items()}
+        return {
+            trainer: (ended.get(trainer) or SeenNumbers(_REMEMBERED), lost.get(trainer, set()))
+            for trainer in ended.keys() | lost.keys()
+        }
+
+    def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
+        """Passes of a trainer that this owner had before it started again."""
+        with self._lock:
+            self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, ended.holes, _REMEMBERED)
+            if lost:
+                self._lost[trainer] = dict.fromkeys(lost, "")
+
+    def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
+        """The context of that name; opened if this owner has not seen it yet.
+
+        Args:
+            id: Its name.
+            caller: Who uses it. With the session of the last who does, it is freed.
+
+        Raises:
+            ContextEndedError: It has ended.
+            ContextLostError: Its first part is gone.
+        """
+        with self._lock:
+            context = self._open.get(id)
+            if context is None:
+                self._check(id)
+                context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
+            else:
+                context.used = self.clock()
+            context.callers.add(caller or id.trainer)
+            if caller and caller != id.trainer:
+                self._delegated.setdefault(caller, set()).add(id.trainer)
+            return context
+
+    def get(self, id: ContextId) -> PassContext | None:
+        """The context of that name, or None if it has not been used on this owner.
+
+        Raises:
+            ContextEndedError: It has ended.
+            ContextLostError: It was open when the owner stopped.
+        """
+        with self._lock:
+            context = self._open.get(id)
+            if context is None:
+                self._check(id)
+            else:
+                context.used = self.clock()
+            return context
+
+    def find(self, id: ContextId) -> PassContext:
+        """The context of that name.
+
+        Raises:
+            ContextEndedError: It has ended.
+            ContextLostError: This owner does not have it.
+        """
+        context = self.get(id)
+        if context is None:
+            raise _lost(id)
+        return context
+
+    def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
+        """Ends a context, also one that was never used here: requests of it may still be on their way.
+
+        Args:
+            id: Its name.
+            over: Which others of its trainer are over.
+        """
+        with self._lock:
+            context = self._open.pop(id, None)
+            self._end(id)
+            ended = self._ended.get(id.trainer)
+            if over.before and ended is not None:
+                ended.cover(over.before, over.but)
+            if context is not None and ended is not None and context.others():
+                # Those do not hear of all contexts, so they are told what is known here.
+                holes = ended.holes
+                over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
+        if context is not None:
+            context.end(over)
+
+    def all(self) -> list[PassContext]:
+        """Those that are open."""
+        with self._lock:
+            return list(self._open.values())
+
+    def unused(self, seconds: float, in_use: Container[ContextId]) -> list[PassContext]:
+        """The open contexts that no request has used for so long.
+
+        Args:
+            seconds: How long.
+            in_use: Those that requests use which have no answer yet; they count as used now.
+        """
+        now = self.clock()
+        with self._lock:
+            for id, context in self._open.items():
+                if id in in_use:
+                    context.used = now
+            return [each for each in self._open.values() if now - each.used >= seconds and each.id not in in_use]
+
+    def lose(self, id: ContextId, why: str) -> bool:
+        """Ends a context in place of its trainer, who is told so when it is used again.
+
+        Args:
+            id: Its name.
+            why: What happened to it, for people.
+
+        Returns:
+            Whether it was open.
+        """
+        with self._lock:
+            context = self._open.pop(id, None)
+            if context is None:
+                return False
+            lost = self._lost.setdefault(id.trainer, {})
+            lost[id.number] = why
+            if len(lost) > _REMEMBERED:
+                self._end(ContextId(id.trainer, next(iter(lost))))
+            if len(self._lost) > _REMEMBERED:
+                del self._lost[next(iter(self._lost))]
+        context.end(why_lost=why)
+        return True
+
+    def forget(self, trainer: bytes) -> None:
+        """Frees everything of a trainer, or of an owner that called in the passes of others, that is gone."""
+        with self._lock:
+            gone = [self._open.pop(id) for id, each in list(self._open.items()) if self._is_last(trainer, each)]
+            for context in gone:
+                # A step that comes later must not find nothing to do, and think that it has been done.
+                self._end(context.id)
+            self._ended.pop(trainer, None)
+            self._lost.pop(trainer, None)
+            kept = {context.id.trainer for context in gone}
+            for other in self._delegated.pop(trainer, set()) - kept:
+                if not any(other in others for others in self._delegated.values()):
+                    self._ended.pop(other, None)
+        for context in gone:
+            context.end()
+
+    def _end(self, id: ContextId) -> None:
+        self._ended.setdefault(id.trainer, SeenNumbers(_REMEMBERED)).add(id.number)
+        lost = self._lost.get(id.trainer)
+        if lost is not None and lost.pop(id.number, None) is not None and not lost:
+            del self._lost[id.trainer]
+        if len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def _is_last(self, trainer: bytes, context: PassContext) -> bool:
+        if context.id.trainer == trainer:
+            return True
+        if trainer not in context.callers:
+            return False
+        # Its calls cannot be propagated any more, and who is left learns that when trying.
+        context.callers.discard(trainer)
+        return not context.callers
+
+    def _check(self, id: ContextId) -> None:
+        if id.number in self._ended.get(id.trainer, ()):
+            raise _ended(id)
+        why = self._lost.get(id.trainer, {}).get(id.number)
+        if why is not None:
+            raise _lost(id, why)
+
+
+def _ended(id: ContextId) -> ContextEndedError:
+    return ContextEndedError(f"context {id} has ended: its calls and gradients are gone. Open a new one for a new pass")
+
+
+def _lost(id: ContextId, why: str = "") -> ContextLostError:
+    why = why or "it may have restarted"
+    return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")

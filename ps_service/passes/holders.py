@@ -1,0 +1,100 @@
+"""Holders: whether anybody but the answer still holds a tensor that a hosted method has returned.
+
+An object may change its tensors before the answer has been sent, so what it returns is copied. A result that nobody
+else holds needs no copy, and for large tensors the copy, in fresh memory, is most of the cost of a call.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from ps_wire.codec.trees import mapped
+
+LARGE: Final = 64 * 1024
+"""Bytes from which on asking costs less than copying."""
+
+
+class _Count(NamedTuple):
+    """How many hold the Python object, the tensor behind it, and its memory."""
+
+    objects: int
+    tensors: int
+    memory: int
+
+
+def _count(tensor: torch.Tensor) -> _Count:
+    memory: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return _Count(sys.getrefcount(tensor), tensor._use_count(), memory)  # type: ignore[attr-defined]
+
+
+class Holders:
+    """Who holds the large tensors among a call's arguments before it begins.
+
+    Args:
+        arguments: Those that are tensors themselves; of what is in containers nobody could tell. The caller keeps this
+            sequence until the result is there, because it counts as a holder.
+    """
+
+    def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
+        self._before = {id(tensor): _count(tensor) for tensor in arguments if _is_plain(tensor)}
+
+    def private(self, result: Any) -> Any:
+        """The result, detached; with copies in place of tensors that somebody else might hold.
+
+        Pass what the method returned straight in: a variable of the caller's would count as a holder.
+        """
+        if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
+            return result
+        return mapped(result, lambda tensor: tensor.detach().clone())
+
+    def _is_alone(self, result: torch.Tensor, now: _Count) -> bool:
+        if weakref.getweakrefcount(result):
+            return False
+        before = self._before.get(id(result))
+        if before is not None:
+            return now == before._replace(objects=before.objects + _SHIFT)
+        # Memory that cannot be resized belongs to somebody else, a numpy array for example.
+        return now == _FRESH and result.untyped_storage().resizable()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is large, and of a kind whose holders can be counted: its memory is torch's or the message's own."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.nbytes >= LARGE
+        and tensor.grad_fn is None
+        and not tensor.requires_grad
+        and not tensor.is_shared()
+    )
+
+
+class _Probe(Holders):
+    """Sees what is counted when nobody keeps anything; it depends on the version of Python."""
+
+    def _is_alone(self, result: torch.Tensor, now: _Count) -> bool:
+        self.seen = now
+        return False
+
+
+def _seen(probe: _Probe, method: Callable[..., torch.Tensor], arguments: tuple[torch.Tensor, ...]) -> _Count:
+    probe.private(method(None, *arguments))
+    return probe.seen
+
+
+def _calibrated() -> tuple[int, _Count]:
+    """By how much the count of an argument that is returned changes, and the count of a new tensor."""
+    arguments = (torch.empty(LARGE, dtype=torch.uint8),)
+    probe = _Probe(arguments)
+    (before,) = probe._before.values()
+    shift = _seen(probe, lambda _, tensor: tensor, arguments).objects - before.objects
+    return shift, _seen(probe, lambda _: torch.empty(LARGE, dtype=torch.uint8), ())
+
+
+_SHIFT, _FRESH = _calibrated()

@@ -1,0 +1,122 @@
+"""Passes: backward, gradients, and the end of a context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Parameter
+
+from ps_service.passes.records import Gathered
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.passes.gradients import Gradient, Turn
+    from ps_wire.refs import CallKey, ContextId, Ref
+
+
+def backward(
+    engine: Engine,
+    context_id: ContextId,
+    call: CallKey,
+    positions: Sequence[int],
+    gradients: Sequence[Any],
+    retain_graph: bool,
+    turn: Turn | None = None,
+) -> list[torch.Tensor | None]:
+    """Propagates the gradients of a recorded call's outputs, and of what it has left here.
+
+    Adds the parameters' gradients to the context and returns those of the inputs, one per input that wanted one.
+    Gradients of what earlier calls have left here wait for the backward of those.
+
+    Args:
+        turn: The order in which they are added; as they come, if there is none.
+
+    Raises:
+        ContextEndedError, ContextLostError: The pass is not here.
+        InvalidArgumentError: The gradients do not fit the outputs.
+        RuntimeError: Torch's own.
+    """
+    if len(positions) != len(gradients) or not all(isinstance(gradient, torch.Tensor) for gradient in gradients):
+        raise InvalidArgumentError(f"{len(positions)} outputs need as many gradients, all of them tensors")
+    context = engine.contexts.find(context_id)
+    record = context.record(call)
+    on_device = [gradient.to(engine.device) for gradient in gradients]
+    found = record.backward(positions, on_device, retain_graph, 0 if turn is None else turn.backward)
+    context.accumulate(found.of_parameters, turn)
+    for kept, gradient in found.of_kept:
+        place = (call.number,) if turn is None else turn.place
+        gathered = Gathered(place, gradient, context.held.shares(gradient))
+        context.record(kept.call).gather(kept.position, gathered)
+    return found.of_inputs
+
+
+def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
+    """Copies of the gradients of a context; none if it was not used here.
+
+    Raises:
+        ContextEndedError: The context has ended.
+    """
+    context = engine.contexts.get(context_id)
+    if context is None:
+        return []
+    return [each._replace(tensor=each.tensor.clone()) for each in context.gradients()]
+
+
+def others(engine: Engine, context_id: ContextId) -> list[str]:
+    """Names of the owners that this one has called in a context."""
+    context = engine.contexts.get(context_id)
+    return [] if context is None else context.others()
+
+
+def power_sum(engine: Engine, context_id: ContextId, refs: Sequence[Ref], norm_type: float) -> float:
+    """The sum of |g|^p over the gradients of some parameters, or the largest |g| when p is infinite.
+
+    Raises:
+        ContextEndedError: The context has ended.
+        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
+        InvalidArgumentError: The norm is not positive.
+    """
+    if not norm_type > 0:
+        raise InvalidArgumentError(f"the norm must be positive, not {norm_type}")
+    context = engine.contexts.get(context_id)
+    parameters = [parameter_of(engine, ref) for ref in refs]
+    found = [] if context is None else [context.gradient(parameter) for parameter in parameters]
+    norms = [_norm(gradient, norm_type) for gradient in found if gradient is not None]
+    if math.isinf(norm_type):
+        return max(norms, default=0.0)
+    try:
+        return math.fsum(norm**norm_type for norm in norms)
+    except OverflowError:
+        return math.inf
+
+
+def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: float) -> None:
+    """Multiplies the gradients of some parameters in a context.
+
+    Raises:
+        ContextEndedError: The context has ended.
+        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
+    """
+    parameters = [parameter_of(engine, ref) for ref in refs]
+    context = engine.contexts.get(context_id)
+    if context is not None:
+        context.scale(parameters, factor)
+
+
+def parameter_of(engine: Engine, ref: Ref) -> Parameter:
+    """The parameter a handle refers to.
+
+    Raises:
+        UnknownNameError, StaleHandleError, ForeignHandleError: It is not here.
+    """
+    return engine.registry.find(ref).parameter(ref.parameter)
+
+
+def _norm(gradient: torch.Tensor, norm_type: float) -> float:
+    # Entries of an uncoalesced gradient that belong together count as one.
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return float(torch.linalg.vector_norm(values, norm_type))

@@ -1,0 +1,329 @@
+"""Records: the calls of a pass, and everything their backward needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from ps_service.hosting.histories import REFUSAL
+from ps_service.passes.entry import ENTERING
+from ps_service.passes.gradients import Gradient, added
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.autograd_graph import reached_from
+from ps_wire.runtime.locks import ReportingLock
+
+if TYPE_CHECKING:
+    from ps_service.measures.latency import Latency
+    from ps_service.memory.held import Share
+    from ps_service.passes.entry import GraphEntry
+    from ps_wire.refs import CallKey, Ref
+
+
+class Leaf(NamedTuple):
+    """What stood for a parameter in one recorded call.
+
+    Attributes:
+        ref: The parameter's handle, if it is one of a hosted module.
+        parameter: The parameter.
+        tensor: What stood for it.
+        steps: How many steps it had had by then.
+        holds: What must live for as long as the call's graph is of use.
+    """
+
+    ref: Ref | None
+    parameter: torch.Tensor
+    tensor: torch.Tensor
+    steps: int = 0
+    holds: list[Any] = []  # noqa: RUF012
+
+
+class Over(NamedTuple):
+    """Which contexts of a trainer are over.
+
+    Attributes:
+        before: Those with lower numbers; zero if that is not said.
+        but: Except for these.
+    """
+
+    before: int = 0
+    but: Sequence[int] = ()
+
+
+NOTHING_SAID: Final = Over()
+
+_NOTHING: Final = torch.empty(0, requires_grad=True)
+_ELSEWHERE: Final = get_gradient_edge(_NOTHING)
+"""A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
+tensors asks which of them are."""
+
+
+class NestedPass(Protocol):
+    """What hosted code does on other owners in one pass.
+
+    Attributes:
+        root: What autograd is asked for to make it go back through calls whose inputs lead nowhere here.
+    """
+
+    root: torch.Tensor
+
+    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        """While the block runs, the calls of this thread belong to the pass.
+
+        Args:
+            place: Number of the call that this thread runs, after those of the calls around it.
+        """
+
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
+        """While the block runs, this thread propagates through such calls; at its end they have all answered.
+
+        Args:
+            retain_graph: Whether they may be propagated again.
+            backward: Number of the trainer's backward.
+        """
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called."""
+
+    def end(self, over: Over) -> None:
+        """The pass is over: the other owners are told, without waiting for them.
+
+        Args:
+            over: Which other contexts of its trainer are over.
+        """
+
+
+class KeptInput(NamedTuple):
+    """An input of a recorded call that an earlier call of the pass had left here.
+
+    Attributes:
+        call: The earlier call.
+        position: Place of the tensor among that call's outputs.
+    """
+
+    call: CallKey
+    position: int
+
+
+class Gathered(NamedTuple):
+    """A gradient of an output that was kept here, found by the backward of a later call.
+
+    Attributes:
+        place: The place of that call in the pass.
+        tensor: The gradient.
+        shares: Let its bytes count.
+    """
+
+    place: tuple[int, ...]
+    tensor: torch.Tensor
+    shares: Sequence[Share] = ()
+
+
+class Propagated(NamedTuple):
+    """What the backward of a call found.
+
+    Attributes:
+        of_inputs: The gradients of the caller's inputs that want one.
+        of_parameters: Those of parameters.
+        of_kept: Those of inputs that earlier calls had left here.
+    """
+
+    of_inputs: list[torch.Tensor | None]
+    of_parameters: list[Gradient]
+    of_kept: list[tuple[KeptInput, torch.Tensor]]
+
+
+class Output(NamedTuple):
+    """An output that requires grad: where its backward begins, without its numbers.
+
+    Attributes:
+        edge: Its place in the graph.
+        shape: Its shape.
+        dtype: Its dtype.
+    """
+
+    edge: GradientEdge
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Output | None:
+        """The output of that tensor; None if it requires no grad."""
+        if not tensor.requires_grad:
+            return None
+        # Torch makes a view to hold on to a node written in Python, and sparse tensors have no views.
+        held = tensor if tensor.layout is torch.strided else tensor.clone()
+        return cls(get_gradient_edge(held), held.shape, held.dtype)
+
+
+class Record:
+    """One recorded call: everything its backward needs, and nothing large beyond its last backward.
+
+    Of the outputs only their places in the graph are kept. Torch frees what the graph has saved in the backward that
+    does not retain it; the nodes stay, so that a second backward raises what it raises locally.
+
+    Args:
+        outputs: The tensors of the result, in order; those that do not require grad stand here as well.
+        entry: Where its inputs entered, when any of them wants a gradient.
+        wanted: How many of the caller's inputs want one.
+        leaves: The parameters it may have used.
+        latency: How long the backward of such calls takes, if it may run on the event loop.
+        kept_inputs: The inputs that entered after those of the caller.
+        tokens: Places of those outputs which only stand for what another owner keeps.
+        nested_pass: What it did on other owners.
+        is_module: Whether only modules took part, whose leaves are all known.
+
+    Attributes:
+        shares: Let tensors count that are held until its last backward has run.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[torch.Tensor],
+        entry: GraphEntry | None,
+        wanted: int,
+        leaves: Sequence[Leaf],
+        latency: Latency | None = None,
+        kept_inputs: Sequence[KeptInput] = (),
+        tokens: Sequence[int] = (),
+        nested_pass: NestedPass | None = None,
+        is_module: bool = True,
+    ) -> None:
+        self._latency = latency
+        self._lock = ReportingLock()
+        self._outputs = [Output.of(output) for output in outputs]
+        # Places of the outputs behind which a backward has freed the graph.
+        self._spent: set[int] = set()
+        self._entry = entry
+        self._wanted = wanted
+        self._leaves = [leaf for leaf in leaves if leaf.tensor.requires_grad]
+        self._kept_inputs = kept_inputs
+        self._tokens = tokens
+        self._nested_pass = nested_pass
+        self._is_module = is_module
+        self.shares: Sequence[Share] = ()
+        self._gathered: dict[int, list[Gathered]] = {}
+
+    def gather(self, position: int, gradient: Gathered) -> None:
+        """Takes a gradient of an output that was kept here; the next backward propagates their sum.
+
+        Args:
+            position: Which output.
+            gradient: What the backward of a later call has found.
+        """
+        with self._lock:
+            self._gathered.setdefault(position, []).append(gradient)
+
+    def backward(
+        self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
+    ) -> Propagated:
+        """Propagates gradients of outputs: those given, and those gathered.
+
+        Args:
+            positions: Which outputs.
+            gradients: Their gradients, of the outputs' shapes and dtypes.
+            retain_graph: Whether the same outputs may be propagated again.
+            backward: Number of the trainer's backward.
+
+        Raises:
+            InvalidArgumentError: A position or gradient does not fit.
+            RuntimeError: Torch's own, for instance when the graph was freed by an earlier pass.
+        """
+        for position, gradient in zip(positions, gradients, strict=True):
+            self._check(position, gradient)
+        propagating: AbstractContextManager[None] = nullcontext()
+        if self._nested_pass is not None:
+            propagating = self._nested_pass.propagating(retain_graph, backward)
+        # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
+        with self._lock, self._latency.measured() if self._latency is not None else nullcontext():
+            places, seeds = self._seeded(positions, gradients)
+            if not places:
+                return Propagated([None] * self._wanted, [], [])
+            roots = [output.edge for output in map(self._outputs.__getitem__, places) if output is not None]
+            leaves, others = self._leaves, self._ends()
+            if not self._is_module:
+                leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
+            targets = [*(leaf.tensor for leaf in leaves), *others]
+            with propagating:
+                roots, seeds = [*roots, _ELSEWHERE], [*seeds, _NOTHING.detach()]
+                found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
+            if not retain_graph:
+                self._freed(places)
+            entered = list(self._entry.take_gradients()) if self._entry is not None else []
+        of_parameters = [
+            Gradient(leaf.ref, leaf.parameter, gradient)
+            for leaf, gradient in zip(leaves, found, strict=False)
+            if gradient is not None
+        ]
+        of_kept = [
+            (kept, gradient)
+            for kept, gradient in zip(self._kept_inputs, entered[self._wanted :], strict=False)
+            if gradient is not None
+        ]
+        return Propagated(entered[: self._wanted] or [None] * self._wanted, of_parameters, of_kept)
+
+    @property
+    def leaves(self) -> Sequence[Leaf]:
+        """The parameters of hosted modules that it may have used."""
+        return self._leaves
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether its backward may run on the event loop."""
+        return self._latency is not None and self._latency.is_short and not self._lock.locked()
+
+    def _ends(self) -> list[torch.Tensor]:
+        """What autograd is asked for besides the parameters, to make it go all the way."""
+        ends = [] if self._entry is None else [self._entry.token]
+        return ends if self._nested_pass is None else [*ends, self._nested_pass.root]
+
+    def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
+        """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own.
+
+        Raises:
+            InvalidArgumentError: The graph reaches the inputs of an earlier call.
+        """
+        known = known | {id(leaf.tensor) for leaf in self._leaves}
+        leaves, entries = reached_from(roots, ENTERING)
+        if any(each.entry is not self._entry for each in entries):
+            raise InvalidArgumentError(f"the call {REFUSAL}")
+        return [Leaf(None, leaf, leaf) for leaf in leaves if id(leaf) not in known]
+
+    def _seeded(
+        self, positions: Sequence[int], gradients: Sequence[torch.Tensor]
+    ) -> tuple[list[int], list[torch.Tensor]]:
+        """Places of the outputs to begin at, and their gradients."""
+        found = list(zip(positions, gradients, strict=True))
+        for position, gathered in self._gathered.items():
+            # As local torch adds them: the latest call first.
+            ordered = sorted(gathered, key=lambda each: each.place, reverse=True)
+            found.append((position, functools.reduce(added, (each.tensor for each in ordered))))
+        self._gathered = {}
+        found += [(token, torch.empty(0)) for token in self._tokens]
+        return [position for position, _ in found], [gradient for _, gradient in found]
+
+    def _freed(self, places: Sequence[int]) -> None:
+        """A backward has freed the graph behind these outputs."""
+        self._spent.update(places)
+        if len(self._spent) < sum(output is not None for output in self._outputs):
+            return
+        self.shares = ()
+        for leaf in self._leaves:
+            leaf.holds.clear()
+            # A step has moved the parameter meanwhile: its former storage lives for this leaf alone.
+            if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
+                leaf.tensor.data = leaf.tensor.detach().new_empty(0)
+
+    def _check(self, position: int, gradient: torch.Tensor) -> None:
+        output = self._outputs[position] if position < len(self._outputs) else None
+        if output is None:
+            raise InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
+        if gradient.shape != output.shape or gradient.dtype != output.dtype:
+            raise InvalidArgumentError(
+                f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
+                f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
+            )

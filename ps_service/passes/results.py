@@ -1,0 +1,103 @@
+"""Results: what a recorded call leaves in its context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_service.group.peers import Foreign
+from ps_service.hosting.objects import History
+from ps_service.passes.records import Leaf, NestedPass, Record
+from ps_wire.codec.trees import leaves_in, tensors_in
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.references import RRef
+    from ps_service.measures.latency import Latency
+    from ps_service.passes.arguments import Arguments
+    from ps_service.passes.entry import GraphEntry
+    from ps_wire.refs import CallKey, ContextId
+
+
+class Results:
+    """Takes down what one call returns.
+
+    Args:
+        engine: The owner.
+        context: The pass.
+        call: Who made the call, and its number.
+        arguments: What it was called with.
+
+    Attributes:
+        nested_pass: What the pass does on other owners, if there are any.
+        held: Where counts what the pass holds.
+
+    Raises:
+        ContextEndedError: The context has ended.
+    """
+
+    def __init__(self, engine: Engine, context: ContextId, call: CallKey, arguments: Arguments) -> None:
+        self._peers = engine.peers
+        self._context = engine.contexts.open(context, call.caller)
+        self._call = call
+        self.held = self._context.held
+        self._arguments = arguments
+        self.nested_pass: NestedPass | None = self._context.nested_pass(engine.peers.nested_pass)
+
+    def record(
+        self, entry: GraphEntry | None, leaves: Sequence[Leaf], latency: Latency | None, is_module: bool, result: Any
+    ) -> Any:
+        """Keeps everything the call's backward will need, and returns the result.
+
+        Raises:
+            ContextEndedError: The context ended while the call ran.
+        """
+        outputs: list[torch.Tensor] = []
+        references: list[RRef | Foreign] = []
+        for leaf in leaves_in(result):
+            if isinstance(leaf, torch.Tensor):
+                outputs.append(leaf)
+            elif (reference := self._peers.departing(leaf, self._context.id)) is not None:
+                references.append(reference)
+        tokens: list[int] = []
+        for reference in references:
+            if isinstance(reference, Foreign):
+                if reference.token is not None:
+                    tokens.append(len(outputs))
+                    outputs.append(reference.token)
+            elif reference.hosted is None:
+                self._keep_history(reference, outputs)
+        called = self.nested_pass if self.nested_pass is not None and self.nested_pass.others() else None
+        if called is not None:
+            latency = None  # it may wait for others
+        shares = []
+        if not is_module:
+            # Of code that has borrowed no module it is not known what torch saves: inputs and results, mostly.
+            results = [output for output in outputs if output.requires_grad]
+            shares = self.held.shares([*self._arguments.entering, *results])
+        record = Record(
+            outputs,
+            entry,
+            len(self._arguments.wanting),
+            leaves,
+            latency,
+            self._arguments.kept,
+            tokens,
+            called,
+            is_module,
+        )
+        record.shares = shares
+        self._context.add(self._call, record)
+        return result
+
+    def _keep_history(self, reference: RRef, outputs: list[torch.Tensor]) -> None:
+        """What stays here can be propagated through by the calls that use it."""
+        positions: list[int | None] = []
+        for tensor in tensors_in(reference.local_value()):
+            positions.append(len(outputs) if tensor.requires_grad else None)
+            if tensor.requires_grad:
+                outputs.append(tensor)
+        if any(position is not None for position in positions):
+            reference.history = History(self._context.id, self._call, tuple(positions))

@@ -1,0 +1,96 @@
+"""Kept: what torch is given in place of the tensors that a forward saves for its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from ps_service.memory.held import Share
+    from ps_service.parameters.state import ParameterLocks, Pin
+
+
+class Kept:
+    """A tensor that a forward saved for its backward.
+
+    Without its history: a node that saves its own output would otherwise keep itself alive for ever. And with its
+    version, because torch leaves it to such hooks to notice that a tensor was written to in between.
+
+    Args:
+        tensor: The tensor.
+        share: Lets its bytes count for as long as it is kept; None for what counts elsewhere.
+    """
+
+    __slots__ = ("_share", "_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor, share: Share | None = None) -> None:
+        self._tensor = tensor.detach()
+        self._version = tensor._version
+        self._share = share
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor.
+
+        Raises:
+            RuntimeError: It was written to in between; torch's own message.
+        """
+        if self._tensor._version != self._version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{self._tensor.dtype} of shape {tuple(self._tensor.shape)} is at version {self._tensor._version}; "
+                f"expected version {self._version} instead"
+            )
+        return self._tensor
+
+
+class Watch:
+    """Notices that other code writes to a storage while a call uses it.
+
+    Attributes:
+        pin: Of the storage.
+        seen: How often that had happened when the call began, or wrote to it itself.
+    """
+
+    __slots__ = ("pin", "seen")
+
+    def __init__(self, pin: Pin) -> None:
+        self.pin = pin
+        self.seen = pin.written
+
+
+class Pinned(Kept):
+    """A parameter that was saved; keeps its storage pinned for as long as torch keeps it."""
+
+    __slots__ = ("_hold", "_watches")
+
+    def __init__(self, tensor: torch.Tensor, parameter_locks: ParameterLocks, watches: Sequence[Watch]) -> None:
+        super().__init__(tensor)
+        self._watches = watches
+        self._hold = Hold(parameter_locks, [watch.pin for watch in watches])
+
+    def unpack(self) -> torch.Tensor:
+        if any(watch.pin.written != watch.seen for watch in self._watches):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"a parameter of shape {tuple(self._tensor.shape)}, by another call that ran on its module. Run the "
+                "pass again"
+            )
+        return super().unpack()
+
+
+class Hold:
+    """Keeps storages pinned for as long as it lives."""
+
+    __slots__ = ("_parameter_locks", "_pins")
+
+    def __init__(self, parameter_locks: ParameterLocks, pins: Sequence[Pin]) -> None:
+        self._parameter_locks = parameter_locks
+        self._pins = pins
+        for pin in pins:
+            parameter_locks.save(pin)
+
+    def __del__(self) -> None:
+        for pin in self._pins:
+            self._parameter_locks.free(pin)

@@ -1,0 +1,1 @@
+"""Requests: the table of operations, their handlers, and how one request is run."""

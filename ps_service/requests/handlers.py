@@ -1,0 +1,268 @@
+"""Handlers: one small function per operation, the same for streams and unary methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.execution.deferred import Deferred
+from ps_service.hosting import lifecycle
+from ps_service.hosting.references import RRef
+from ps_service.numerics.regions import numerics_of
+from ps_service.passes import calls, propagation
+from ps_service.passes.calls import Recording
+from ps_service.passes.gradients import Turn
+from ps_service.passes.records import Over
+from ps_service.requests import administration, creation, membership, reporting
+from ps_service.training import freezing, steps
+from ps_wire import decorators
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.v1.values_pb2 import Value
+
+if TYPE_CHECKING:
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
+
+
+def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
+    """Makes an object of an allowed class, or finds the one of that name; no thread waits while another makes it."""
+    being_made = ctx.engine.registry.being_made(request.name)
+    if being_made is not None and ctx.deferred is None:
+        ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply))
+        return
+    hosted, reply.created = creation.create(ctx, request)
+    ctx.describe(reply.object, hosted)
+
+
+def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
+    """Finds what exists, by name or handle."""
+    target = request.name if request.HasField("name") else Ref.from_message(request.handle)
+    ctx.describe(reply.object, lifecycle.attach(ctx.engine, target))
+
+
+def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
+    """Takes handles back."""
+    ctx.release(request.object_ids)
+
+
+def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
+    """Removes a named object and what depends on it."""
+    ctx.engine.registry.delete(request.name)
+
+
+def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:
+    """Runs a method or function, recorded if a context asks for it."""
+    ctx.recording = recording = _recording(ctx, request)
+
+    def finish(result: Any) -> None:
+        ctx.write(reply.result, result)
+
+    with numerics_of(request):
+        result = _called(ctx, request, recording)
+    if isinstance(result, Deferred):
+        ctx.defer(result, finish)
+    else:
+        finish(result)
+
+
+def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording | None) -> Any:
+    """The result of a call, which may still be to come."""
+    engine = ctx.engine
+    if recording is not None:
+        engine.held.check(recording.context.trainer)
+    if request.keep:
+        engine.held.check(ctx.trainer)
+    if not request.function:
+        target = engine.registry.find(Ref.from_message(request.target))
+        arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+        return calls.call(
+            engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
+        )
+    if request.keep and engine.allowlist.is_hosted(request.function):
+        made, _ = creation.instance(ctx, request)
+        return RRef.to(made)
+    function = engine.allowlist.function(request.function)
+    arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    deferred = decorators.is_deferred(function)
+    return calls.call_function(
+        engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
+    )
+
+
+def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
+    """Copies what a handle refers to."""
+    ctx.recording = recording = _recording(ctx, request)
+    arguments, _, _ = ctx.read_arguments(Value(), Value())
+    target = Ref.from_message(request.target)
+    ctx.write(reply.value, calls.fetch(ctx.engine, target, arguments, recording))
+
+
+def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
+    """Propagates gradients through a recorded call."""
+    gradients = ctx.read(request.gradients)
+    if not isinstance(gradients, list):
+        raise InvalidArgumentError("the gradients of a backward are a list")
+    key = CallKey(ctx.trainer, request.call)
+    with numerics_of(request):
+        of_inputs = propagation.backward(
+            ctx.engine, _context(request), key, request.outputs, gradients, request.retain_graph, _turn(request)
+        )
+    ctx.write(reply.gradients, of_inputs)
+
+
+def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
+    """Copies the gradients of a context."""
+    found = [each for each in propagation.gradients(ctx.engine, _context(request)) if each.ref is not None]
+    reply.parameters.extend(each.ref.to_message() for each in found if each.ref is not None)
+    ctx.write(reply.gradients, [each.tensor for each in found])
+    reply.others.extend(propagation.others(ctx.engine, _context(request)))
+
+
+def norm(ctx: RequestContext, request: pb.NormRequest, reply: pb.NormReply) -> None:
+    """Sums the powers of gradients, for clipping over several owners."""
+    refs = creation.refs(request.parameters)
+    reply.power_sum = propagation.power_sum(ctx.engine, _context(request), refs, request.norm_type)
+
+
+def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
+    """Multiplies gradients of a context."""
+    propagation.scale(ctx.engine, _context(request), creation.refs(request.parameters), request.factor)
+
+
+def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
+    """Takes the scale of a loss out of gradients of a context."""
+    found = steps.unscale(ctx.engine, Ref.from_message(request.optimizer), _context(request), request.factor)
+    reply.present, reply.non_finite = found
+
+
+def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
+    """Freezes parameters, or unfreezes them."""
+    freezing.set_requires_grad(ctx.engine, creation.refs(request.targets), request.requires_grad)
+
+
+def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
+    """Frees a pass."""
+    ctx.engine.contexts.end(_context(request), Over(request.all_before, tuple(request.but)))
+
+
+def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
+    """Makes an optimizer, or finds the one of that name."""
+    hosted, reply.created = creation.optimizer(ctx, request)
+    ctx.describe(reply.object, hosted)
+
+
+def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
+    """Makes a learning-rate scheduler, or finds the one of that name."""
+    hosted, reply.created = creation.scheduler(ctx, request)
+    ctx.describe(reply.object, hosted)
+
+
+def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Applies the gradients of a context, or looks whether they may be applied."""
+    act = steps.check_step if request.check_only else steps.step
+    reply.version = act(ctx.engine, Ref.from_message(request.optimizer), _context(request))
+
+
+def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
+    """Changes options of an optimizer's parameter groups."""
+    group = request.group if request.HasField("group") else None
+    options = creation.options(ctx, request.options)
+    steps.set_options(ctx.engine, Ref.from_message(request.optimizer), group, options)
+
+
+def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:
+    """Copies the state of a module, optimizer or scheduler."""
+    ctx.write(reply.state, steps.state_dict(ctx.engine, Ref.from_message(request.target)))
+
+
+def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:
+    """Replaces the state of a module, optimizer or scheduler."""
+    missing, unexpected = steps.load_state_dict(
+        ctx.engine, Ref.from_message(request.target), ctx.read(request.state), request.strict
+    )
+    reply.missing_keys.extend(missing)
+    reply.unexpected_keys.extend(unexpected)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How one operation is run.
+
+    Attributes:
+        handle: Reads the request and fills in the reply.
+        mutates: Whether running it twice would matter; then its answer is kept until confirmed.
+        inline: Whether it may run on the event loop.
+        hosted: Whether it runs code that the owner hosts; what that raises is told to the caller in full.
+        awaited: Whether trainers wait for its answer.
+        apart: Whether it has a thread apart from those of trainers: administration is answered however busy those are.
+        waits: Whether it may wait for other members of a group; an owner that ends does not wait for it.
+        large: Whether its answer may be large.
+    """
+
+    handle: Callable[[RequestContext, Any, Any], None]
+    mutates: bool = True
+    inline: bool = False
+    hosted: bool = False
+    awaited: bool = True
+    waits: bool = False
+    apart: bool = False
+    large: bool = False
+
+
+OPERATIONS: Final[dict[str, Operation]] = {
+    "create": Operation(create, hosted=True),
+    "attach": Operation(attach, inline=True),
+    "release": Operation(release, inline=True, awaited=False),
+    "delete": Operation(delete, inline=True),
+    "call": Operation(call, hosted=True, large=True),
+    "fetch": Operation(fetch, mutates=False, large=True),
+    "backward": Operation(backward, hosted=True, large=True),
+    "gradients": Operation(gradients, mutates=False, large=True),
+    "norm": Operation(norm, mutates=False),
+    "scale": Operation(scale),
+    "unscale": Operation(unscale),
+    "set_requires_grad": Operation(set_requires_grad),
+    "end_context": Operation(end_context, inline=True, awaited=False),
+    "optimizer": Operation(optimizer, hosted=True),
+    "scheduler": Operation(scheduler, hosted=True),
+    "step": Operation(step, hosted=True),
+    "set_options": Operation(set_options),
+    "state": Operation(state, mutates=False, large=True),
+    "load_state": Operation(load_state, hosted=True),
+    "status": Operation(reporting.status, mutates=False, apart=True),
+    "register": Operation(membership.register),
+    "lookup": Operation(membership.lookup, mutates=False, waits=True),
+    "members": Operation(membership.members, mutates=False, waits=True),
+    "rendezvous": Operation(membership.rendezvous, waits=True),
+    "sessions": Operation(administration.sessions, mutates=False, inline=True),
+    # It opens no session for who asks, and done twice it finds nothing to do.
+    "evict": Operation(administration.evict, mutates=False, inline=True),
+}
+"""Every operation, by its name in `Request` and `Reply`."""
+
+
+def _context(request: Any) -> ContextId:
+    id = ContextId.from_message(request.context)
+    if len(id.trainer) != 16 or not id.number:
+        raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
+    return id
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+def _recording(ctx: RequestContext, request: Any) -> Recording | None:
+    if not request.HasField("context"):
+        return None
+    place = tuple(request.place) or (request.call,)
+    return Recording(_context(request), CallKey(ctx.trainer, request.call), place)
+
+
+def _turn(request: pb.BackwardRequest) -> Turn | None:
+    if not request.backward:
+        return None
+    after = request.after if request.HasField("after") else None
+    return Turn(request.backward, tuple(request.place) or (request.call,), after)

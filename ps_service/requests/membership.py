@@ -1,0 +1,89 @@
+"""Membership: the handlers of the directory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.execution.deferred import Deferred
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_service.group.directory import MemberEntry, Met, Wait
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
+
+_LONGEST_WAIT: Final = 86_400.0
+"""Seconds that somebody may wait in the directory."""
+
+
+def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
+    """Enters the asking process into the directory."""
+    id = request.id if request.HasField("id") else None
+    engine = ctx.engine
+    entry = engine.directory.enter(ctx.trainer, request.name, request.address, id, engine.sessions.is_away)
+    describe(reply.member, entry)
+
+
+def lookup(ctx: RequestContext, request: pb.LookupRequest, reply: pb.LookupReply) -> None:
+    """Finds a member, here or where this owner is a member itself."""
+    id = request.id if request.HasField("id") else None
+    engine = ctx.engine
+    if engine.peers.keeps_directory:
+        wait = engine.directory.awaited(request.name, id)
+        _when_over(ctx, wait, request.wait_seconds, lambda entry: describe(reply.member, entry))
+    else:
+        reply.member.CopyFrom(engine.peers.find(request.name, id, request.wait_seconds))
+
+
+def members(ctx: RequestContext, request: pb.MembersRequest, reply: pb.MembersReply) -> None:
+    """Lists the members, once there are enough."""
+
+    def finish(found: list[MemberEntry]) -> None:
+        for entry in found:
+            describe(reply.members.add(), entry)
+
+    _when_over(ctx, ctx.engine.directory.gathered(request.at_least), request.wait_seconds, finish)
+
+
+def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.RendezvousReply) -> None:
+    """Lets members wait for each other."""
+    value = ctx.read(request.value) if request.HasField("value") else None
+    wait = ctx.engine.directory.rendezvous(ctx.trainer, request.key, request.name, tuple(request.names), value)
+
+    def finish(met: Met) -> None:
+        reply.missing.extend(met.missing)
+        reply.names.extend(met.brought)
+        ctx.write(reply.values, list(met.brought.values()))
+
+    _when_over(ctx, wait, request.wait_seconds, finish)
+
+
+def describe(message: pb.Member, entry: MemberEntry) -> None:
+    """Fills in what others need to know of a member."""
+    message.name, message.address, message.id = entry.name, entry.address, entry.id
+
+
+def _when_over(ctx: RequestContext, wait: Wait, seconds: float, finish: Callable[[Any], None]) -> None:
+    """Writes the reply once the waiting is over.
+
+    Raises:
+        InvalidArgumentError: Nobody can wait so long.
+    """
+    if not 0 <= seconds <= _LONGEST_WAIT:
+        wait.expire()
+        raise InvalidArgumentError(f"one may wait from 0 to {_LONGEST_WAIT:g} seconds, not {seconds:g}")
+    if not wait.future.done():
+        if seconds > 0:
+            # The alarm must not keep what was brought until it rings.
+            waiting = weakref.ref(wait)
+            ctx.engine.compute.later(seconds, lambda: _expire(waiting()))
+        else:
+            wait.expire()
+    ctx.defer(Deferred(wait.future, lambda found: found, wait.expire), finish)
+
+
+def _expire(wait: Wait | None) -> None:
+    if wait is not None:
+        wait.expire()

@@ -1,0 +1,58 @@
+"""Reporting: the handler that tells what an owner hosts and does."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from ps_service.metrics import report
+from ps_service.release import RELEASE
+from ps_service.requests.membership import describe
+
+if TYPE_CHECKING:
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
+
+_STARTED: Final = time.monotonic()
+
+
+def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+    """Tells what the owner hosts and does."""
+    now = report.report(ctx.engine)
+    reply.owner = ctx.engine.name
+    reply.version = RELEASE
+    reply.uptime_seconds = time.monotonic() - _STARTED
+    reply.serving = not ctx.engine.draining
+    reply.resident_bytes = psutil.Process().memory_info().rss
+    for name in ("parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers"):
+        setattr(reply, name, getattr(now, name))
+    reply.calls_per_second = now.calls_per_second
+    reply.shared_memory_connections, reply.shared_bytes = ctx.engine.shared_memory_connections()
+    reply.requests_in_flight = ctx.engine.counters.running
+    reply.waiting = ctx.engine.counters.waiting
+    compute = ctx.engine.compute
+    reply.threads, reply.threads_spare = compute.threads, compute.spare
+    reply.threads_waiting, reply.threads_lost = compute.waiting, compute.lost
+    reply.stalled = compute.stalled
+    budget, reply_cache = ctx.engine.budget, ctx.engine.reply_cache
+    reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
+    reply.answer_bytes, reply.paused_sessions = reply_cache.nbytes + budget.unsent, budget.paused
+    reply.context_bytes = ctx.engine.held.nbytes
+    reply.references = ctx.engine.registry.references
+    reply.borrowed = ctx.engine.peers.borrowed
+    for member in ctx.engine.directory.members():
+        describe(reply.members.add(), member)
+    for each in now.objects:
+        reply.objects.add(
+            name=each.name,
+            class_name=each.class_name,
+            parameters=each.parameters,
+            bytes=each.bytes,
+            references=each.references,
+        )
+    for one in now.optimizers:
+        reply.optimizers.add(name=one.name, class_name=one.class_name, version=one.version, parameters=one.parameters)
+    for name, count in sorted(now.operations.items()):
+        reply.operations.add(name=name, calls=count.calls, errors=count.errors, seconds=count.seconds)

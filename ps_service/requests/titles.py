@@ -1,0 +1,26 @@
+"""Titles: what a request is called when people are told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.errors import PsError
+from ps_wire.refs import Ref
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+
+
+def title(engine: Engine, operation: str, request: Any) -> str:
+    """The function that a request runs, by name, as far as it can be told without running it."""
+    if operation == "create":
+        return f"the constructor of {request.class_name}"
+    if operation != "call":
+        return f"a {operation}"
+    if request.function:
+        return str(request.function)
+    try:
+        class_name = engine.registry.find(Ref.from_message(request.target)).class_name
+    except PsError:
+        class_name = "an object that is gone"
+    return f"{class_name}.{request.method or 'forward'}"

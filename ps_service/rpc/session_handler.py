@@ -1,0 +1,322 @@
+"""Session handlers: the requests of each session, across broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ps_service.requests.context import RequestContext
+from ps_service.requests.dispatch import cancelled, failure, perform_quickly, stopping
+from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.jobs import Job
+from ps_service.sessions.administration import Running
+from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
+from ps_wire.limits import MAX_NESTING, SMALL_BYTES
+from ps_wire.v1.frames_pb2 import Frame, Waiting
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.sessions.reply_cache import Answer
+    from ps_service.sessions.sessions import SessionState
+    from ps_wire.connections.assembler import Message
+    from ps_wire.connections.outbox import Outbox
+
+
+class SessionHandler:
+    """Runs a session's requests, each at most once, and sends each answer on whatever stream is open then.
+
+    Args:
+        engine: The owner.
+        session: Whose requests they are.
+
+    Attributes:
+        outbox: What waits to be sent on the open stream; None while there is none.
+        made: Lengths of the answers that threads have just made.
+    """
+
+    def __init__(self, engine: Engine, session: SessionState) -> None:
+        self.session = session
+        self.outbox: Outbox | None = None
+        self._engine = engine
+        self._running: dict[int, Job] = {}
+        self._turn = 0
+        self._busy = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._stream: asyncio.Task[None] | None = None
+        self._holding = engine.budget.of(session.trainer)
+        self._held: list[Job] = []
+        self.made: list[int] = []
+
+    def interrupt(self) -> None:
+        """Ends the stream that is open, if there is one: the trainer has opened another."""
+        self._forget_outbox()
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+
+    def greeted(self) -> int:
+        """The trainer has come on a new stream, which ends the one before.
+
+        Returns:
+            The turn of the new one, for `take_over`.
+        """
+        self.interrupt()
+        self._turn += 1
+        return self._turn
+
+    def take_over(self, outbox: Outbox, turn: int) -> bool:
+        """From now on answers go to this outbox; the current task serves its stream.
+
+        Returns:
+            Whether that is so: not if the trainer has come on a newer stream, before this one's welcome was sent.
+        """
+        if turn != self._turn:
+            return False
+        self.outbox = outbox
+        self._stream = asyncio.current_task()
+        # What it does not lack it has.
+        self._go_on()
+        return True
+
+    def leave(self, outbox: Outbox) -> None:
+        """The stream of this outbox has ended."""
+        if self.outbox is outbox:
+            self._forget_outbox()
+            self._stream = None
+
+    def take(self, message: Message) -> None:
+        """Takes up a request, or answers it again if it was taken before."""
+        number = message.frame.number
+        request = message.frame.request
+        trainer = self.session.trainer
+        self.confirm(request.confirmed)
+        if number in self._running:
+            return
+        known = self._engine.reply_cache.recall(trainer, number)
+        if known is not None:
+            self._send(known)
+        elif message.error is not None:
+            self._refuse(failure(message.error, number))
+        elif number in self.session.taken:
+            self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
+        elif len(self._running) >= self._engine.limits.max_in_flight:
+            limit = self._engine.limits.max_in_flight
+            self._refuse(failure(OverloadedError(f"{limit} requests of this session are in flight already"), number))
+        else:
+            self._start(number, message)
+
+    def confirm(self, numbers: Sequence[int]) -> None:
+        """The trainer has these answers."""
+        self._engine.reply_cache.forget(self.session.trainer, numbers)
+        for number in numbers:
+            self.session.taken.add(number)
+        if self._held:
+            self._go_on()
+
+    def cancel(self, number: int) -> None:
+        """The trainer no longer waits for this request, and will not send it again.
+
+        It is answered nevertheless, for the trainer to know what it was granted: the answer may have been lost.
+        """
+        self.session.taken.add(number)
+        job = self._running.get(number)
+        if job is not None:
+            job.cancel()
+            return
+        answer = cancelled(number)
+        known = self._engine.reply_cache.recall(self.session.trainer, number)
+        if known is not None:
+            answer.frame.reply.granted.extend(known.granted)
+        self._send(answer)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is running, besides what waits for others."""
+        return bool(self._busy) or any(job.is_due for job in self._running.values())
+
+    async def settled(self) -> None:
+        """Waits until nothing is running but what waits for others."""
+        await self._settled.wait()
+
+    def running(self) -> Iterator[Running]:
+        """The requests that have no answer yet."""
+        return (Running(self.session.trainer, job.request) for job in self._running.values())
+
+    def end(self) -> None:
+        """Cancels what is running; nobody will ask for it."""
+        for job in list(self._running.values()):
+            job.cancel()
+
+    def cut_off(self) -> None:
+        """Answers what is still running, once and for all; what can be run later has no answer now, and will be."""
+        for number, job in list(self._running.items()):
+            rules = OPERATIONS[job.operation]
+            if job.drop(even_if_begun=rules.waits or not rules.mutates):
+                self.session.taken.discard(number)
+            else:
+                job.cut_off()
+
+    def _start(self, number: int, message: Message) -> None:
+        envelope = message.frame.request
+        operation = envelope.WhichOneof("operation")
+        if operation is None:
+            self._refuse(failure(InvalidArgumentError("a request without an operation"), number))
+            return
+        if envelope.depth > MAX_NESTING:
+            text = (
+                f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
+            )
+            self._refuse(failure(TooLargeError(text), number))
+            return
+        request = getattr(envelope, operation)
+        mutates = OPERATIONS[operation].mutates
+        if not self._engine.gate.admits(self.session.trainer, operation, request, mutates, envelope.depth):
+            self._turn_away(number)
+            return
+        if mutates:
+            # Others may run again when their answer is lost.
+            self.session.taken.add(number)
+        held = OPERATIONS[operation].large and self.is_full
+        quickly = None if held else perform_quickly(self._ctx(message), operation, request, number)
+        if quickly is not None:
+            self._finish(operation, number, quickly)
+            return
+        ctx = self._ctx(message)
+        job = Job(number, ctx, operation, request, envelope.timeout_seconds, envelope.depth, self)
+        self._running[number] = job
+        if message.payload is not None and len(message.payload) > SMALL_BYTES:
+            job.nbytes = len(message.payload)
+            self._engine.budget.take(self._holding, job.nbytes)
+        self._engine.counters.running += 1
+        if not OPERATIONS[operation].waits:
+            self._busy += 1
+            self._settled.clear()
+        job.start()
+
+    def _turn_away(self, number: int) -> None:
+        # Of an owner that will go on from where it stops, its trainer hears nothing, and sends it again after that.
+        if not self._engine.durable:
+            self._refuse(failure(stopping(self._engine), number))
+
+    def _ctx(self, message: Message) -> RequestContext:
+        return RequestContext(self._engine, self.session.trainer, message.payload)
+
+    # What jobs tell
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answers that are kept here, or on their way, are over the budget."""
+        engine, limits = self._engine, self._engine.limits
+        held = engine.reply_cache.nbytes_of(self.session.trainer) + self._holding.unsent + sum(self.made)
+        if (
+            held < limits.max_session_bytes
+            and engine.reply_cache.nbytes + engine.budget.unsent < limits.max_owner_bytes
+        ):
+            return False
+        return held > 0
+
+    def hold(self, job: Job) -> None:
+        """No answer shall be made now: the job is queued again when some have gone."""
+        self._held.append(job)
+        self._go_on()
+
+    def begin_wait(self, job: Job) -> None:
+        """The code that runs for it waits for others."""
+        nbytes, job.nbytes = job.nbytes, 0
+        if nbytes:
+            job.waiting_bytes = nbytes
+            self._engine.budget.begin_wait(self._holding, nbytes)
+            self._say_waiting(job)
+
+    def let_go(self, job: Job, waits: bool = False) -> None:
+        """Its payload was let go."""
+        nbytes, job.nbytes = job.nbytes, 0
+        if nbytes:
+            self._engine.budget.release(self._holding, nbytes)
+            if waits:
+                self._say_waiting(job)
+        nbytes, job.waiting_bytes = job.waiting_bytes, 0
+        if nbytes:
+            self._engine.budget.end_wait(self._holding, nbytes)
+
+    def finished(self, job: Job, result: Answer) -> None:
+        """It has its answer; what it holds counts until its code has come to its end."""
+        if not job.begun:
+            self.let_go(job)
+        del self._running[job.number]
+        if job in self._held:
+            self._held.remove(job)
+        self._engine.counters.running -= 1
+        if not OPERATIONS[job.operation].waits:
+            self._busy -= 1
+        if not self._busy:
+            self._settled.set()
+        self._finish(job.operation, job.number, result)
+
+    def _say_waiting(self, job: Job) -> None:
+        if self.outbox is not None and job.number in self._running:
+            self.outbox.put(Frame(waiting=Waiting(numbers=[job.number])))
+
+    def _go_on(self) -> None:
+        """Queues again what was held back, if there is space for answers."""
+        if self._held and not self.is_full:
+            held, self._held = self._held, []
+            for job in held:
+                job.queue()
+
+    def _forget_outbox(self) -> None:
+        """What was on its way on a stream is not any more."""
+        self.outbox = None
+        self._engine.budget.unsent -= self._holding.unsent
+        self._holding.unsent = 0
+        self._go_on()
+
+    def _finish(self, operation: str, number: int, result: Answer) -> None:
+        reply_cache = self._engine.reply_cache
+        if self.session.ended:
+            self._engine.registry.revoke(self.session.trainer, result.granted)
+            return
+        # A reference must not be handed out twice, even by what may be run again.
+        kept = OPERATIONS[operation].mutates or bool(result.granted) or bool(result.held)
+        if kept:
+            reply_cache.record(self.session.trainer, number, result)
+        if reply_cache.instant or not kept:
+            self._send(result, later=not OPERATIONS[operation].awaited, kept=kept)
+        else:
+            self._later(self._send_when_durable(result))
+
+    async def _send_when_durable(self, result: Answer) -> None:
+        await self._engine.reply_cache.flushed()
+        self._send(result)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def _refuse(self, error: Answer) -> None:
+        self._engine.counters.refuse(error.reply.error.code)
+        self._send(error)
+
+    def _send(self, result: Answer, later: bool = False, kept: bool = True) -> None:
+        # Without a stream the answer waits in the reply cache until the trainer is back and asks again.
+        if self.outbox is None:
+            return
+        if kept or result.nbytes <= SMALL_BYTES:
+            self.outbox.put(result.frame, result.chunks, result.nbytes, later)
+        else:
+            # What is kept counts until it is confirmed.
+            self._holding.unsent += result.nbytes
+            self._engine.budget.unsent += result.nbytes
+            sent = partial(self._sent, self.outbox, result.nbytes)
+            self.outbox.put(result.frame, result.chunks, result.nbytes, later, sent)
+
+    def _sent(self, outbox: Outbox, nbytes: int) -> None:
+        if self.outbox is outbox:
+            self._holding.unsent -= nbytes
+            self._engine.budget.unsent -= nbytes
+            self._go_on()

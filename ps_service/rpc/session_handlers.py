@@ -1,0 +1,97 @@
+"""The session handlers of an owner, one per session."""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from ps_service.rpc.session_handler import SessionHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ps_service.engine import Engine
+    from ps_service.sessions.administration import Running
+    from ps_service.sessions.sessions import SessionState
+
+
+_log = logging.getLogger(__name__)
+
+
+class SessionHandlers:
+    """The session handlers of an owner, one per session; ends those whose lease has run out.
+
+    Args:
+        engine: The owner.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._all: dict[bytes, SessionHandler] = {}
+
+    def get(self, trainer: bytes) -> SessionHandler | None:
+        return self._all.get(trainer)
+
+    def open(self, trainer: bytes) -> SessionHandler:
+        """The session handler with a trainer, begun now if there is none."""
+        session = self._engine.sessions.open(trainer)
+        known = self._all.get(trainer)
+        if known is None or known.session is not session:
+            known = self._all[trainer] = SessionHandler(self._engine, session)
+        return known
+
+    def end(self, session_handler: SessionHandler) -> None:
+        """Frees a session and everything it held."""
+        if self._all.get(session_handler.session.trainer) is session_handler:
+            del self._all[session_handler.session.trainer]
+        try:
+            session_handler.end()
+        finally:
+            self._engine.end_session(session_handler.session)
+
+    def dismiss(self, session: SessionState) -> None:
+        """Frees a session although its trainer is there, who learns when it comes again that the session is lost."""
+        session_handler = self._all.get(session.trainer) or SessionHandler(self._engine, session)
+        # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
+        # must not go on with what is gone.
+        session_handler.greeted()
+        self.end(session_handler)
+
+    def running(self) -> Iterator[Running]:
+        """The requests of all sessions that have no answer yet."""
+        return chain.from_iterable(session_handler.running() for session_handler in self._all.values())
+
+    def sweep(self) -> None:
+        """Ends the sessions whose lease has run out."""
+        for session in self._engine.sessions.expired():
+            name = session.name
+            self._engine.counters.sessions_ended["lease"] += 1
+            _log.info("the lease of trainer %s has run out", name)
+            try:
+                self.end(self._all.get(session.trainer) or SessionHandler(self._engine, session))
+            except Exception:
+                # The others' leases run out all the same.
+                _log.exception("the session of trainer %s could not be ended as it should be", name)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is running, besides those that wait for others."""
+        return any(session_handler.busy for session_handler in self._all.values())
+
+    def cut_off(self) -> None:
+        """Answers what is still running, as that it was cut off."""
+        for session_handler in self._all.values():
+            session_handler.cut_off()
+
+    async def settled(self) -> None:
+        """Waits until no request is running, and every answer is on its way."""
+        for session_handler in list(self._all.values()):
+            await session_handler.settled()
+            if session_handler.outbox is not None:
+                await session_handler.outbox.flushed()
+
+    def close(self) -> None:
+        """Cancels whatever is still running."""
+        for session_handler in self._all.values():
+            session_handler.end()

@@ -1,0 +1,1 @@
+"""Optimizers, schedulers, their steps and their state."""

@@ -1,0 +1,45 @@
+"""Freezing: which parameters are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_wire.refs import Ref
+
+
+def set_requires_grad(engine: Engine, targets: Sequence[Ref], requires_grad: bool) -> None:
+    """Freezes parameters, or unfreezes them: all of them, or none if one cannot be.
+
+    Passes that have read them go on as they began; calls that begin later see the new flags.
+
+    Args:
+        engine: The owner.
+        targets: Parameters, or modules, which stand for all of theirs.
+        requires_grad: Whether they shall be trained.
+
+    Raises:
+        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
+        InvalidArgumentError: A target is no module, or a parameter holds integers, which cannot be trained.
+    """
+    parameters = [parameter for ref in targets for parameter in _parameters(engine.registry.find(ref), ref)]
+    for parameter in parameters:
+        if requires_grad and not (parameter.is_floating_point() or parameter.is_complex()):
+            raise InvalidArgumentError(f"a parameter of {parameter.dtype} cannot be trained; nothing was changed")
+    engine.parameter_locks.set_requires_grad(parameters, requires_grad)
+
+
+def _parameters(hosted: HostedObject, ref: Ref) -> Iterator[nn.Parameter]:
+    if ref.parameter or isinstance(hosted.value, nn.Parameter):
+        yield hosted.parameter(ref.parameter)
+    elif isinstance(hosted.value, nn.Module):
+        yield from hosted.parameters.values()
+    else:
+        raise InvalidArgumentError(f"{hosted} has no parameters")

@@ -1,0 +1,82 @@
+"""Which gradients torch's own optimizers take, so that a step is refused before anything has changed.
+
+Torch finds out one parameter after the other, and raises when it comes to one that it cannot step: those before it have
+been stepped by then. What it would raise is known beforehand, from the layouts of the gradient and of the state. So a
+step of these optimizers needs no copy of the parameters to go back to. A test compares the rules with what torch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import optim
+
+from ps_service.training import sparse_sgd
+
+_TAKE_SPARSE: Final = (optim.SGD, optim.Adagrad, optim.SparseAdam)
+_WHOLE: Final = (
+    *(optim.SGD, optim.Adagrad, optim.SparseAdam, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam),
+    *(optim.ASGD, optim.Adadelta, optim.RAdam, optim.Rprop),
+)
+"""Those that do not raise halfway, once every gradient has been looked at."""
+
+
+def never_half_done(optimizer: optim.Optimizer) -> bool:
+    """Whether a step of one of torch's own optimizers cannot raise halfway if `refusal` finds nothing."""
+    plain = not any(group.get("differentiable") or _has_history(group["lr"]) for group in optimizer.param_groups)
+    return plain and type(optimizer) in _WHOLE
+
+
+def refusal(
+    optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
+) -> str:
+    """Why one of torch's own optimizers cannot step a parameter with a gradient, as the end of a sentence; or nothing.
+
+    Args:
+        optimizer: The optimizer.
+        group: The parameter's group.
+        parameter: The parameter.
+        gradient: Its gradient.
+    """
+    if not gradient.is_sparse:
+        if isinstance(optimizer, optim.SparseAdam):
+            return "takes sparse gradients only"
+        return _mixture(optimizer, group, parameter, gradient) if isinstance(optimizer, optim.SGD) else ""
+    if not isinstance(optimizer, _TAKE_SPARSE):
+        return "takes none; use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
+    if sparse_sgd.can_apply(optimizer, group, gradient):
+        return ""
+    if group.get("fused"):
+        return "takes none with fused=True, except SGD without momentum and weight_decay for an embedding's rows"
+    if group.get("weight_decay"):
+        return "takes none with weight_decay"
+    return _mixture(optimizer, group, parameter, gradient) if isinstance(optimizer, optim.SGD) else ""
+
+
+def compact(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
+    """Adds up what stands more than once in a sparse momentum, to which SGD appends the rows of every step."""
+    momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
+    if momentum is not None and momentum.is_sparse and momentum._nnz() > 2 * parameter.shape[0]:
+        optimizer.state[parameter]["momentum_buffer"] = momentum.coalesce()
+
+
+def _mixture(
+    optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
+) -> str:
+    """What is wrong between a gradient and the momentum that SGD keeps."""
+    held = optimizer.state.get(parameter, {}).get("momentum_buffer")
+    if not group["momentum"] or held is None:
+        return ""
+    if held.is_sparse and not gradient.is_sparse:
+        return "keeps a sparse momentum since earlier steps, to which a dense gradient cannot be added"
+    if gradient.is_sparse and not held.is_sparse and group["nesterov"]:
+        return "keeps a dense momentum since earlier steps, and takes none with nesterov=True"
+    if held.is_sparse and held._nnz() and gradient._nnz() and held.sparse_dim() != gradient.sparse_dim():
+        return "keeps a momentum with another number of sparse dimensions"
+    return ""
+
+
+def _has_history(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -1,0 +1,1 @@
+"""Values and tensors to messages and payload bytes, and back. Nothing is pickled, evaluated or imported."""

@@ -1,0 +1,54 @@
+"""Trees: the nested lists, tuples, dicts, slices and registered records that values are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ps_wire.codec.records import codec_of
+from ps_wire.refs import Ref
+
+
+def leaves_in(value: Any) -> Iterator[Any]:
+    """What stands in a tree, in the order in which the codec meets it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)) and not isinstance(value, Ref):
+        # What a registered NamedTuple stands for is a tuple as well.
+        for item in value:
+            yield from leaves_in(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves_in(key)
+            yield from leaves_in(item)
+    elif isinstance(value, slice):
+        yield from leaves_in((value.start, value.stop, value.step))
+    elif (codec := codec_of(type(value))) is not None:
+        yield from leaves_in(codec.encode(value))
+    else:
+        yield value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a tree, in the order in which the codec meets them."""
+    return (each for each in leaves_in(value) if isinstance(each, torch.Tensor))
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same tree with each tensor changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, dict):
+        return {mapped(key, change): mapped(item, change) for key, item in value.items()}
+    codec = None if type(value) is tuple else codec_of(type(value))
+    if codec is not None:
+        return codec.decode(mapped(codec.encode(value), change))
+    if isinstance(value, tuple) and not isinstance(value, Ref):
+        return tuple([mapped(item, change) for item in value])
+    if isinstance(value, slice):
+        return slice(mapped(value.start, change), mapped(value.stop, change), mapped(value.step, change))
+    return value

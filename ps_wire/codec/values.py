@@ -1,0 +1,255 @@
+"""Values: Python values to messages and back. The set is closed; nothing is pickled, evaluated or imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from ps_wire.codec import dtypes, tensors
+from ps_wire.codec.names import NAMED, name_of
+from ps_wire.codec.records import codec_named, codec_of
+from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.limits import MAX_DEPTH
+from ps_wire.refs import Ref
+from ps_wire.v1.values_pb2 import Handle, Value
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader, PayloadWriter
+
+_PLAIN: Final = (list, tuple)
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Encoder:
+    """Turns values into messages.
+
+    Args:
+        payload: Where tensor bytes go; `None` puts them into the messages.
+        on_other: Called with a value outside the closed set; returns the handle that is to travel in its place, or
+            `None` if there is none.
+
+    Attributes:
+        tensors: The tensors met so far, in the order in which the receiver will meet them.
+    """
+
+    def __init__(self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | None] | None = None) -> None:
+        self._payload = payload
+        self._on_other = on_other
+        self.tensors: list[torch.Tensor] = []
+
+    def encode(self, value: Any) -> Value:
+        """The message for a value.
+
+        Raises:
+            InvalidArgumentError: A value's type is not one that travels.
+            TooLargeError: Containers are nested too deeply.
+        """
+        message = Value()
+        self.encode_into(message, value)
+        return message
+
+    def encode_into(self, message: Value, value: Any) -> None:
+        """Like `encode`, for a message that is part of another."""
+        self._fill(message, value, 0)
+
+    def _fill(self, message: Value, value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            self._tensor(message, value)
+        elif isinstance(value, Ref):
+            message.handle.CopyFrom(value.to_message())
+        elif isinstance(value, (list, tuple)) and (type(value) in _PLAIN or codec_of(type(value)) is None):
+            # torch.Size, and NamedTuples that are not registered, cross as plain tuples.
+            sequence = message.list if isinstance(value, list) else message.tuple
+            sequence.SetInParent()
+            self._check(depth)
+            for item in value:
+                self._fill(sequence.items.add(), item, depth + 1)
+        elif isinstance(value, dict):
+            message.dict.SetInParent()
+            self._check(depth)
+            for key, item in value.items():
+                entry = message.dict.items.add()
+                self._fill(entry.key, key, depth + 1)
+                self._fill(entry.value, item, depth + 1)
+        else:
+            self._scalar(message, value, depth)
+
+    def _scalar(self, message: Value, value: Any, depth: int) -> None:
+        match value:
+            case None:
+                message.none.SetInParent()
+            case bool() | np.bool_():
+                message.boolean = bool(value)
+            case int() | np.integer():
+                self._integer(message, int(value))
+            case float() | np.floating():
+                message.floating = float(value)
+            case str():
+                self._text(message, value)
+            case bytes() | bytearray():
+                message.binary = bytes(value)
+            case torch.dtype():
+                message.dtype = dtypes.to_wire(value)
+            case torch.device():
+                message.device = str(value)
+            case slice():
+                self._check(depth)
+                for name in ("start", "stop", "step"):
+                    self._fill(getattr(message.slice, name), getattr(value, name), depth + 1)
+            case _:
+                self._other(message, value, depth)
+
+    def _text(self, message: Value, value: str) -> None:
+        try:
+            message.text = value
+        except UnicodeEncodeError:
+            raise InvalidArgumentError(f"{value!r} cannot be sent: it has no form in UTF-8; send bytes") from None
+
+    def _integer(self, message: Value, value: int) -> None:
+        if value in _INT64:
+            message.integer = value
+        else:
+            message.big_integer = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+    def _tensor(self, message: Value, value: torch.Tensor) -> None:
+        self.tensors.append(value)
+        if value.layout == torch.sparse_coo:
+            tensors.pack_sparse(value, message.sparse, self._payload)
+        elif value.layout == torch.strided:
+            tensors.pack(value, message.tensor, self._payload)
+        else:
+            raise InvalidArgumentError(f"a tensor of layout {value.layout} cannot be sent; make it dense or COO first")
+
+    def _other(self, message: Value, value: Any, depth: int) -> None:
+        codec = codec_of(type(value))
+        if codec is not None:
+            self._check(depth)
+            message.record.class_name = codec.name
+            self._fill(message.record.state, codec.encode(value), depth + 1)
+            return
+        if isinstance(value, NAMED):
+            message.name = name_of(value)
+            return
+        handle = self._on_other(value) if self._on_other is not None else None
+        if handle is None:
+            kind = type(value)
+            raise InvalidArgumentError(
+                f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
+                "str, bytes, list, tuple, dict, tensor, handle, dtype, device and slice, functions and classes by "
+                "name, and instances of classes decorated with @by_value"
+            )
+        message.handle.CopyFrom(handle)
+
+    @staticmethod
+    def _check(depth: int) -> None:
+        if depth >= MAX_DEPTH:
+            raise TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
+
+
+class Decoder:
+    """Turns messages into values.
+
+    Args:
+        payload: Where tensor bytes are.
+        on_handle: Called with every handle; returns what stands for it here. Without it a `Ref` does.
+        on_tensor: Called with every tensor and whether its sender has `requires_grad` on it; returns the tensor to use.
+        on_name: Called with the name of a function or class; returns it. Without it names are refused.
+    """
+
+    def __init__(
+        self,
+        payload: PayloadReader,
+        on_handle: Callable[[Handle], Any] | None = None,
+        on_tensor: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
+        on_name: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._payload = payload
+        self._on_handle = on_handle
+        self._on_tensor = on_tensor
+        self._on_name = on_name
+
+    def decode(self, message: Value) -> Any:
+        """The value of a message.
+
+        Raises:
+            InvalidArgumentError: The message is not one that `Encoder` could have made.
+            TooLargeError: Containers are nested too deeply.
+        """
+        return self._read(message, 0)
+
+    def _read(self, message: Value, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
+        kind = message.WhichOneof("kind")
+        match kind:
+            case "tensor":
+                return self._tensor(tensors.unpack(message.tensor, self._payload), message.tensor.requires_grad)
+            case "sparse":
+                return self._tensor(tensors.unpack_sparse(message.sparse, self._payload), message.sparse.requires_grad)
+            case "list":
+                return [self._read(item, depth + 1) for item in message.list.items]
+            case "tuple":
+                return tuple([self._read(item, depth + 1) for item in message.tuple.items])
+            case "dict":
+                return self._dict(message, depth)
+            case "integer" | "floating" | "boolean" | "text" | "binary":
+                return getattr(message, kind)
+            case _:
+                return self._rare(message, kind, depth)
+
+    def _rare(self, message: Value, kind: str | None, depth: int) -> Any:
+        match kind:
+            case "none":
+                return None
+            case "big_integer":
+                return int.from_bytes(message.big_integer, "little", signed=True)
+            case "handle":
+                if self._on_handle is not None:
+                    return self._on_handle(message.handle)
+                return Ref.from_message(message.handle)
+            case "dtype":
+                return dtypes.from_wire(message.dtype)
+            case "device":
+                return _device(message.device)
+            case "name":
+                if self._on_name is None:
+                    raise InvalidArgumentError(f"{message.name!r} is named here, where nothing can be called by name")
+                return self._on_name(message.name)
+            case "record":
+                return self._record(message, depth)
+            case "slice":
+                parts = message.slice
+                return slice(*(self._read(part, depth + 1) for part in (parts.start, parts.stop, parts.step)))
+            case _:
+                raise InvalidArgumentError("a value of a kind that is not known here")
+
+    def _record(self, message: Value, depth: int) -> Any:
+        codec = codec_named(message.record.class_name)
+        state = self._read(message.record.state, depth + 1)
+        try:
+            return codec.decode(state)
+        except Exception as error:
+            raise InvalidArgumentError(f"no {codec.name} could be made of what arrived: {error!r}") from error
+
+    def _dict(self, message: Value, depth: int) -> dict[Any, Any]:
+        result = {}
+        for item in message.dict.items:
+            key = self._read(item.key, depth + 1)
+            try:
+                result[key] = self._read(item.value, depth + 1)
+            except TypeError:
+                raise InvalidArgumentError(f"a {type(key).__name__} cannot be the key of a dict") from None
+        return result
+
+    def _tensor(self, tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+        return self._on_tensor(tensor, requires_grad) if self._on_tensor is not None else tensor
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError:
+        raise InvalidArgumentError(f"{text!r} is not a device") from None

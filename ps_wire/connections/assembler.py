@@ -1,0 +1,123 @@
+"""Assembler: puts the parts of messages that arrive on one connection together again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_wire.codec.payload import Buffer, whole
+from ps_wire.connections.buffers import RECEIVED
+from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
+from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
+
+if TYPE_CHECKING:
+    from ps_wire.connections.frames import Packet
+    from ps_wire.v1.frames_pb2 import Frame
+
+
+class Message(NamedTuple):
+    """A whole message.
+
+    Attributes:
+        frame: Its frame.
+        payload: Its payload, writable, owned by nobody else; None when there is none.
+        error: Set when the message was refused; then its payload was not kept.
+    """
+
+    frame: Frame
+    payload: Buffer | None = None
+    error: TooLargeError | OverloadedError | None = None
+
+
+class _Partial:
+    __slots__ = ("buffer", "filled", "frame")
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.buffer = RECEIVED.take(frame.payload_bytes)
+        self.filled = 0
+
+    def add(self, payload: tuple[memoryview, ...]) -> bool:
+        """Copies a part in; says whether the message is whole."""
+        view = self.buffer.data
+        for chunk in payload:
+            if self.filled + len(chunk) > len(view):
+                raise InvalidArgumentError(f"message {self.frame.number} is longer than it announced")
+            view[self.filled : self.filled + len(chunk)] = chunk
+            self.filled += len(chunk)
+        return self.filled == len(view)
+
+
+class Assembler:
+    """Takes packets, gives messages.
+
+    Args:
+        max_message_bytes: A message that announces a larger payload is refused before anything is allocated; so is
+            one that would bring the unfinished messages together over twice that.
+    """
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._limit = max_message_bytes
+        self._partial: dict[int, _Partial] = {}
+        self._refused: dict[int, int] = {}
+
+    def feed(self, packet: Packet) -> Message | None:
+        """The message that this packet completes, if it does.
+
+        Raises:
+            InvalidArgumentError: The packet does not fit the ones before it; the connection is of no more use.
+        """
+        number = packet.frame.number
+        if packet.frame.HasField("part"):
+            return self._continue(number, packet)
+        announced, arrived = packet.frame.payload_bytes, packet.nbytes
+        if not announced and not arrived:
+            return Message(packet.frame)
+        if announced >= LARGE_BYTES:
+            RECLAIMER.used()
+        if arrived > announced:
+            raise InvalidArgumentError(f"message {number} is longer than it announced")
+        if number in self._partial or number in self._refused:
+            raise InvalidArgumentError(f"message {number} began again before it was whole")
+        held = sum(len(partial.buffer) for partial in self._partial.values()) if self._partial else 0
+        if announced > self._limit or held + announced > 2 * self._limit:
+            return self.refuse(packet, self._too_large(announced))
+        if arrived == announced:
+            return Message(packet.frame, whole(packet.payload, arrived))
+        partial = self._partial[number] = _Partial(packet.frame)
+        partial.add(packet.payload)
+        return None
+
+    def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:
+        """What to give in the place of the message that begins with a packet; the rest of it is passed over."""
+        number = packet.frame.number
+        to_come = packet.frame.payload_bytes - packet.nbytes
+        if to_come > 0:
+            self._refused[number] = to_come
+        return Message(packet.frame, error=error)
+
+    def _continue(self, number: int, packet: Packet) -> Message | None:
+        if number in self._refused:
+            self._skip(number, packet.nbytes)
+            return None
+        partial = self._partial.get(number)
+        if partial is None:
+            raise InvalidArgumentError(f"a part of message {number}, which did not begin")
+        if packet.frame.part.offset != partial.filled:
+            raise InvalidArgumentError(
+                f"a part of message {number} begins at {packet.frame.part.offset}, where {partial.filled} was expected"
+            )
+        if not partial.add(packet.payload):
+            return None
+        del self._partial[number]
+        return Message(partial.frame, partial.buffer)
+
+    def _too_large(self, announced: int) -> TooLargeError:
+        return TooLargeError(
+            f"the message has a payload of {announced:,} bytes; the limit is {self._limit:,}. "
+            "Send it in smaller pieces, or raise max_message_bytes on the owner"
+        )
+
+    def _skip(self, number: int, nbytes: int) -> None:
+        self._refused[number] -= nbytes
+        if self._refused[number] <= 0:
+            del self._refused[number]

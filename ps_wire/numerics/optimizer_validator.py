@@ -1,0 +1,137 @@
+"""OptimizerValidator: what an optimizer can do with its options and its state, found out before it touches a parameter.
+
+Torch looks at most options only when a step is made, and takes over whatever state it is given. A step must not fail
+halfway, though, so both are tried on a scratch parameter first: by owners and by trainers, for their parts of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import optim
+from torch.nn import Parameter
+
+from ps_wire.errors import InvalidArgumentError
+
+# Optimizers whose state depends on the shape of the parameter, or has tensors of other shapes.
+_FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
+
+
+class TrialStep(NamedTuple):
+    """What steps on a scratch parameter have shown.
+
+    Attributes:
+        kept: What the optimizer keeps for a parameter.
+        needed: Whether that must be there before the first step.
+    """
+
+    kept: dict[str, Any]
+    needed: bool
+
+
+class OptimizerValidator:
+    """Checks options and states for one optimizer. Classes that are not torch's own are taken at their word.
+
+    Args:
+        optimizer: The optimizer, which is not changed.
+        options: What its constructor was given beside the parameters.
+
+    Raises:
+        InvalidArgumentError: It cannot make a step with the options of one of its groups.
+    """
+
+    def __init__(self, optimizer: optim.Optimizer, options: Mapping[str, Any]) -> None:
+        self._optimizer = optimizer
+        self._make: Callable[..., optim.Optimizer] = type(optimizer)
+        self._options = dict(options)
+        for group in optimizer.param_groups:
+            self._try(group)
+
+    def check_options(self, groups: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
+        """Whether options of some of its groups can be changed.
+
+        Raises:
+            InvalidArgumentError: There is no such option, the optimizer cannot work with the value, or it is too late.
+        """
+        known = self._optimizer.param_groups[0].keys() - {"params"}
+        for name in options:
+            if name not in known:
+                raise InvalidArgumentError(f"the optimizer has no option {name!r}; it has {sorted(known)}")
+        for group in groups:
+            kept = self._try({**group, **options}).kept
+            states = [self._optimizer.state.get(parameter) for parameter in group["params"]]
+            if any(state and kept.keys() - state.keys() for state in states):
+                raise InvalidArgumentError(f"{sorted(options)} cannot be changed any more: steps have been made")
+
+    def check_state(self, state: Any) -> None:
+        """Whether it can go on from a state.
+
+        Raises:
+            InvalidArgumentError: It does not fit the groups or the parameters.
+        """
+        entries, groups = _parts_of(state)
+        own = self._optimizer.param_groups
+        found, wanted = ([len(group["params"]) for group in each] for each in (groups, own))
+        if found != wanted:
+            raise InvalidArgumentError(f"the state has groups of {found} parameters, this optimizer has {wanted}")
+        for mine, group in zip(own, groups, strict=True):
+            trial = self._try(group)
+            for index, parameter in zip(group["params"], mine["params"], strict=True):
+                if index in entries or trial.needed:
+                    self._check_entries(index, entries.get(index), parameter, trial.kept)
+        unknown = entries.keys() - {index for group in groups for index in group["params"]}
+        if unknown:
+            raise InvalidArgumentError(f"the state names parameters {sorted(map(str, unknown))} of no group")
+
+    def _try(self, group: Mapping[str, Any]) -> TrialStep:
+        if not is_torchs(self._optimizer):
+            return TrialStep({}, False)
+        like = self._optimizer.param_groups[0]["params"][0]
+        scratch = Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
+        gradient = torch.ones_like(scratch)
+        scratch.grad = gradient.to_sparse() if self._make is optim.SparseAdam else gradient
+        try:
+            optimizer = self._make([scratch], **self._options)
+            fresh = optimizer.state_dict()["state"]
+            optimizer.load_state_dict({"state": fresh, "param_groups": [{**group, "params": [0]}]})
+            for _ in range(2):  # the first one leaves some options out
+                optimizer.step()
+        except Exception as error:
+            name, reason = type(self._optimizer).__name__, f"{type(error).__name__}: {error}"
+            raise InvalidArgumentError(f"{name} cannot make a step with these options: {reason}") from None
+        return TrialStep({} if isinstance(optimizer, _FREE_SHAPES) else dict(optimizer.state[scratch]), bool(fresh))
+
+    def _check_entries(self, index: int, entries: Any, parameter: torch.Tensor, kept: Mapping[str, Any]) -> None:
+        if not isinstance(entries, Mapping):
+            raise InvalidArgumentError(f"the state of parameter {index} is missing, or not a dict")
+        for key, example in kept.items():
+            if key not in entries or isinstance(example, torch.Tensor) != isinstance(entries[key], torch.Tensor):
+                raise InvalidArgumentError(f"the state of parameter {index} has no {key!r}, or not of the right kind")
+        if isinstance(self._optimizer, _FREE_SHAPES):
+            return
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1 and value.shape != parameter.shape:
+                raise InvalidArgumentError(
+                    f"state {key!r} of parameter {index} has shape {tuple(value.shape)}, "
+                    f"the parameter {tuple(parameter.shape)}"
+                )
+
+
+def is_torchs(optimizer: optim.Optimizer) -> bool:
+    """Whether an optimizer is one of torch's own."""
+    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
+
+
+def _parts_of(state: Any) -> tuple[Mapping[Any, Any], list[Mapping[str, Any]]]:
+    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
+        raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups'")
+    groups = state.get("param_groups")
+    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
+        raise InvalidArgumentError("the parameter groups of an optimizer's state are a list of dicts")
+    for group in groups:
+        members = group.get("params")
+        if not isinstance(members, list) or not all(isinstance(index, int) for index in members):
+            raise InvalidArgumentError("each group of an optimizer's state has 'params', a list of whole numbers")
+    return state["state"], groups

@@ -1,0 +1,1 @@
+"""Threads, locks, forked processes and nested requests, for both sides."""

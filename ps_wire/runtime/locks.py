@@ -1,0 +1,47 @@
+"""Locks that are held for long: a thread of a pool that has to wait for one says so, and another takes its place."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from ps_wire.runtime.scopes import waiting
+
+
+class ReportingLock:
+    """A reentrant lock for what takes longer than microseconds.
+
+    To wait for it costs a pool no thread, because the thread reports that it waits. Locks that are held for
+    microseconds need none of this: their holder never waits for anything.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.RLock()
+
+    def acquire(self, blocking: bool = True, seconds: float | None = None) -> bool:
+        """Takes the lock; says whether that is so, which it always is if it may wait for as long as it takes."""
+        if self._lock.acquire(blocking=False):
+            return True
+        if not blocking:
+            return False
+        with waiting:
+            return self._lock.acquire(timeout=-1 if seconds is None else seconds)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Whether another thread has the lock at this moment."""
+        if not self._lock.acquire(blocking=False):
+            return True
+        self._lock.release()
+        return False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

@@ -1,0 +1,1 @@
+"""The shared-memory transport: a connection between two processes of one host."""

@@ -1,0 +1,353 @@
+"""A connection between two processes of one host: a Unix socket, and shared memory for the tensors.
+
+Each packet is one record on the socket: a fixed header, the frame, and the payload if it is small. A larger payload
+lies in a segment whose number stands in the header; the first time, its descriptor travels with the record. When no
+segment is free the payload takes the socket too: slower, and always possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from ps_wire.connections.connection import ConnectionBroken, Handle
+from ps_wire.connections.frames import Packet
+from ps_wire.connections.traffic import Traffic
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.limits import IDLE_SECONDS, MAX_FRAME_BYTES, MIB
+from ps_wire.runtime import forks
+from ps_wire.runtime.threads import COPIES
+from ps_wire.shared_memory.segments import Segment, SegmentPool, SegmentView
+from ps_wire.shared_memory.unix_socket import UnixSocket
+from ps_wire.shared_memory.writer import (
+    DROPPED,
+    END,
+    GIVE_BACK,
+    HEADER,
+    INLINE,
+    NEW_SEGMENT,
+    RETIRE,
+    SEGMENT,
+    RecordWriter,
+)
+from ps_wire.v1.frames_pb2 import Frame
+
+INLINE_BYTES: Final = 32 * 1024
+"""Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
+
+_LONG_COPY: Final = 4 * MIB
+"""Payloads from this size on are copied in a thread: the event loop has others to serve."""
+
+_MANY_LENT: Final = 64
+"""Segments that may hold tensors in use before what arrives is copied out, so that the other side has some left."""
+
+TURN_SECONDS: Final = 0.002
+"""How long the messages of one connection are handed over before the event loop looks at other connections."""
+
+
+class SharedMemoryConnection:
+    """One end of a shared-memory connection.
+
+    Args:
+        sock: A connected Unix socket of type stream.
+        max_message_bytes: Largest payload that is accepted.
+        max_segment_bytes: How much shared memory each direction may use.
+        traffic: Where its bytes are counted, those in shared memory too.
+    """
+
+    part_bytes: Final = 1 << 62
+    """Payloads are not cut: what lies in a segment stands in nobody's way."""
+
+    def __init__(
+        self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int, traffic: Traffic | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._traffic = traffic or Traffic()
+        self._max_message_bytes = max_message_bytes
+        self._pool = SegmentPool(max_segment_bytes)
+        self._view = SegmentView(max_segment_bytes, self._free_later)
+        self._rest = bytearray()
+        self._arrived: deque[Packet] = deque()
+        self._receiver: asyncio.Future[None] | None = None
+        self._handle: Handle | None = None
+        self._pausing: asyncio.Future[bool] | None = None
+        self._yielding = False
+        self._tidying: asyncio.TimerHandle | None = None
+        self._ended = False
+        self._broken = ""
+        self._socket = UnixSocket(sock, self._take_in, self._break)
+        self._writer = RecordWriter(self._socket, self._traffic)
+
+    async def send(self, packet: Packet) -> None:
+        await self._socket.drained.wait()
+        segment = self._segment_for(packet.nbytes)
+        if segment is not None and packet.nbytes >= _LONG_COPY:
+            # The event loop, and smaller messages, go on meanwhile.
+            await COPIES.run(segment.write, packet.payload)
+            self._send_record(packet, segment)
+        else:
+            self._send(packet, segment)
+
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
+        # While the other side is slow, messages wait in the outbox, where they can still be counted.
+        nbytes = packet.nbytes
+        if nbytes >= _LONG_COPY or not self._socket.drained.is_set():
+            return False
+        if later and not packet.payload:
+            frame = packet.frame.SerializeToString()
+            self._writer.postpone(HEADER.pack(INLINE, len(frame), 0, 0) + frame)
+        else:
+            self._send(packet, self._segment_for(nbytes))
+        return True
+
+    def _segment_for(self, nbytes: int) -> Segment | None:
+        if nbytes <= INLINE_BYTES:
+            return None
+        try:
+            return self._pool.take(nbytes)
+        except OSError:
+            # Out of descriptors or of memory: the socket still works.
+            return None
+
+    def _send(self, packet: Packet, segment: Segment | None) -> None:
+        if segment is None:
+            frame = packet.frame.SerializeToString()
+            self._writer.write(HEADER.pack(INLINE, len(frame), 0, packet.nbytes) + frame, packet.payload)
+        else:
+            segment.write(packet.payload)
+            self._send_record(packet, segment)
+
+    def _send_record(self, packet: Packet, segment: Segment) -> None:
+        """Says that a payload lies in a segment."""
+        self._tell_dropped()
+        self._tidy_later()
+        frame = packet.frame.SerializeToString()
+        kind = SEGMENT if segment.known else NEW_SEGMENT
+        record = HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
+        self._traffic.sent += packet.nbytes
+        self._writer.write(record, (), None if segment.known else segment.hand_over())
+
+    async def receive(self) -> Packet | None:
+        while not self._arrived:
+            if self._ended:
+                return None
+            if self._broken:
+                raise ConnectionBroken(self._broken)
+            self._receiver = self._loop.create_future()
+            await self._receiver
+        return self._arrived.popleft()
+
+    async def deliver(self, handle: Handle) -> None:
+        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        self._receiver = self._loop.create_future()
+        self._handle = handle
+        try:
+            self._hand_over(handle)
+            await self._receiver
+        finally:
+            self._handle = None
+
+    async def close(self) -> None:
+        if not self._broken and not self._ended:
+            with suppress(ConnectionBroken):
+                self._writer.write_out(HEADER.pack(END, 0, 0, 0))
+        self._ended = True
+        self._let_go()
+        self._wake()
+
+    def cut(self, reason: str = "the shared-memory connection was cut") -> None:
+        """Breaks the shared-memory connection without a word, as the end of a process does."""
+        self._let_go()
+        self._break(reason)
+
+    def _let_go(self) -> None:
+        self._writer.end()
+        self._socket.close()
+        self._pool.close()
+        self._view.close()
+        if self._tidying is not None:
+            # It would keep all this until it rings.
+            self._tidying.cancel()
+
+    @property
+    def shared_bytes(self) -> int:
+        """How much shared memory this end writes to."""
+        return self._pool.nbytes
+
+    # Records
+
+    def _take_in(self, data: memoryview) -> None:
+        self._traffic.received += len(data)
+        # Most reads bring whole records: those are parsed where they lie.
+        try:
+            if not self._rest:
+                self._rest += data[self._records(data) :]
+            else:
+                self._rest += data
+                with memoryview(self._rest) as whole:
+                    position = self._records(whole)
+                # A long record is gathered from many reads: what is here already stays where it is.
+                del self._rest[:position]
+        except (InvalidArgumentError, DecodeError) as error:
+            self._break(f"the other side does not speak the shared-memory connection's protocol: {error}")
+            self._socket.close()
+            return
+        if self._pausing is not None:
+            return
+        if self._handle is not None:
+            self._hand_over(self._handle)
+        elif self._arrived:
+            self._wake()
+
+    def _hand_over(self, handle: Handle) -> None:
+        began = time.perf_counter()
+        try:
+            while self._arrived and self._handle is not None:
+                last = handle(self._arrived.popleft())
+                if isinstance(last, asyncio.Future):
+                    self._pause(last)
+                    return
+                if last:
+                    self._hand_no_more()
+                elif self._arrived and time.perf_counter() - began > TURN_SECONDS:
+                    self._pause(self._next_turn())
+                    return
+            if self._handle is not None and (self._ended or self._broken):
+                # Now that all that came before has been handed over.
+                self._wake()
+        except Exception as error:
+            self._fail(error)
+
+    def _next_turn(self) -> asyncio.Future[bool]:
+        """Is done when the event loop has looked at everything else once."""
+        turn: asyncio.Future[bool] = self._loop.create_future()
+        self._yielding = True
+        self._loop.call_soon(turn.set_result, False)
+        return turn
+
+    def _pause(self, until: asyncio.Future[bool]) -> None:
+        """Reads nothing more until then: the socket fills, and the other side has to wait."""
+        self._pausing = until
+        self._socket.pause()
+        until.add_done_callback(self._go_on)
+
+    def _go_on(self, done: asyncio.Future[bool]) -> None:
+        self._pausing = None
+        self._yielding = False
+        if done.cancelled() or self._handle is None:
+            return
+        if (error := done.exception()) is not None:
+            self._fail(error)
+            return
+        if done.result():
+            self._hand_no_more()
+            return
+        self._socket.resume()
+        self._hand_over(self._handle)
+
+    def _hand_no_more(self) -> None:
+        self._handle = None
+        self._wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._handle = None
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_exception(error)
+
+    def _records(self, data: memoryview) -> int:
+        """Handles the whole records at the beginning of some bytes; returns where they end."""
+        position = 0
+        while len(data) - position >= HEADER.size:
+            kind, frame_bytes, number, payload_bytes = HEADER.unpack_from(data, position)
+            if frame_bytes > MAX_FRAME_BYTES + MIB or payload_bytes > max(self._max_message_bytes, INLINE_BYTES):
+                raise InvalidArgumentError("a record is over the limit")
+            middle = position + HEADER.size + frame_bytes
+            end = middle + payload_bytes if kind == INLINE else middle
+            if end > len(data):
+                break
+            if kind <= NEW_SEGMENT:
+                frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
+                self._arrived.append(Packet(frame, self._payload(kind, number, payload_bytes, data[middle:end])))
+            else:
+                self._notice(kind, number)
+            position = end
+        return position
+
+    def _payload(self, kind: int, number: int, nbytes: int, inline: memoryview) -> tuple[memoryview, ...]:
+        if kind == INLINE:
+            return (memoryview(bytearray(inline)),) if nbytes else ()
+        if kind == NEW_SEGMENT:
+            if not self._socket.descriptors:
+                raise InvalidArgumentError("a new segment came without its descriptor")
+            self._view.add(number, self._socket.descriptors.popleft())
+        self._traffic.received += nbytes
+        self._tidy_later()
+        crowded = self._view.lent >= _MANY_LENT and nbytes <= MIB
+        payload = self._view.bytes_of(number, nbytes)
+        return ((payload.copy() if crowded else payload).data,)
+
+    def _notice(self, kind: int, number: int) -> None:
+        if kind == GIVE_BACK:
+            self._pool.give_back(number)
+        elif kind == RETIRE:
+            self._pool.retire(number)
+        elif kind == DROPPED:
+            self._view.forget(number)
+        elif kind == END:
+            self._ended = True
+            self._writer.end()
+            if self._handle is None:
+                self._wake()
+        else:
+            raise InvalidArgumentError(f"a record of kind {kind}")
+
+    # Segments that came free
+
+    def _free_later(self, number: int, retire: bool) -> None:
+        # Called when a tensor dies: in any thread, also by the garbage collector in the midst of anything.
+        if forks.is_foreign(self._loop):
+            return
+        self._writer.free(RETIRE if retire else GIVE_BACK, number)
+
+    # Segments that are not needed any more
+
+    def _tidy_later(self) -> None:
+        if self._tidying is None and not self._ended:
+            self._tidying = self._loop.call_later(IDLE_SECONDS / 2, self._tidy)
+
+    def _tidy(self) -> None:
+        """Tells which segments are free, and drops those that were not used for a while."""
+        self._tidying = None
+        if self._ended or self._broken:
+            return
+        self._pool.trim(IDLE_SECONDS)
+        self._tell_dropped()
+        self._writer.flush()
+        if self._pool.nbytes or self._view.mapped:
+            self._tidy_later()
+
+    def _tell_dropped(self) -> None:
+        for number in self._pool.take_dropped():
+            self._writer.add(HEADER.pack(DROPPED, 0, number, 0))
+
+    # State
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            if self._broken and self._handle is not None:
+                self._receiver.set_exception(ConnectionBroken(self._broken))
+            else:
+                self._receiver.set_result(None)
+
+    def _break(self, reason: str) -> None:
+        self._broken = self._broken or reason
+        self._writer.end()
+        # The last messages of a side that closed in good order, or that only let others pass, are handed over first.
+        if not self._yielding and not (self._ended and self._pausing is not None):
+            self._wake()

@@ -1,0 +1,281 @@
+"""Segments: shared memory in which tensors cross between two processes of one host.
+
+A segment is an anonymous file in memory (`memfd_create`): it has no name, only the two processes that were handed its
+descriptor can map it, and it is gone with them however they end. Its size is sealed, so that neither side can make the
+other fault by truncating it.
+
+The sender owns a segment. It copies tensors in, says which segment and how many bytes, and leaves it alone until the
+receiver gives it back, which happens when the last tensor that was made over it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+import numpy as np
+import torch
+
+from ps_wire.connections.buffers import lent
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.limits import MIB
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import Buffer
+
+SMALLEST: Final = MIB // 4
+"""Segments are powers of two from here on, so that few of them serve all messages."""
+
+MOST: Final = 128
+"""Segments of one direction of a shared-memory connection. They cost no descriptors once the receiver has them."""
+
+_MUCH_TOO_LARGE: Final = 8
+"""A free segment that is so many times too large is left to larger messages, if another can be had."""
+
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Segment:
+    """A segment this process writes to.
+
+    Attributes:
+        number: What both sides call it.
+        nbytes: Its size.
+        known: Whether the receiver has it.
+        free_since: When the receiver gave it back, in seconds of the monotonic clock.
+    """
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+        self.known = False
+        self.free_since = 0.0
+        self.descriptor = os.memfd_create("ps-shm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.descriptor, nbytes)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            self._bytes = _mapped(self.descriptor, nbytes)
+        except OSError:
+            os.close(self.descriptor)
+            raise
+
+    def write(self, chunks: Sequence[memoryview]) -> None:
+        """Copies chunks in, one behind the other."""
+        # The shared-memory connection may be closed meanwhile.
+        target = self._bytes
+        position = 0
+        for chunk in chunks:
+            end = position + len(chunk)
+            # numpy's copy lets other threads run; a slice of a memoryview does not.
+            target[position:end] = np.frombuffer(chunk, np.uint8)
+            position = end
+
+    def hand_over(self) -> int:
+        """Its descriptor, once: whoever takes it closes it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        self.known = True
+        return descriptor
+
+    def close(self) -> None:
+        """Lets go of it; what the receiver mapped stays mapped there."""
+        if self.descriptor >= 0:
+            os.close(self.hand_over())
+        self._bytes = np.empty(0, np.uint8)
+
+
+class SegmentPool:
+    """The segments this process writes to on one shared-memory connection.
+
+    Args:
+        max_bytes: How large all of them together may become.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._all: dict[int, Segment] = {}
+        self._free: list[Segment] = []
+        self._dropped: list[int] = []
+        self._last = 0
+        self.nbytes = 0
+
+    def take(self, nbytes: int) -> Segment | None:
+        """A segment for so many bytes, or None when the pool is full; the message must then take another way.
+
+        Raises:
+            OSError: The system has no memory or descriptors left.
+        """
+        size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
+        # The one that came back last, so that those that are not needed stay unused.
+        fitting = [segment for segment in reversed(self._free) if nbytes <= segment.nbytes <= _MUCH_TOO_LARGE * size]
+        if fitting:
+            best = min(fitting, key=lambda segment: segment.nbytes)
+            self._free.remove(best)
+            return best
+        if not self._make_room(size):
+            return None
+        self._last += 1
+        made = self._all[self._last] = Segment(self._last, size)
+        self.nbytes += size
+        return made
+
+    def give_back(self, number: int) -> None:
+        """The receiver needs it no longer.
+
+        Raises:
+            InvalidArgumentError: It does not have it.
+        """
+        segment = self._all.get(number)
+        if segment is None or segment in self._free:
+            raise InvalidArgumentError(f"segment {number} was given back, but not handed out")
+        segment.free_since = time.monotonic()
+        self._free.append(segment)
+
+    def retire(self, number: int) -> None:
+        """The receiver needs it no longer, and it must not be used again: somebody may still look at it.
+
+        Raises:
+            InvalidArgumentError: It does not have it.
+        """
+        self.give_back(number)
+        self._drop(self._free[-1])
+
+    def trim(self, seconds: float) -> None:
+        """Drops the segments that have been free for so long."""
+        since = time.monotonic() - seconds
+        while self._free and self._free[0].free_since <= since:
+            self._drop(self._free[0])
+
+    def take_dropped(self) -> list[int]:
+        """Numbers of the segments that were dropped since the last time; the receiver must hear of it."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def close(self) -> None:
+        """Lets go of every segment."""
+        for segment in self._all.values():
+            segment.close()
+        self._all.clear()
+        self._free.clear()
+        self.nbytes = 0
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Drops free segments until there is room for one of so many bytes; says whether that can be."""
+        used = self.nbytes - sum(segment.nbytes for segment in self._free)
+        if used + nbytes > self._max_bytes or len(self._all) - len(self._free) >= MOST:
+            return False
+        while self.nbytes + nbytes > self._max_bytes or len(self._all) >= MOST:
+            self._drop(self._free[0])
+        return True
+
+    def _drop(self, segment: Segment) -> None:
+        self._free.remove(segment)
+        del self._all[segment.number]
+        self.nbytes -= segment.nbytes
+        if segment.known:
+            self._dropped.append(segment.number)
+        segment.close()
+
+
+class SegmentView:
+    """The segments the other side writes to.
+
+    Args:
+        max_bytes: How large all of them together may be.
+        give_back: Called with a segment's number, from any thread, when nobody uses it any more; and with whether it
+            must not be written to again, because a forked child may still read it.
+    """
+
+    def __init__(self, max_bytes: int, give_back: Callable[[int, bool], None]) -> None:
+        self._max_bytes = max_bytes
+        self._give_back = give_back
+        self._mapped: dict[int, Buffer] = {}
+        self._lent: set[int] = set()
+        self._in_children: set[int] = set()
+        _views.add(self)
+
+    @property
+    def mapped(self) -> int:
+        """How many segments are mapped here."""
+        return len(self._mapped)
+
+    @property
+    def lent(self) -> int:
+        """How many of them hold tensors that are in use."""
+        return len(self._lent)
+
+    def add(self, number: int, descriptor: int) -> None:
+        """Maps a segment; the descriptor is closed.
+
+        Raises:
+            InvalidArgumentError: It is not sealed, too large, or no segment at all.
+        """
+        try:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise InvalidArgumentError("a segment must be sealed")
+            nbytes = os.fstat(descriptor).st_size
+            if sum(map(len, self._mapped.values())) + nbytes > 2 * self._max_bytes:
+                raise InvalidArgumentError("the other side hands over more shared memory than was agreed")
+            self._mapped[number] = _mapped(descriptor, nbytes)
+        except (OSError, ValueError) as error:
+            raise InvalidArgumentError(f"not a segment: {error}") from None
+        finally:
+            os.close(descriptor)
+
+    def bytes_of(self, number: int, nbytes: int) -> Buffer:
+        """The first bytes of a segment, where they lie; it is given back when the last array over them dies.
+
+        Raises:
+            InvalidArgumentError: There is no such segment, or it is smaller.
+        """
+        mapped = self._mapped.get(number)
+        if mapped is None or nbytes > len(mapped):
+            raise InvalidArgumentError(f"segment {number} has no {nbytes} bytes")
+        self._lent.add(number)
+        return lent(mapped, nbytes, lambda: self._take_back(number))
+
+    def forget(self, number: int) -> None:
+        """The other side has dropped this one."""
+        self._mapped.pop(number, None)
+
+    def close(self) -> None:
+        """Lets go of every segment; tensors over them keep theirs."""
+        self._mapped.clear()
+
+    def _take_back(self, number: int) -> None:
+        self._lent.discard(number)
+        in_child = number in self._in_children
+        self._in_children.discard(number)
+        self._give_back(number, in_child)
+
+    def fork(self) -> None:
+        """This process is about to fork: its child will see the tensors that are in use, for as long as it lives."""
+        self._in_children |= self._lent
+
+
+_views: Final[WeakSet[SegmentView]] = WeakSet()
+
+
+def _before_fork() -> None:
+    for view in list(_views):
+        view.fork()
+
+
+os.register_at_fork(before=_before_fork)
+
+
+def _mapped(descriptor: int, nbytes: int) -> Buffer:
+    """Shared memory as an array, which unmaps it when it dies; `mmap` would keep a descriptor for as long.
+
+    Raises:
+        OSError: It cannot be mapped.
+    """
+    try:
+        tensor = torch.from_file(f"/proc/self/fd/{descriptor}", shared=True, size=nbytes, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise OSError(f"memory cannot be mapped: {error}") from None
+    array: Buffer = tensor.numpy()
+    return array

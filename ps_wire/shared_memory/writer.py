@@ -1,0 +1,137 @@
+"""Sends the records of one end of a shared-memory connection, in as few system calls as their urgency allows."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.connections.connection import ConnectionBroken
+
+if TYPE_CHECKING:
+    from ps_wire.connections.traffic import Traffic
+    from ps_wire.shared_memory.unix_socket import UnixSocket
+
+HEADER: Final = struct.Struct("<BIIQ")
+"""Kind of the record, length of the frame, number of a segment, length of the payload."""
+
+INLINE: Final = 0
+SEGMENT: Final = 1
+NEW_SEGMENT: Final = 2
+GIVE_BACK: Final = 3
+DROPPED: Final = 4
+END: Final = 5
+RETIRE: Final = 6
+
+_MANY_FREED: Final = 4
+"""Segments that may come free before the other side is told without a message of its own to go with."""
+
+_BUNCH: Final = 16
+"""Records of one turn of the event loop that are written together."""
+
+_SOON: Final = 0.002
+"""Seconds after which records go out that nobody waits for, when there was no other to go with."""
+
+
+class RecordWriter:
+    """Writes records to a shared-memory connection's socket.
+
+    Args:
+        sock: The socket.
+        traffic: Where the bytes are counted.
+    """
+
+    def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._traffic = traffic
+        self._freed: deque[tuple[int, int]] = deque()
+        self._freeing = False
+        self._postponed = b""
+        self._flushing = False
+        self._is_busy = False
+        self._bunch = 0
+        self._ended = False
+
+    def write(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
+        """Writes a record.
+
+        The first of a turn of the event loop goes out at once, so that the other side can begin. What follows in the
+        same turn goes out in bunches: many calls at once, or their answers, do not cost a system call each.
+
+        Raises:
+            ConnectionBroken: Nothing can be written any more.
+        """
+        if not self._is_busy:
+            self._is_busy = True
+            self._loop.call_soon(self._end_turn)
+        elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
+            self._postponed += record
+            self._bunch += 1
+            return
+        self.write_out(record, payload, descriptor)
+
+    def write_out(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
+        """Writes a record now, behind all that waited for it.
+
+        Raises:
+            ConnectionBroken: Nothing can be written any more.
+        """
+        self._bunch = 0
+        record = self._notes() + record
+        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
+        self._socket.write((record, *payload), descriptor)
+
+    def add(self, record: bytes) -> None:
+        """Sends a record with the next one."""
+        self._postponed += record
+
+    def postpone(self, record: bytes) -> None:
+        """Sends a record with the next one, or soon.
+
+        Nobody waits for such a record, and every write wakes the other process, which can cost more than a small call.
+        """
+        self._postponed += record
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_later(_SOON, self.flush)
+
+    def free(self, kind: int, number: int) -> None:
+        """Tells of a segment that came free. May be called in any thread, also by the garbage collector."""
+        self._freed.append((kind, number))
+        # Few of them wait for the next message: to wake the event loop, and the other process, costs more.
+        if len(self._freed) >= _MANY_FREED and not self._freeing:
+            self._freeing = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tell_freed)
+
+    def flush(self) -> None:
+        """Writes what waits for another record, if anything can be written any more."""
+        self._flushing = False
+        if not self._ended and (self._postponed or self._freed):
+            with suppress(ConnectionBroken):
+                self.write_out(b"")
+
+    def end(self) -> None:
+        """Nothing more is written by itself."""
+        self._ended = True
+
+    def _end_turn(self) -> None:
+        self._is_busy = False
+        if self._bunch:
+            self.flush()
+
+    def _tell_freed(self) -> None:
+        self._freeing = False
+        self.flush()
+
+    def _notes(self) -> bytes:
+        """What is to be told with the next record."""
+        notes, self._postponed = self._postponed, b""
+        while self._freed:
+            kind, number = self._freed.popleft()
+            notes += HEADER.pack(kind, 0, number, 0)
+        return notes

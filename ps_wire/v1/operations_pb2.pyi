@@ -1,0 +1,669 @@
+from ps_wire.v1 import values_pb2 as _values_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Reads(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READS_CONSISTENT: _ClassVar[Reads]
+    READS_INCONSISTENT: _ClassVar[Reads]
+
+class NonFinite(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NON_FINITE_APPLY: _ClassVar[NonFinite]
+    NON_FINITE_REFUSE: _ClassVar[NonFinite]
+READS_CONSISTENT: Reads
+READS_INCONSISTENT: Reads
+NON_FINITE_APPLY: NonFinite
+NON_FINITE_REFUSE: NonFinite
+
+class ContextId(_message.Message):
+    __slots__ = ("trainer", "number")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    number: int
+    def __init__(self, trainer: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ParameterInfo(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "requires_grad")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: _values_pb2.DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    requires_grad: bool
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[_values_pb2.DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., requires_grad: bool = ...) -> None: ...
+
+class ObjectInfo(_message.Message):
+    __slots__ = ("handle", "class_name", "name", "methods", "parameters")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    METHODS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    handle: _values_pb2.Handle
+    class_name: str
+    name: str
+    methods: _containers.RepeatedScalarFieldContainer[str]
+    parameters: _containers.RepeatedCompositeFieldContainer[ParameterInfo]
+    def __init__(self, handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Iterable[_Union[ParameterInfo, _Mapping]]] = ...) -> None: ...
+
+class CreateRequest(_message.Message):
+    __slots__ = ("class_name", "args", "kwargs", "name", "seed", "default_seed")
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_SEED_FIELD_NUMBER: _ClassVar[int]
+    class_name: str
+    args: _values_pb2.Value
+    kwargs: _values_pb2.Value
+    name: str
+    seed: int
+    default_seed: int
+    def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ...) -> None: ...
+
+class CreateReply(_message.Message):
+    __slots__ = ("object", "created")
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectInfo
+    created: bool
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("name", "handle")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    handle: _values_pb2.Handle
+    def __init__(self, name: _Optional[str] = ..., handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+
+class AttachReply(_message.Message):
+    __slots__ = ("object",)
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    object: ObjectInfo
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("object_ids",)
+    OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
+    object_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, object_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ReleaseReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Autocast(_message.Message):
+    __slots__ = ("device", "dtype")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    dtype: _values_pb2.DType
+    def __init__(self, device: _Optional[str] = ..., dtype: _Optional[_Union[_values_pb2.DType, str]] = ...) -> None: ...
+
+class Numerics(_message.Message):
+    __slots__ = ("autocast", "uncached", "seed")
+    AUTOCAST_FIELD_NUMBER: _ClassVar[int]
+    UNCACHED_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    autocast: _containers.RepeatedCompositeFieldContainer[Autocast]
+    uncached: bool
+    seed: int
+    def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., uncached: bool = ..., seed: _Optional[int] = ...) -> None: ...
+
+class CallRequest(_message.Message):
+    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    target: _values_pb2.Handle
+    method: str
+    args: _values_pb2.Value
+    kwargs: _values_pb2.Value
+    context: ContextId
+    call: int
+    training: bool
+    keep: bool
+    function: str
+    place: _containers.RepeatedScalarFieldContainer[int]
+    numerics: Numerics
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
+
+class CallReply(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: _values_pb2.Value
+    def __init__(self, result: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("target", "context", "call", "place")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    target: _values_pb2.Handle
+    context: ContextId
+    call: int
+    place: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FetchReply(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _values_pb2.Value
+    def __init__(self, value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class BackwardRequest(_message.Message):
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    call: int
+    outputs: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    retain_graph: bool
+    backward: int
+    place: _containers.RepeatedScalarFieldContainer[int]
+    after: int
+    numerics: Numerics
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
+
+class BackwardReply(_message.Message):
+    __slots__ = ("gradients",)
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    gradients: _values_pb2.Value
+    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class GradientsRequest(_message.Message):
+    __slots__ = ("context",)
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ...) -> None: ...
+
+class GradientsReply(_message.Message):
+    __slots__ = ("parameters", "gradients", "others")
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    gradients: _values_pb2.Value
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NormRequest(_message.Message):
+    __slots__ = ("context", "parameters", "norm_type")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    NORM_TYPE_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    parameters: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    norm_type: float
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., norm_type: _Optional[float] = ...) -> None: ...
+
+class NormReply(_message.Message):
+    __slots__ = ("power_sum",)
+    POWER_SUM_FIELD_NUMBER: _ClassVar[int]
+    power_sum: float
+    def __init__(self, power_sum: _Optional[float] = ...) -> None: ...
+
+class ScaleRequest(_message.Message):
+    __slots__ = ("context", "parameters", "factor")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    parameters: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    factor: float
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., factor: _Optional[float] = ...) -> None: ...
+
+class ScaleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UnscaleRequest(_message.Message):
+    __slots__ = ("optimizer", "context", "factor")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    context: ContextId
+    factor: float
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., factor: _Optional[float] = ...) -> None: ...
+
+class UnscaleReply(_message.Message):
+    __slots__ = ("present", "non_finite")
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    present: bool
+    non_finite: bool
+    def __init__(self, present: bool = ..., non_finite: bool = ...) -> None: ...
+
+class SetRequiresGradRequest(_message.Message):
+    __slots__ = ("targets", "requires_grad")
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
+    targets: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    requires_grad: bool
+    def __init__(self, targets: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., requires_grad: bool = ...) -> None: ...
+
+class SetRequiresGradReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndContextRequest(_message.Message):
+    __slots__ = ("context", "all_before", "but")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ALL_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    BUT_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    all_before: int
+    but: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., all_before: _Optional[int] = ..., but: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EndContextReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ParameterGroup(_message.Message):
+    __slots__ = ("parameters", "options")
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    options: _values_pb2.Value
+    def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class OptimizerRequest(_message.Message):
+    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite")
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    class_name: str
+    groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
+    options: _values_pb2.Value
+    name: str
+    reads: Reads
+    non_finite: NonFinite
+    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ...) -> None: ...
+
+class SchedulerRequest(_message.Message):
+    __slots__ = ("class_name", "optimizer", "args", "kwargs", "name")
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    class_name: str
+    optimizer: _values_pb2.Handle
+    args: _values_pb2.Value
+    kwargs: _values_pb2.Value
+    name: str
+    def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class StepRequest(_message.Message):
+    __slots__ = ("optimizer", "context", "check_only")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    context: ContextId
+    check_only: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ...) -> None: ...
+
+class StepReply(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class SetOptionsRequest(_message.Message):
+    __slots__ = ("optimizer", "group", "options")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    group: int
+    options: _values_pb2.Value
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class SetOptionsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateRequest(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: _values_pb2.Handle
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+
+class StateReply(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: _values_pb2.Value
+    def __init__(self, state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class LoadStateRequest(_message.Message):
+    __slots__ = ("target", "state", "strict")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
+    target: _values_pb2.Handle
+    state: _values_pb2.Value
+    strict: bool
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., strict: bool = ...) -> None: ...
+
+class LoadStateReply(_message.Message):
+    __slots__ = ("missing_keys", "unexpected_keys")
+    MISSING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    UNEXPECTED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    missing_keys: _containers.RepeatedScalarFieldContainer[str]
+    unexpected_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, missing_keys: _Optional[_Iterable[str]] = ..., unexpected_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("name", "address", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("name", "address", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RegisterReply(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("name", "id", "wait_seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    wait_seconds: float
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class LookupReply(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: Member
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+
+class MembersRequest(_message.Message):
+    __slots__ = ("at_least", "wait_seconds")
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    at_least: int
+    wait_seconds: float
+    def __init__(self, at_least: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class MembersReply(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class RendezvousRequest(_message.Message):
+    __slots__ = ("key", "name", "names", "wait_seconds", "value")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    name: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    wait_seconds: float
+    value: _values_pb2.Value
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class RendezvousReply(_message.Message):
+    __slots__ = ("missing", "names", "values")
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    values: _values_pb2.Value
+    def __init__(self, missing: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ObjectStatus(_message.Message):
+    __slots__ = ("name", "class_name", "parameters", "bytes", "references")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    class_name: str
+    parameters: int
+    bytes: int
+    references: int
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ...) -> None: ...
+
+class OptimizerStatus(_message.Message):
+    __slots__ = ("name", "class_name", "version", "parameters")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    class_name: str
+    version: int
+    parameters: int
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ...) -> None: ...
+
+class OperationStatus(_message.Message):
+    __slots__ = ("name", "calls", "errors", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    calls: int
+    errors: int
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZERS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    CALLS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_MEMORY_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    THREADS_LOST_FIELD_NUMBER: _ClassVar[int]
+    THREADS_SPARE_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    version: str
+    uptime_seconds: float
+    serving: bool
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectStatus]
+    optimizers: _containers.RepeatedCompositeFieldContainer[OptimizerStatus]
+    parameters: int
+    bytes: int
+    sessions: int
+    connected_sessions: int
+    contexts: int
+    kept_answers: int
+    requests_in_flight: int
+    operations: _containers.RepeatedCompositeFieldContainer[OperationStatus]
+    calls_per_second: float
+    resident_bytes: int
+    shared_memory_connections: int
+    shared_bytes: int
+    references: int
+    borrowed: int
+    waiting: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    threads: int
+    threads_waiting: int
+    threads_lost: int
+    threads_spare: int
+    stalled: bool
+    request_bytes: int
+    waiting_bytes: int
+    answer_bytes: int
+    paused_sessions: int
+    context_bytes: int
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+
+class SessionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SessionInfo(_message.Message):
+    __slots__ = ("id", "transport", "peer", "connected", "away_seconds", "age_seconds", "contexts", "oldest_context_seconds", "requests_in_flight", "request_bytes", "waiting_bytes", "answer_bytes", "references", "context_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    AWAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_CONTEXT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    transport: str
+    peer: str
+    connected: bool
+    away_seconds: float
+    age_seconds: float
+    contexts: int
+    oldest_context_seconds: float
+    requests_in_flight: int
+    request_bytes: int
+    waiting_bytes: int
+    answer_bytes: int
+    references: int
+    context_bytes: int
+    def __init__(self, id: _Optional[str] = ..., transport: _Optional[str] = ..., peer: _Optional[str] = ..., connected: bool = ..., away_seconds: _Optional[float] = ..., age_seconds: _Optional[float] = ..., contexts: _Optional[int] = ..., oldest_context_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., references: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+
+class ContextInfo(_message.Message):
+    __slots__ = ("id", "age_seconds", "unused_seconds", "requests_in_flight", "sessions")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    age_seconds: float
+    unused_seconds: float
+    requests_in_flight: int
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., age_seconds: _Optional[float] = ..., unused_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SessionsReply(_message.Message):
+    __slots__ = ("owner", "sessions", "contexts", "open_contexts")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    contexts: _containers.RepeatedCompositeFieldContainer[ContextInfo]
+    open_contexts: int
+    def __init__(self, owner: _Optional[str] = ..., sessions: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., open_contexts: _Optional[int] = ...) -> None: ...
+
+class EvictRequest(_message.Message):
+    __slots__ = ("session", "context", "unused_seconds")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    context: str
+    unused_seconds: float
+    def __init__(self, session: _Optional[str] = ..., context: _Optional[str] = ..., unused_seconds: _Optional[float] = ...) -> None: ...
+
+class EvictReply(_message.Message):
+    __slots__ = ("sessions", "contexts")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXTS_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    contexts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, sessions: _Optional[_Iterable[str]] = ..., contexts: _Optional[_Iterable[str]] = ...) -> None: ...

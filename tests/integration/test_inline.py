@@ -1,0 +1,111 @@
+"""Quick: what takes no time runs on the owner's event loop, and gives way where it would have to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.server import Server
+from ps_service.training.optimizers import HostedOptimizer
+from tests import hosted_models
+from tests.ps_service.threads import Worker
+
+PROMPT = "tests.hosted_models.Prompt"
+
+
+@pytest.fixture(autouse=True)
+def ran_in() -> Iterator[list[str]]:
+    """Where `Prompt` ran, as 'forward' or 'backward' and the thread's name."""
+    hosted_models.RAN_IN.clear()
+    yield hosted_models.RAN_IN
+    hosted_models.RAN_IN.clear()
+
+
+def hosted_optimizer(owner: Server, opt: tc.DistributedOptimizer) -> HostedOptimizer:
+    (part,) = opt.remotes.values()
+    value = owner.engine.registry.find(part.handle.ref).value
+    assert isinstance(value, HostedOptimizer)
+    return value
+
+
+async def one_pass(ps: tc.Client, prompt: tc.RemoteModule, opt: tc.DistributedOptimizer) -> None:
+    async with ps.context() as ctx:
+        await ctx.backward((await prompt(torch.ones(3))).sum())
+        await opt.step(ctx)
+
+
+async def test_a_small_pass_comes_to_run_on_the_event_loop(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
+    await one_pass(ps, prompt, opt)
+    # Nothing is known of it yet.
+    assert all("ps-compute" in each for each in ran_in) and len(ran_in) == 2
+    hosted = owner.engine.registry.find(prompt.ref)
+    # Busy machines must not decide.
+    for latency in (hosted.latency, hosted.backward_latency, hosted_optimizer(owner, opt).latency):
+        latency.seconds = 0.0
+    ran_in.clear()
+    await one_pass(ps, prompt, opt)
+    here = threading.current_thread().name
+    assert ran_in == [f"forward {here}", f"backward {here}"]
+    assert torch.equal(await prompt.parameter("scale").to_here(), torch.zeros(3))
+
+
+async def test_what_is_known_to_be_slow_stays_in_its_thread(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    hosted = owner.engine.registry.find(prompt.ref)
+    hosted.latency.seconds = 1.0
+    await prompt(torch.ones(3))
+    assert "ps-compute" in ran_in[0]
+
+
+async def test_a_quick_call_gives_way_to_a_step_in_progress(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    hosted = owner.engine.registry.find(prompt.ref)
+    hosted.latency.seconds = 0.0
+    begun, go_on = threading.Event(), threading.Event()
+
+    def step() -> None:
+        with owner.engine.parameter_locks.writing(
+            list(hosted.parameters.values()), hosted.parameter_states, consistent=True
+        ):
+            begun.set()
+            assert go_on.wait(20)
+
+    stepping = Worker(step)
+    await asyncio.to_thread(begun.wait)
+    call = prompt(torch.ones(3))
+    # The event loop is not held up meanwhile.
+    assert (await ps.status()).requests_in_flight >= 1
+    go_on.set()
+    assert torch.equal(await call, torch.ones(3))
+    assert len(ran_in) == 1 and "ps-compute" in ran_in[0]
+    stepping.result()
+
+
+async def test_a_quick_step_gives_way_to_another(owner: Server, ps: tc.Client) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
+    hosted = hosted_optimizer(owner, opt)
+    hosted.latency.seconds = 0.0
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with hosted.lock:
+            begun.set()
+            assert go_on.wait(20)
+
+    async with ps.context() as ctx:
+        await ctx.backward((await prompt(torch.ones(3))).sum())
+        holding = Worker(hold)
+        await asyncio.to_thread(begun.wait)
+        step = opt.step(ctx)
+        assert (await ps.status()).requests_in_flight >= 1
+        go_on.set()
+        assert await step == {"ps0": 1}
+    holding.result()

@@ -1,1 +1,0 @@
-"""Tests of ps_service.checkpoint."""

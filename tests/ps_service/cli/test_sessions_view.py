@@ -1,0 +1,69 @@
+"""Sessions view: the tables say what the message says, in words that people read."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from ps_service.cli.sessions_view import duration, show
+from ps_wire.v1.operations_pb2 import SessionsReply
+
+
+def shown(reply: SessionsReply) -> list[str]:
+    """The lines of the output, with single blanks between the words."""
+    out = io.StringIO()
+    show(reply, Console(file=out, width=160))
+    lines = (line.translate(str.maketrans("│┃┏┓┗┛┡┩└┘━─┳╇┴┼", " " * 16)) for line in out.getvalue().splitlines())
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def full() -> SessionsReply:
+    reply = SessionsReply(owner="ps0", open_contexts=1002)
+    reply.sessions.add(
+        id="0123abcd", transport="shared_memory", peer="process 77", connected=True, age_seconds=3700, contexts=2,
+        oldest_context_seconds=61, requests_in_flight=3, request_bytes=1 << 20, waiting_bytes=2 << 20,
+        answer_bytes=3 << 20, context_bytes=4 << 20, references=5,
+    )  # fmt: skip
+    reply.sessions.add(id="00000000~2", transport="unary", peer="[::1]:5", away_seconds=12.5, age_seconds=100000)
+    reply.contexts.add(id="0123abcd/7", age_seconds=61, unused_seconds=5.25, sessions=["0123abcd", "00000000~2"])
+    reply.contexts.add(id="0123abcd/9", age_seconds=3, requests_in_flight=1, sessions=["0123abcd"])
+    return reply
+
+
+def test_sessions_have_a_table() -> None:
+    lines = shown(full())
+    assert lines[0] == "ps0: 2 sessions, 1002 open contexts"
+    assert lines[1:3] == ["Sessions", "session peer transport state age contexts requests bytes held references"]
+    assert lines[3] == "0123abcd process 77 shared_memory connected 1 h 1 min 2 (oldest 1 min 1 s) 3 10.0 MiB 5"
+    assert lines[4] == "00000000~2 [::1]:5 unary away for 12 s 1 d 3 h 0 0 0 B 0"
+
+
+def test_contexts_have_a_table() -> None:
+    lines = shown(full())
+    at = lines.index("Contexts")
+    assert lines[at + 1] == "context sessions age unused for requests"
+    assert lines[at + 2] == "0123abcd/7 0123abcd, 00000000~2 1 min 1 s 5.2 s 0"
+    assert lines[at + 3] == "0123abcd/9 0123abcd 3.0 s in use 1"
+    assert lines[-1] == "… and 1,000 contexts that were used later"
+
+
+def test_an_owner_without_trainers_has_no_tables() -> None:
+    assert shown(SessionsReply(owner="ps0")) == ["ps0: 0 sessions, 0 open contexts"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.9, "59 s"),
+        (60.0, "1 min 0 s"),
+        (3599.0, "59 min 59 s"),
+        (3600.0, "1 h 0 min"),
+        (90000.0, "1 d 1 h"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

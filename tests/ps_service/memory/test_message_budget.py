@@ -1,0 +1,95 @@
+"""The budget: what is let in, who is let in first, and that what was let go makes way."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ps_service.memory.message_budget import Budget
+from ps_wire.errors import OverloadedError
+from ps_wire.limits import Limits
+
+A, B, C = (bytes([number]) * 16 for number in range(3))
+
+
+@pytest.fixture
+def budget() -> Budget:
+    return Budget(Limits(max_session_bytes=100, max_owner_bytes=150))
+
+
+def test_who_holds_nothing_is_let_in_whatever_the_size(budget: Budget) -> None:
+    assert budget.admits(budget.of(A), 10_000, nested=False)
+
+
+def test_a_session_is_let_in_as_far_as_its_budget_goes(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 60)
+    assert budget.admits(holding, 40, nested=False)
+    assert not budget.admits(holding, 41, nested=False)
+    budget.release(holding, 60)
+    assert budget.admits(holding, 101, nested=False)
+
+
+def test_what_a_request_waits_for_has_the_budget_once_more(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 100)
+    assert budget.admits(holding, 100, nested=True)
+    assert not budget.admits(holding, 101, nested=True)
+
+
+def test_above_the_owners_budget_those_are_let_in_that_hold_less_than_their_share(budget: Budget) -> None:
+    budget.take(budget.of(A), 100)
+    budget.take(budget.of(B), 40)
+    assert not budget.admits(budget.of(A), 20, nested=False)
+    assert budget.admits(budget.of(B), 30, nested=False)
+    assert not budget.admits(budget.of(B), 50, nested=False)
+    assert budget.admits(budget.of(C), 90, nested=False)
+
+
+def test_a_session_that_is_over_counts_until_its_code_has_ended(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 100)
+    budget.forget(A)
+    assert budget.requests == 100
+    assert budget.of(A).requests == 0
+    budget.release(holding, 100)
+    assert budget.requests == 0
+
+
+async def test_what_waits_is_let_in_when_there_is_space(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 100)
+    waiting = asyncio.create_task(budget.admitted(holding, 50, nested=False, seconds=0))
+    await asyncio.sleep(0)
+    assert budget.paused == 1
+    budget.begin_wait(holding, 100)
+    await waiting
+    assert (budget.paused, budget.requests, budget.waiting) == (0, 50, 100)
+
+
+async def test_what_finds_no_space_in_time_is_refused_with_the_settings_to_raise(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 100)
+    with pytest.raises(OverloadedError, match="max_session_bytes or max_owner_bytes"):
+        await budget.admitted(holding, 50, nested=False, seconds=0.01)
+    assert (budget.paused, budget.refusals, holding.requests) == (0, 1, 100)
+
+
+async def test_what_only_later_messages_could_make_space_for_is_refused_at_once(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 150)
+    budget.begin_wait(holding, 150)
+    with pytest.raises(OverloadedError):
+        await budget.admitted(holding, 60, nested=False, seconds=1000)
+
+
+async def test_a_wait_that_is_given_up_leaves_nothing(budget: Budget) -> None:
+    holding = budget.of(A)
+    budget.take(holding, 100)
+    waiting = asyncio.create_task(budget.admitted(holding, 50, nested=False, seconds=0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (budget.paused, budget.requests) == (0, 100)

@@ -1,0 +1,247 @@
+"""Web: metrics and health over HTTP, from before an owner serves until after it has drained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics_parser
+from prometheus_client.parser import text_string_to_metric_families
+
+import trainer_client as tc
+from ps_service.engine import Engine
+from ps_service.hosting.allowlist import AllowList
+from ps_service.release import RELEASE
+from ps_service.server import Server
+from tests.ps_service import service_models
+from tests.ps_service.service_models import Latch
+
+ROOT = Path(__file__).parent.parent.parent.parent
+HERE = "127.0.0.1:0"
+
+
+def owner(name: str = "ps0") -> Engine:
+    return Engine(name, AllowList([service_models]), threads=2)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    # A server that ends while connections are kept would make the next request fail, as a balancer would see it.
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+        yield session
+
+
+async def health(http: aiohttp.ClientSession, server: Server) -> tuple[int, dict[str, Any]]:
+    async with http.get(f"http://{server.http_address}/healthz") as response:
+        return response.status, await response.json()
+
+
+# What it answers
+
+
+async def test_an_owner_that_serves_is_healthy(http: aiohttp.ClientSession) -> None:
+    async with Server(owner("ps7"), http=HERE) as server:
+        status, told = await health(http, server)
+        later = (await health(http, server))[1]
+        async with http.head(f"http://{server.http_address}/healthz") as response:
+            assert response.status == 200
+    assert status == 200
+    assert told.keys() == {"owner", "state", "version", "uptime_seconds"}
+    assert (told["owner"], told["state"], told["version"]) == ("ps7", "serving", RELEASE)
+    assert 0 <= told["uptime_seconds"] <= later["uptime_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+async def test_metrics_come_in_the_format_that_is_asked_for(
+    http: aiohttp.ClientSession, accept: str, kind: str
+) -> None:
+    headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+    async with (
+        Server(owner(), http=HERE) as server,
+        http.get(f"http://{server.http_address}/metrics", headers=headers) as response,
+    ):
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith(kind)
+        assert response.headers["Content-Encoding"] == "gzip"
+        text = await response.text()
+    parse = openmetrics_parser if "openmetrics" in kind else None
+    families = list((parse.text_string_to_metric_families if parse else text_string_to_metric_families)(text))
+    assert {"ps_request_duration_seconds", "process_resident_memory_bytes"} <= {family.name for family in families}
+
+
+async def test_each_owner_of_a_process_tells_its_own(http: aiohttp.ClientSession) -> None:
+    async with Server(owner("ps0"), http=HERE) as one, Server(owner("ps1"), http=HERE) as other:
+        assert one.http_address != other.http_address
+        async with tc.connect(one.address) as ps:
+            await ps.create("tests.ps_service.service_models.Latch")
+            for server, name, objects in ((one, "ps0", 1), (other, "ps1", 0)):
+                async with http.get(f"http://{server.http_address}/metrics") as response:
+                    text = await response.text()
+                assert f'ps_owner_info{{owner="{name}",' in text
+                assert f'ps_objects{{kind="other"}} {objects}.0' in text
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("POST", "/metrics", 405)])
+async def test_there_is_nothing_else(http: aiohttp.ClientSession, method: str, path: str, status: int) -> None:
+    async with (
+        Server(owner(), http=HERE) as server,
+        http.request(method, f"http://{server.http_address}{path}") as response,
+    ):
+        assert response.status == status
+
+
+# From the beginning to the end
+
+
+async def test_it_answers_before_the_owner_serves_and_until_it_has_drained(
+    http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = owner()
+    server = Server(engine, http=HERE)
+    seen: list[tuple[int, str]] = []
+    begin = Server._begin
+
+    async def look() -> None:
+        status, told = await health(http, server)
+        seen.append((status, told["state"]))
+
+    async def slow(self: Server) -> None:
+        await look()
+        await begin(self)
+
+    monkeypatch.setattr(Server, "_begin", slow)
+    assert (server.state, server.http_address) == ("starting", "")
+    await server.start()
+    await look()
+    async with tc.connect(server.address) as ps:
+        handle = await ps.create("tests.ps_service.service_models.Latch", name="latch")
+        latch: Latch = engine.registry.named("latch").value
+        running = handle.wait()
+        await asyncio.to_thread(latch.begun.wait, 20)
+        draining = asyncio.create_task(server.drain(20.0))
+        while server.state == "serving":  # noqa: ASYNC110 - it is a matter of a few turns
+            await asyncio.sleep(0)
+        await look()
+        async with http.get(f"http://{server.http_address}/metrics") as response:
+            assert "ps_draining 1.0" in await response.text()
+        latch.opened.set()
+        assert await running == "through"
+        await draining
+    assert seen == [(503, "starting"), (200, "serving"), (503, "draining")]
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await look()
+    await server.stop()
+
+
+async def test_a_connection_that_is_kept_does_not_hold_the_end_up() -> None:
+    async with aiohttp.ClientSession() as keeping, asyncio.timeout(20):
+        async with Server(owner(), http=HERE) as server:
+            await health(keeping, server)
+            silent = await asyncio.open_connection(*server.http_address.split(":"))
+        assert await silent[0].read() == b""
+        silent[1].close()
+
+
+async def test_without_an_address_there_is_no_web() -> None:
+    async with Server(owner()) as server:
+        assert server.http_address == ""
+        assert server.state == "serving"
+
+
+# Where it listens
+
+
+async def test_a_port_in_use_is_told_as_such_and_nothing_is_left_listening(http: aiohttp.ClientSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"127.0.0.1:{listener.getsockname()[1]}"
+        engine = owner()
+        server = Server(engine, http=taken)
+        with pytest.raises(OSError, match=rf"metrics \(--http\): cannot listen on {taken}: is another owner"):
+            await server.start()
+        await server.stop()
+
+
+async def test_a_server_that_cannot_start_takes_its_web_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_: Server) -> None:
+        raise OSError("on purpose")
+
+    server = Server(owner(), http=HERE)
+    monkeypatch.setattr(Server, "_begin", fails)
+    with pytest.raises(OSError, match="on purpose"):
+        await server.start()
+    with pytest.raises(OSError):
+        await asyncio.open_connection(*server.http_address.split(":"))
+    await server.stop()
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:9464", "example.org:9464"])
+async def test_it_needs_leave_to_listen_beyond_loopback(listen: str) -> None:
+    engine = owner()
+    with pytest.raises(ValueError, match=rf"^{listen.replace('[', '.').replace(']', '.')} can be reached from other"):
+        Server(engine, http=listen)
+    Server(engine, insecure=True, http=listen)
+    engine.close()
+
+
+async def test_it_can_listen_on_ipv6(http: aiohttp.ClientSession) -> None:
+    async with Server(owner(), http="[::1]:0") as server:
+        assert server.http_address.startswith("[::1]:")
+        assert (await health(http, server))[0] == 200
+
+
+# The command line
+
+
+async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSession) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ps_service", "serve", "--listen", HERE, "--http", HERE),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            first, second = [(await process.stdout.readline()).decode() for _ in range(2)]
+        assert first.startswith("ps0 is serving on 127.0.0.1:")
+        assert second.startswith("ps0 tells its metrics at http://127.0.0.1:")
+        address = second.split()[-1]
+        async with http.get(address) as response:
+            assert "ps_owner_info" in await response.text()
+        async with http.get(address.replace("/metrics", "/healthz")) as response:
+            assert json.loads(await response.text())["state"] == "serving"
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            out, _ = await process.communicate()
+        assert (process.returncode, out) == (0, b"")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def test_only_who_wants_it_pays_for_the_import() -> None:
+    # 0.3 s, for every process that is a member of a group.
+    code = (
+        "import sys, ps_service.server; sys.exit(any(each in sys.modules for each in ('aiohttp', 'prometheus_client')))"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
+    assert await process.wait() == 0

@@ -1,0 +1,498 @@
+"""A consistent step copies what open passes need, waits for what is large, and is seen whole or not at all."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from ps_service.parameters import state
+from ps_service.parameters.state import COPY_AT_MOST, ParameterLocks, Reading, WouldBlock
+from ps_wire.connections.buffers import BufferPool
+from ps_wire.limits import MIB
+from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
+from tests.ps_service.threads import PATIENCE, Worker
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps wait for the readers of large parameters as long as those take."""
+    monkeypatch.setattr(state, "COPY_SECONDS_PER_BYTE", 1.0)
+    monkeypatch.setattr(state, "LONGEST_WAIT_SECONDS", PATIENCE)
+
+
+def test_a_parameter_has_one_cell_however_many_objects_share_it() -> None:
+    parameter_locks = ParameterLocks()
+    parameter = Parameter(torch.zeros(2))
+    assert parameter_locks.state(parameter) is parameter_locks.state(parameter)
+    assert parameter_locks.state(parameter) is not parameter_locks.state(Parameter(torch.zeros(2)))
+
+
+def test_the_cell_of_a_parameter_that_is_gone_is_forgotten() -> None:
+    watch = Watch(2)
+    assert len(watch.parameter_locks._states) == 1
+    watch.parameters.clear()
+    gc.collect()
+    assert len(watch.parameter_locks._states) == 0
+
+
+def test_leaves_are_fresh_and_stand_on_the_storage_of_the_parameters() -> None:
+    watch = Watch(2, 3)
+    watch.parameters[1].requires_grad_(False)
+    with watch.reading() as first, watch.reading() as second:
+        assert [leaf.data_ptr() for leaf in first.leaves] == watch.places
+        assert [leaf.requires_grad for leaf in first.leaves] == [True, False]
+        assert all(leaf.is_leaf for leaf in first.leaves)
+        assert all(a is not b for a, b in zip(first.leaves, second.leaves, strict=True))
+    assert all(parameter.grad_fn is None for parameter in watch.parameters)
+
+
+def test_a_step_writes_in_place_when_nobody_needs_the_old_numbers() -> None:
+    watch = Watch(2, 3)
+    before = watch.places
+    watch.step()
+    assert watch.places == before
+    assert all(bool((parameter == 1).all()) for parameter in watch.parameters)
+
+
+def test_a_step_copies_only_what_is_pinned() -> None:
+    watch = Watch(2, 3, 4)
+    same = [id(parameter) for parameter in watch.parameters]
+    before = watch.places
+    with watch.reading(1) as reading:
+        watch.parameter_locks.save(reading.pins[0])
+    watch.step()
+    assert watch.places[0] == before[0]
+    assert watch.places[1] != before[1]
+    assert watch.places[2] == before[2]
+    assert [id(parameter) for parameter in watch.parameters] == same
+    assert torch.equal(reading.leaves[0].detach(), torch.zeros(3))
+    assert torch.equal(watch.parameters[1].data, torch.ones(3))
+
+
+def test_a_forward_that_runs_keeps_the_numbers_it_began_with() -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        watch.step()
+        watch.step()
+        assert torch.equal(reading.leaves[0].detach(), torch.zeros(2))
+    assert torch.equal(watch.parameters[0].data, torch.full((2,), 2.0))
+
+
+def test_an_open_pass_is_differentiated_with_the_numbers_it_saw() -> None:
+    watch = Watch(2)
+    with torch.no_grad():
+        watch.parameters[0].fill_(3)
+    with watch.reading() as reading:
+        output = (reading.leaves[0] ** 2).sum()
+        watch.parameter_locks.save(reading.pins[0])
+    watch.step()
+    (gradient,) = torch.autograd.grad(output, reading.leaves)
+    assert torch.equal(gradient, torch.full((2,), 6.0))
+
+
+def test_what_was_saved_is_copied_once_and_then_written_in_place() -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        watch.parameter_locks.save(reading.pins[0])
+    watch.step()
+    moved = watch.places
+    watch.step()
+    assert watch.places == moved
+
+
+def test_what_was_freed_again_is_not_copied() -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        watch.parameter_locks.save(reading.pins[0])
+        watch.parameter_locks.save(reading.pins[0])
+    watch.parameter_locks.free(reading.pins[0])
+    before = watch.places
+    watch.parameter_locks.free(reading.pins[0])
+    watch.step()
+    assert watch.places == before
+
+
+def test_a_pin_belongs_to_a_storage_and_not_to_the_parameter() -> None:
+    watch = Watch(2)
+    with watch.reading() as old:
+        watch.parameter_locks.save(old.pins[0])
+    watch.step()
+    with watch.reading() as new:
+        watch.parameter_locks.save(new.pins[0])
+    watch.parameter_locks.free(old.pins[0])
+    before = watch.places
+    watch.step()
+    assert watch.places != before, "the newer pass still needs its numbers"
+    assert torch.equal(new.leaves[0], torch.ones(2))
+
+
+def test_a_reader_waits_for_a_consistent_step_in_progress() -> None:
+    watch = Watch(2, 2)
+    with watch.writing(0):
+        reader = Worker(lambda: sum_of_leaves(watch, 0, 1))
+        watch.changed.seen()
+        with torch.no_grad():
+            watch.parameters[0] += 1
+    assert reader.result() == 2.0
+
+
+def test_a_reader_of_other_parameters_does_not_wait() -> None:
+    watch = Watch(2, 2)
+    with watch.writing(0):
+        assert sum_of_leaves(watch, 1) == 0.0
+    assert watch.changed.unused
+
+
+def test_a_small_parameter_is_copied_while_it_is_read() -> None:
+    watch = Watch(COPY_AT_MOST // 4)
+    before = watch.places
+    with watch.reading():
+        watch.step()
+    assert watch.places != before
+    assert watch.changed.unused
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_large_parameter_that_is_merely_read_is_waited_for() -> None:
+    watch = Watch(LARGE, 2)
+    before = watch.places
+    with watch.reading(0) as reading:
+        step = Worker(watch.step)
+        watch.changed.seen()
+        assert reading.leaves[0].detach().sum().item() == 0.0
+        assert watch.parameters[1].detach().sum().item() == 0.0, "nothing is written before everything may be"
+    step.result()
+    assert watch.places == before
+    assert bool((watch.parameters[0] == 1).all())
+
+
+def test_a_long_reading_of_a_large_parameter_holds_up_neither_steps_nor_other_readers() -> None:
+    watch = Watch(LARGE, 2)
+    before = watch.places
+    with watch.reading() as reading:
+        Worker(watch.step).result()
+        watch.changed.seen()
+        assert watch.places != before, "the step has written to fresh storage"
+        assert sum_of_leaves(watch, 0, 1) == LARGE + 2.0
+        moved = watch.places
+        Worker(watch.step).result()
+        assert watch.changed.unused, "only the first step has to wait"
+        assert watch.places == moved, "and only the first one copies"
+        assert reading.leaves[0].detach().sum().item() == 0.0, "the long reading keeps the numbers it began with"
+    assert watch.parameters[0].detach()[0].item() == 2.0
+
+
+def test_a_step_waits_as_long_as_copying_takes_and_never_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    watch = Watch(LARGE, 2 * LARGE, 2)
+    monkeypatch.setattr(watch.changed, "wait", lambda seconds: waits.append(seconds) or watch.clock.pass_by(seconds))
+    monkeypatch.setattr(state, "time", watch.clock)
+    monkeypatch.setattr(state, "COPY_SECONDS_PER_BYTE", 1 / (12 * LARGE))
+    monkeypatch.setattr(state, "LONGEST_WAIT_SECONDS", 0.75)
+    with watch.reading(0):
+        watch.step()
+    with watch.reading(1, 2):
+        watch.step()
+    with watch.reading(0, 1):
+        watch.step()
+    assert waits == pytest.approx([1 / 3, 2 / 3, 0.75])
+
+
+def test_a_large_parameter_that_was_saved_is_copied_at_once() -> None:
+    watch = Watch(LARGE)
+    before = watch.places
+    with watch.reading() as reading:
+        watch.parameter_locks.save(reading.pins[0])
+        watch.step()
+        assert watch.places != before
+    assert watch.changed.unused
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_new_reader_does_not_hold_up_a_step_that_waits_already() -> None:
+    watch = Watch(LARGE)
+    with watch.reading():
+        step = Worker(watch.step)
+        watch.changed.seen()
+        late = Worker(lambda: sum_of_leaves(watch, 0))
+        watch.changed.seen()
+    step.result()
+    assert late.result() == float(LARGE)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_call_that_reads_already_may_read_more_although_a_step_waits_for_it() -> None:
+    watch = Watch(LARGE, 2)
+    with watch.reading(0):
+        step = Worker(watch.step)
+        watch.changed.seen()
+        with watch.reading(1, nested=True) as more:
+            assert torch.equal(more.leaves[0], torch.zeros(2))
+        with watch.reading(0, nested=True) as again:
+            assert again.leaves[0].detach().sum().item() == 0.0
+    step.result()
+    assert bool((watch.parameters[1] == 1).all())
+
+
+def test_a_call_that_reads_already_waits_for_a_step_that_has_begun_to_write() -> None:
+    watch = Watch(2, 2)
+    writing = watch.writing(1)
+    with watch.reading(0):
+        writing.__enter__()
+        reader = Worker(lambda: sum_of_leaves(watch, 1, nested=True))
+        watch.changed.seen()
+        with torch.no_grad():
+            watch.parameters[1] += 1
+        writing.__exit__(None, None, None)
+    assert reader.result() == 2.0
+
+
+def test_an_inconsistent_step_never_waits_and_never_copies() -> None:
+    watch = Watch(LARGE, 2)
+    before = watch.places
+    with watch.writing(1), watch.reading(0) as reading:
+        watch.parameter_locks.save(reading.pins[0])
+        watch.step(consistent=False)
+        assert bool((reading.leaves[0] == 1).all()), "the running forward sees it, as Hogwild has it"
+    assert watch.places == before
+    assert watch.changed.unused
+
+
+def test_two_steps_over_one_parameter_exclude_each_other() -> None:
+    watch = Watch(2, 2, 2)
+    order: list[str] = []
+
+    def second() -> None:
+        with watch.writing(1, 2):
+            order.append("second")
+
+    with watch.writing(0, 1):
+        other = Worker(second)
+        watch.changed.seen()
+        order.append("first")
+    other.result()
+    assert order == ["first", "second"]
+
+
+def test_steps_over_different_parameters_run_side_by_side() -> None:
+    watch = Watch(2, 2)
+    both_inside = threading.Barrier(2)
+
+    def step(which: int) -> None:
+        with watch.writing(which):
+            both_inside.wait(20)
+
+    workers = [Worker(lambda: step(0)), Worker(lambda: step(1))]
+    for worker in workers:
+        worker.result()
+
+
+def test_one_optimizer_at_a_time_has_the_gradients_of_a_parameter() -> None:
+    watch = Watch(2, 2, 2)
+    order: list[str] = []
+
+    def step(*which: int) -> None:
+        with watch.parameter_locks.stepping([watch.states[i] for i in which]):
+            order.append("second" if 0 not in which else "last")
+
+    with watch.parameter_locks.stepping(watch.states[:2]):
+        other = Worker(lambda: step(1, 2))
+        watch.changed.seen()
+        with watch.parameter_locks.stepping(watch.states[2:]), watch.reading():
+            order.append("first")
+    other.result()
+    assert order == ["first", "second"]
+    with pytest.raises(ZeroDivisionError), watch.parameter_locks.stepping(watch.states):
+        raise ZeroDivisionError
+    Worker(lambda: step(0, 1, 2)).result()
+    assert order[2:] == ["last"]
+
+
+def test_an_exception_in_a_step_lets_everybody_go_on() -> None:
+    watch = Watch(2)
+    with pytest.raises(ZeroDivisionError), watch.writing():
+        raise ZeroDivisionError
+    assert sum_of_leaves(watch, 0) == 0.0
+    watch.step()
+    assert watch.changed.unused
+
+
+def test_an_exception_in_a_forward_lets_everybody_go_on() -> None:
+    watch = Watch(LARGE)
+    before = watch.places
+    with pytest.raises(ZeroDivisionError), watch.reading():
+        raise ZeroDivisionError
+    watch.step()
+    assert watch.places == before
+    assert watch.changed.unused
+
+
+def test_an_exception_while_copying_lets_everybody_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        watch.parameter_locks.save(reading.pins[0])
+
+    def fails(self: torch.Tensor) -> torch.Tensor:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", fails)
+        with pytest.raises(MemoryError):
+            watch.step()
+    assert sum_of_leaves(watch, 0) == 0.0
+    watch.step()
+    assert torch.equal(reading.leaves[0].detach(), torch.zeros(2))
+
+
+class _Garbage:
+    """Holds a pin in a cycle, so that only the garbage collector frees it."""
+
+    def __init__(self, parameter_locks: ParameterLocks, reading: Reading) -> None:
+        self.itself = self
+        self._parameter_locks = parameter_locks
+        self._pin = reading.pins[0]
+        parameter_locks.save(self._pin)
+
+    def __del__(self) -> None:
+        self._parameter_locks.free(self._pin)
+
+
+def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        _Garbage(watch.parameter_locks, reading)
+
+    def collect() -> None:
+        with watch.parameter_locks._changed:
+            gc.collect()
+
+    Worker(collect).result()
+    assert reading.pins[0].saved == 0
+
+
+def test_pins_are_freed_without_the_lock_whoever_collects_them() -> None:
+    watch = Watch(2)
+    with watch.reading() as reading:
+        _Garbage(watch.parameter_locks, reading)
+    with watch.parameter_locks._changed:
+        Worker(gc.collect).result()
+    assert reading.pins[0].saved == 0
+
+
+def test_two_collections_under_the_locks_of_each_others_finalizers_do_not_deadlock() -> None:
+    watch, pool = Watch(2), BufferPool(4 * MIB)
+    both = threading.Barrier(2)
+    with watch.reading() as reading:
+        pin = _Garbage(watch.parameter_locks, reading)
+    buffer = [pool.take(MIB)]
+
+    def under_the_pools_lock() -> None:
+        nonlocal pin
+        with pool._lock:
+            both.wait(PATIENCE)
+            del pin
+            gc.collect()
+
+    def under_the_ledgers_lock() -> None:
+        with watch.parameter_locks._changed:
+            both.wait(PATIENCE)
+            buffer.clear()
+
+    for worker in [Worker(under_the_pools_lock), Worker(under_the_ledgers_lock)]:
+        worker.result()
+    assert reading.pins[0].saved == 0
+    lent = pool.take(MIB)
+    assert len(lent) == MIB and pool.kept == 0, "what was returned meanwhile is lent again"
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (LARGE, 2)], ids=["copied", "waited for"])
+def test_readers_see_whole_steps_however_many_there_are(sizes: tuple[int, ...]) -> None:
+    watch = Watch(*sizes)
+    start = threading.Barrier(5)
+
+    def read() -> None:
+        start.wait(20)
+        for _ in range(50):
+            with watch.reading() as reading:
+                first, second = (leaf.detach()[-1].item() for leaf in reading.leaves)
+                assert first == second
+                with watch.reading(1, nested=True) as more:
+                    assert more.leaves[0].detach()[-1].item() >= second
+
+    def write() -> None:
+        start.wait(20)
+        for _ in range(25):
+            watch.step()
+
+    for worker in [Worker(read), Worker(read), Worker(read), Worker(write), Worker(write)]:
+        worker.result()
+    assert [parameter.detach()[0].item() for parameter in watch.parameters] == [50.0, 50.0]
+    assert [state.pin.reading for state in watch.states] == [0, 0]
+
+
+# Hurry
+
+
+def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
+    watch = Watch(2)
+    with watch.writing(0):
+        other = Worker(lambda: nonblocking(watch))
+        assert other.result() == ["reading", "writing"]
+    with watch.parameter_locks.stepping(watch.states):
+        assert Worker(lambda: hurried_step(watch)).result()
+    # Where nobody is in the way, hurry changes nothing.
+    with watch.parameter_locks.nonblocking():
+        assert sum_of_leaves(watch, 0) == 0.0
+        watch.step()
+    assert sum_of_leaves(watch, 0) == 2.0
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_readers_either() -> None:
+    watch = Watch(LARGE)
+    with watch.reading(0):
+        assert Worker(lambda: nonblocking(watch)).result() == ["writing"]
+    assert not watch.states[0].claimed
+    watch.step()
+
+
+def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
+    watch = Watch(2)
+    lock = threading.RLock()
+    with watch.parameter_locks.alone(lock), watch.parameter_locks.alone(lock):
+
+        def other() -> None:
+            with watch.parameter_locks.nonblocking(), pytest.raises(WouldBlock), watch.parameter_locks.alone(lock):
+                pass
+
+        Worker(other).result()
+    with watch.parameter_locks.nonblocking(), watch.parameter_locks.alone(lock):
+        pass
+
+
+def nonblocking(watch: Watch) -> list[str]:
+    """What would have waited."""
+    would = []
+    with watch.parameter_locks.nonblocking():
+        try:
+            with watch.reading(0):
+                pass
+        except WouldBlock:
+            would.append("reading")
+        try:
+            with watch.writing(0):
+                pass
+        except WouldBlock:
+            would.append("writing")
+    return would
+
+
+def hurried_step(watch: Watch) -> bool:
+    try:
+        with watch.parameter_locks.nonblocking(), watch.parameter_locks.stepping(watch.states):
+            return False
+    except WouldBlock:
+        return True

@@ -1,0 +1,363 @@
+"""Contexts: gradients of one pass add up, never mix with another's, and are gone when the pass ends."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from ps_service.memory.held import Held
+from ps_service.passes.contexts import Contexts, PassContext
+from ps_service.passes.entry import GraphEntry
+from ps_service.passes.gradients import Gradient
+from ps_service.passes.records import Leaf, Record
+from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_wire.refs import CallKey, ContextId, Ref
+from tests.ps_service.threads import PATIENCE, Worker
+
+TRAINER = b"t" * 16
+OTHER = b"o" * 16
+FIRST = ContextId(TRAINER, 1)
+CALL = CallKey(TRAINER, 1)
+
+
+def leaf_of(parameter: Parameter, name: str = "weight") -> Leaf:
+    return Leaf(Ref("ps0", "0" * 32, name), parameter, parameter.data.requires_grad_(parameter.requires_grad))
+
+
+def gradient_of(parameter: Parameter, tensor: torch.Tensor) -> Gradient:
+    return Gradient(Ref("ps0", "0" * 32, "weight"), parameter, tensor)
+
+
+@pytest.fixture
+def weight() -> Parameter:
+    return Parameter(torch.tensor([2.0, 3.0]))
+
+
+@pytest.fixture
+def context() -> PassContext:
+    return PassContext(FIRST, Held())
+
+
+# Records
+
+
+def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Parameter) -> None:
+    leaf, entry = leaf_of(weight), GraphEntry()
+    (x,) = entry.enter([torch.tensor([5.0, 7.0])])
+    record = Record([x * leaf.tensor], entry, 1, [leaf])
+    of_inputs, of_parameters, _ = record.backward([0], [torch.tensor([1.0, 10.0])], retain_graph=False)
+    assert [each.tolist() for each in of_inputs] == [[2.0, 30.0]]
+    ((ref, parameter, tensor),) = of_parameters
+    assert (ref, tensor.tolist()) == (leaf.ref, [5.0, 70.0])
+    assert parameter is weight
+    assert weight.grad is None
+
+
+def test_several_outputs_are_propagated_together(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    record = Record([leaf.tensor * 2, torch.zeros(3), leaf.tensor.sum()], None, 0, [leaf])
+    _, (gradient,), _ = record.backward([0, 2], [torch.ones(2), torch.tensor(5.0)], retain_graph=False)
+    assert gradient.tensor.tolist() == [7.0, 7.0]
+
+
+def test_inputs_that_the_outputs_do_not_depend_on_have_no_gradient(weight: Parameter) -> None:
+    leaf, entry = leaf_of(weight), GraphEntry()
+    entry.enter([torch.ones(2), torch.ones(2)])
+    record = Record([leaf.tensor.sum()], entry, 2, [leaf])
+    of_inputs, _, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    assert of_inputs == [None, None]
+
+
+def test_parameters_that_were_not_used_have_no_gradient(weight: Parameter) -> None:
+    used, unused = leaf_of(weight), leaf_of(Parameter(torch.ones(2)), "unused")
+    record = Record([used.tensor.sum()], None, 0, [used, unused])
+    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    assert [each.ref.parameter for each in of_parameters] == ["weight"]
+
+
+def test_parameters_that_are_not_trained_are_passed_over(weight: Parameter) -> None:
+    frozen = leaf_of(Parameter(torch.ones(2), requires_grad=False), "frozen")
+    leaf = leaf_of(weight)
+    record = Record([(leaf.tensor * frozen.tensor).sum()], None, 0, [frozen, leaf])
+    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    assert [each.ref.parameter for each in of_parameters] == ["weight"]
+
+
+def test_a_graph_that_was_retained_is_propagated_again(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    record = Record([(leaf.tensor**2).sum()], None, 0, [leaf])
+    for _ in range(2):
+        record.backward([0], [torch.tensor(1.0)], retain_graph=True)
+    record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    with pytest.raises(RuntimeError, match="second time"):
+        record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+
+
+@pytest.mark.parametrize(
+    ("position", "gradient"),
+    [
+        (0, torch.ones(3)),
+        (0, torch.ones(2, dtype=torch.float64)),
+        (1, torch.ones(())),
+        (2, torch.ones(2)),
+        (2**32 - 1, torch.ones(2)),
+    ],
+    ids=["shape", "dtype", "an output without history", "no such output", "no such output at all"],
+)
+def test_gradients_that_do_not_fit_are_refused(weight: Parameter, position: int, gradient: torch.Tensor) -> None:
+    leaf = leaf_of(weight)
+    record = Record([leaf.tensor * 2, torch.ones(())], None, 0, [leaf])
+    with pytest.raises(InvalidArgumentError, match=f"output {position}"):
+        record.backward([position], [gradient], retain_graph=False)
+    _, (fitting,), _ = record.backward([0], [torch.ones(2)], retain_graph=False)
+    assert fitting.tensor.tolist() == [2.0, 2.0]
+
+
+class Saved:
+    """Stands for a tensor that a forward saved, so that its end can be seen."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()
+
+
+class Doubling(torch.autograd.Function):
+    """A node written in Python, which saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    outputs = [leaf.tensor * 2, Doubling.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
+    gone = [weakref.ref(output) for output in outputs]
+    record = Record(outputs, None, 0, [leaf])
+    outputs.clear()
+    assert [each() for each in gone] == [None] * 4
+    gradients = [torch.tensor([1.0, 10.0]), torch.tensor([100.0, 1000.0]), torch.tensor([3.0, 4.0]).to_sparse()]
+    _, (found,), _ = record.backward([0, 1, 2], gradients, retain_graph=False)
+    assert found.tensor.tolist() == [205.0, 2024.0]
+
+
+def test_what_a_forward_saved_is_gone_after_the_last_backward(weight: Parameter) -> None:
+    saved: list[weakref.ref[Saved]] = []
+
+    def pack(tensor: torch.Tensor) -> Saved:
+        kept = Saved(tensor)
+        saved.append(weakref.ref(kept))
+        return kept
+
+    leaf, entry = leaf_of(weight), GraphEntry()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
+        (x,) = entry.enter([torch.tensor([5.0, 7.0])])
+        record = Record([(x * leaf.tensor).sum(), (x**2).exp()], entry, 1, [leaf])
+    del x
+    record.backward([0], [torch.tensor(1.0)], retain_graph=True)
+    assert None not in [each() for each in saved]
+    record.backward([0], [torch.tensor(1.0)], retain_graph=False)
+    # What only the other output needs is still there, and is propagated in a pass of its own.
+    assert [each() for each in saved].count(None) == 2
+    record.backward([1], [torch.zeros(2)], retain_graph=False)
+    assert [each() for each in saved] == [None] * len(saved)
+    with pytest.raises(RuntimeError, match="second time"):
+        record.backward([1], [torch.zeros(2)], retain_graph=False)
+
+
+def test_a_parameter_that_moved_is_not_held_in_its_former_place_after_the_last_backward(weight: Parameter) -> None:
+    leaf = leaf_of(weight)
+    record = Record([leaf.tensor * 2, leaf.tensor + 1], None, 0, [leaf])
+    weight.data = weight.data.clone()
+    record.backward([0], [torch.ones(2)], retain_graph=False)
+    assert leaf.tensor.numel() == 2
+    record.backward([1], [torch.ones(2)], retain_graph=False)
+    assert leaf.tensor.untyped_storage().nbytes() == 0
+    # As locally: this graph has saved nothing, so that nothing is missing.
+    _, (again,), _ = record.backward([1], [torch.ones(2)], retain_graph=False)
+    assert again.tensor.tolist() == [1.0, 1.0]
+
+
+# Gradients of one pass
+
+
+def dense(*values: float) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+def sparse(*values: float) -> torch.Tensor:
+    return torch.sparse_coo_tensor([[0, 1]], list(values), (2,), check_invariants=True)
+
+
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        (dense(1, 2), dense(10, 20), dense(100, 200)),
+        (sparse(1, 2), sparse(10, 20), sparse(100, 200)),
+        (sparse(1, 2), dense(10, 20), sparse(100, 200)),
+        (dense(1, 2), sparse(10, 20), dense(100, 200)),
+    ],
+    ids=["dense", "sparse", "sparse first", "dense first"],
+)
+def test_gradients_add_up_and_nobody_elses_tensor_is_written(
+    context: PassContext, weight: Parameter, gradients: tuple[torch.Tensor, ...]
+) -> None:
+    before = [gradient.clone() for gradient in gradients]
+    for gradient in gradients:
+        context.accumulate([gradient_of(weight, gradient)])
+    (total,) = context.gradients()
+    assert total.tensor.to_dense().tolist() == [111.0, 222.0]
+    assert all(torch.equal(a.to_dense(), b.to_dense()) for a, b in zip(gradients, before, strict=True))
+    assert torch.equal(context.gradient(weight).to_dense(), total.tensor.to_dense())
+
+
+def test_one_tensor_may_be_the_gradient_of_two_parameters(context: PassContext, weight: Parameter) -> None:
+    other, shared = Parameter(torch.zeros(2)), dense(1, 1)
+    context.accumulate([gradient_of(weight, shared), gradient_of(other, shared)])
+    for _ in range(2):
+        context.accumulate([gradient_of(weight, dense(1, 1))])
+    assert context.gradient(weight).tolist() == [3.0, 3.0]
+    assert context.gradient(other).tolist() == [1.0, 1.0]
+
+
+def test_scaling_touches_the_named_parameters_only(context: PassContext, weight: Parameter) -> None:
+    other, shared, absent = Parameter(torch.zeros(2)), dense(1, 2), Parameter(torch.zeros(2))
+    context.accumulate([gradient_of(weight, shared), gradient_of(other, shared)])
+    context.scale([weight, absent], 0.5)
+    context.accumulate([gradient_of(weight, dense(1, 1))])
+    assert context.gradient(weight).tolist() == [1.5, 2.0]
+    assert context.gradient(other).tolist() == [1.0, 2.0]
+    assert context.gradient(absent) is None
+    assert shared.tolist() == [1.0, 2.0]
+
+
+def test_contexts_do_not_share_gradients(weight: Parameter) -> None:
+    contexts = Contexts()
+    one, two = contexts.open(FIRST), contexts.open(ContextId(OTHER, 1))
+    one.accumulate([gradient_of(weight, dense(1, 2))])
+    assert two.gradient(weight) is None
+    assert two.gradients() == []
+
+
+def test_gradients_from_many_threads_all_arrive(context: PassContext, weight: Parameter) -> None:
+    barrier = threading.Barrier(4)
+
+    def add() -> None:
+        barrier.wait(PATIENCE)
+        for _ in range(100):
+            context.accumulate([gradient_of(weight, dense(1, 1))])
+
+    for worker in [Worker(add) for _ in range(4)]:
+        worker.result()
+    assert context.gradient(weight).tolist() == [400.0, 400.0]
+
+
+# The life of a context
+
+
+def test_a_context_is_opened_once() -> None:
+    contexts = Contexts()
+    assert contexts.get(FIRST) is None
+    opened = contexts.open(FIRST)
+    assert contexts.open(FIRST) is contexts.get(FIRST) is contexts.find(FIRST) is opened
+    assert len(contexts) == 1
+
+
+def test_threads_that_open_a_context_together_get_the_same() -> None:
+    contexts, barrier = Contexts(), threading.Barrier(4)
+
+    def open() -> PassContext:
+        barrier.wait(PATIENCE)
+        return contexts.open(FIRST)
+
+    assert len({id(worker.result()) for worker in [Worker(open) for _ in range(4)]}) == 1
+
+
+def test_a_context_that_is_not_here_is_lost() -> None:
+    with pytest.raises(ContextLostError, match="run forward again"):
+        Contexts().find(FIRST)
+
+
+def test_a_call_that_is_not_here_is_lost(context: PassContext) -> None:
+    with pytest.raises(ContextLostError, match="run forward again"):
+        context.record(CALL)
+
+
+USES: list[Callable[[Contexts], Any]] = [
+    lambda contexts: contexts.open(FIRST),
+    lambda contexts: contexts.get(FIRST),
+    lambda contexts: contexts.find(FIRST),
+]
+
+
+@pytest.mark.parametrize("use", USES, ids=["open", "get", "find"])
+@pytest.mark.parametrize("was_open", [True, False])
+def test_a_context_that_ended_cannot_be_used_again(use: Callable[[Contexts], Any], was_open: bool) -> None:
+    contexts = Contexts()
+    if was_open:
+        contexts.open(FIRST)
+    contexts.end(FIRST)
+    with pytest.raises(ContextEndedError, match="Open a new one"):
+        use(contexts)
+    assert contexts.get(ContextId(TRAINER, 2)) is None
+    assert contexts.get(ContextId(OTHER, 1)) is None
+    assert len(contexts) == 0
+
+
+def test_ending_twice_is_the_same_as_once() -> None:
+    contexts = Contexts()
+    contexts.open(FIRST)
+    contexts.end(FIRST)
+    contexts.end(FIRST)
+    assert len(contexts) == 0
+
+
+def test_an_end_frees_what_the_pass_held(weight: Parameter) -> None:
+    contexts = Contexts()
+    context = contexts.open(FIRST)
+    leaf = leaf_of(weight)
+    context.add(CALL, Record([(leaf.tensor**2).sum()], None, 0, [leaf]))
+    context.accumulate([gradient_of(weight, dense(1, 1))])
+    gone = weakref.ref(leaf.tensor)
+    contexts.end(FIRST)
+    del leaf
+    assert gone() is None
+    assert context.gradients() == []
+
+
+def test_a_call_that_ends_after_its_context_is_not_kept(context: PassContext, weight: Parameter) -> None:
+    context.end()
+    with pytest.raises(ContextEndedError):
+        context.add(CALL, Record([weight.data], None, 0, []))
+    with pytest.raises(ContextEndedError):
+        context.gradients_of([weight])
+
+
+def test_a_trainer_that_is_gone_leaves_nothing_behind() -> None:
+    contexts = Contexts()
+    mine, gone = contexts.open(ContextId(OTHER, 1)), contexts.open(FIRST)
+    contexts.end(ContextId(TRAINER, 2))
+    contexts.forget(TRAINER)
+    assert len(contexts) == 1
+    assert contexts.find(ContextId(OTHER, 1)) is mine
+    with pytest.raises(ContextEndedError):
+        gone.add(CALL, Record([], None, 0, []))
+    assert contexts.open(FIRST) is not gone
+    assert contexts.get(ContextId(TRAINER, 2)) is None
+
+
+def test_memory_does_not_grow_with_the_contexts_that_ended() -> None:
+    contexts = Contexts()
+    for number in range(1, 2001):
+        contexts.open(ContextId(TRAINER, number))
+        contexts.end(ContextId(TRAINER, number))
+    assert repr(contexts._ended[TRAINER]) == "<SeenNumbers 1..2000 and 0 above>"

@@ -1,0 +1,94 @@
+"""Records: instances of registered classes travel by value, and of no others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from ps_wire.codec import records
+from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
+from ps_wire.codec.records import by_value
+from ps_wire.codec.trees import leaves_in, mapped, tensors_in
+from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1.values_pb2 import Record, Value
+
+
+@by_value
+@dataclass
+class Batch:
+    x: torch.Tensor
+    labels: list[int]
+    length: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.x):
+            raise ValueError("as many labels as rows")
+        self.length = len(self.x)
+
+
+@by_value
+class Step(NamedTuple):
+    state: torch.Tensor
+    reward: float
+    batch: Any = None
+
+
+class Special(Batch):
+    """A subclass has no codec of its own."""
+
+
+by_value(encode=str, decode=PurePosixPath, name="path")(PurePosixPath)
+
+
+def through(value: Any) -> Any:
+    payload = PayloadWriter()
+    message = Encoder(payload).encode(value)
+    return Decoder(PayloadReader(joined(payload.chunks, payload.nbytes))).decode(
+        Value.FromString(message.SerializeToString())
+    )
+
+
+def test_dataclasses_and_named_tuples_arrive_as_what_they_are() -> None:
+    batch = Batch(torch.tensor([1.0, 2.0]), [3, 4])
+    step = through({"step": Step(torch.ones(2), 0.5, batch), "plain": (1, 2)})["step"]
+    assert type(step) is Step and type(step.batch) is Batch
+    assert torch.equal(step.state, torch.ones(2)) and step.reward == 0.5
+    assert torch.equal(step.batch.x, batch.x) and step.batch.labels == [3, 4] and step.batch.length == 2
+
+
+def test_any_class_travels_with_a_codec() -> None:
+    assert through([PurePosixPath("a/b")]) == [PurePosixPath("a/b")]
+
+
+def test_trees_are_walked_through_records_in_the_order_of_the_codec() -> None:
+    first, second = torch.tensor([1.0]), torch.tensor([2.0])
+    tree = [Step(first, 1.0, Batch(second, [5]))]
+    assert [id(tensor) for tensor in tensors_in(tree)] == [id(first), id(second)]
+    assert [leaf for leaf in leaves_in(tree) if isinstance(leaf, int)] == [5]
+    doubled = mapped(tree, lambda tensor: tensor * 2)
+    assert type(doubled[0]) is Step and doubled[0].batch.x.item() == 4.0
+
+
+def test_what_is_not_registered_is_refused_on_both_sides() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"Special cannot be sent.*decorated with @by_value"):
+        Encoder(None).encode(Special(torch.ones(1), [1]))
+    unknown = Value(record=Record(class_name="os.system", state=Value(text="true")))
+    with pytest.raises(InvalidArgumentError, match=r"os\.system arrived, which is not registered in this process"):
+        Decoder(PayloadReader()).decode(unknown)
+    with pytest.raises(TypeError, match="neither a dataclass nor a NamedTuple"):
+        by_value(object)
+
+
+@pytest.mark.parametrize(
+    "state", [Value(text="x"), Value(integer=3), Encoder(None).encode({"x": torch.ones(2), "labels": []}), Value()]
+)
+def test_what_does_not_fit_a_class_is_a_typed_error(state: Value) -> None:
+    message = Value(record=Record(class_name=f"{__name__}.Batch", state=state))
+    with pytest.raises(InvalidArgumentError):
+        Decoder(PayloadReader()).decode(message)
+    assert records.codec_named(f"{__name__}.Batch").name == f"{__name__}.Batch"

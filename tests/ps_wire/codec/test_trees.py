@@ -1,0 +1,72 @@
+"""Trees: tensors are found in the order of the codec, and changing them leaves everything else as it was."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import given, settings
+
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.trees import mapped, tensors_in
+from ps_wire.codec.values import Encoder
+from ps_wire.refs import Ref
+from tests.ps_wire import strategies
+from tests.ps_wire.exact import same
+
+
+@settings(deadline=None, max_examples=200)
+@given(strategies.values)
+def test_tensors_are_found_in_the_order_of_the_codec(value: Any) -> None:
+    encoder = Encoder(PayloadWriter())
+    encoder.encode(value)
+    found = list(tensors_in(value))
+    assert len(found) == len(encoder.tensors)
+    assert all(one is other for one, other in zip(found, encoder.tensors, strict=True))
+
+
+@settings(deadline=None, max_examples=200)
+@given(strategies.values)
+def test_mapping_to_the_same_tensors_changes_nothing(value: Any) -> None:
+    before = list(tensors_in(value))
+    again = mapped(value, lambda tensor: tensor)
+    assert same(again, value)
+    assert all(one is other for one, other in zip(tensors_in(again), before, strict=True))
+
+
+def test_every_tensor_is_mapped_once_and_nothing_else() -> None:
+    tensors = [torch.tensor(float(number)) for number in range(7)]
+    key = tensors[2]
+    value = [
+        tensors[0],
+        (1, tensors[1]),
+        {key: tensors[3], "k": [tensors[4]]},
+        slice(tensors[5], None, tensors[6]),
+        "x",
+    ]
+    seen: list[torch.Tensor] = []
+
+    def double(tensor: torch.Tensor) -> torch.Tensor:
+        seen.append(tensor)
+        return tensor * 2
+
+    doubled = mapped(value, double)
+    assert [tensor.item() for tensor in seen] == [0, 1, 2, 3, 4, 5, 6]
+    assert [tensor.item() for tensor in tensors_in(doubled)] == [0, 2, 4, 6, 8, 10, 12]
+    assert [tensor.item() for tensor in tensors_in(value)] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_handle_stays_a_handle() -> None:
+    ref = Ref("ps0", "0" * 32)
+    kept = mapped([ref, (ref,)], lambda tensor: tensor)
+    assert type(kept[0]) is type(kept[1][0]) is Ref
+
+
+def test_a_named_tuple_becomes_a_plain_one_as_on_the_wire() -> None:
+    class Pair(NamedTuple):
+        left: torch.Tensor
+        right: int
+
+    pair = mapped(Pair(torch.ones(2), 3), lambda tensor: tensor + 1)
+    assert type(pair) is tuple
+    assert same(pair, (torch.full((2,), 2.0), 3))

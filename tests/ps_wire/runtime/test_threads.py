@@ -1,0 +1,62 @@
+"""Threads of their own: work that waits never takes the place of the work it waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+
+import pytest
+
+from ps_wire.runtime.threads import BLOCKING, COPIES, Threads
+
+PATIENCE = 20.0
+
+
+async def test_what_a_function_returns_or_raises_comes_back() -> None:
+    assert await COPIES.run(divmod, 7, 3) == (2, 1)
+    with pytest.raises(ZeroDivisionError):
+        await COPIES.run(divmod, 7, 0)
+
+
+async def test_it_runs_elsewhere_in_the_caller_s_context() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
+    variable.set("mine")
+
+    def look() -> tuple[str, bool]:
+        return variable.get(), threading.current_thread() is threading.main_thread()
+
+    assert await BLOCKING.run(look) == ("mine", False)
+
+
+async def test_hundreds_may_wait_for_each_other() -> None:
+    everybody = threading.Barrier(300)
+    async with asyncio.timeout(PATIENCE):
+        places = await asyncio.gather(*(BLOCKING.run(everybody.wait, PATIENCE) for _ in range(300)))
+    assert sorted(places) == list(range(300))
+
+
+async def test_threads_are_used_again_and_no_more_than_agreed() -> None:
+    few = Threads("few", 2)
+    names = await asyncio.gather(*(few.run(lambda: threading.current_thread().name) for _ in range(50)))
+    assert set(names) <= {"few_0", "few_1"}
+
+
+async def test_a_program_whose_own_threads_are_all_blocked_is_in_nobody_s_way() -> None:
+    loop, end = asyncio.get_running_loop(), threading.Event()
+    blocked = [loop.run_in_executor(None, end.wait, PATIENCE) for _ in range(4 * (os.cpu_count() or 1) + 32)]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await BLOCKING.run(int, "3") == await COPIES.run(int, "3") == 3
+    finally:
+        end.set()
+        await asyncio.gather(*blocked)
+
+
+async def test_a_forked_child_gets_threads_that_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Threads("few", 1)
+    before = await few.run(threading.get_ident)
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    assert await few.run(threading.get_ident) != before

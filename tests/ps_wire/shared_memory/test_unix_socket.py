@@ -1,0 +1,74 @@
+"""The socket under a shared-memory connection: every byte arrives in order, however many pieces it is written in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from itertools import accumulate
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps_wire.shared_memory.unix_socket import UnixSocket, joined
+
+IOV_MAX = 1024
+
+
+async def carried(writes: list[list[bytes]]) -> bytes:
+    """What arrives of some writes, each of many pieces."""
+    near, far = socket.socketpair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    arrived, ended = bytearray(), asyncio.Event()
+    broken: list[str] = []
+
+    def gone(reason: str) -> None:
+        broken.append(reason)
+        ended.set()
+
+    writer, reader = UnixSocket(near, lambda _: None, broken.append), UnixSocket(far, arrived.extend, gone)
+    async with asyncio.timeout(20):
+        for pieces in writes:
+            writer.write(pieces)
+        await writer.drained.wait()
+        writer.close()
+        await ended.wait()
+    reader.close()
+    assert len(broken) == 1
+    return bytes(arrived)
+
+
+@pytest.mark.parametrize("count", [IOV_MAX - 1, IOV_MAX, IOV_MAX + 1, 5000])
+@pytest.mark.parametrize("nbytes", [1, 64, 4096, 4097, 9000])
+async def test_more_pieces_than_the_kernel_takes_at_once_arrive(count: int, nbytes: int) -> None:
+    if count * nbytes > 1 << 24:
+        count = IOV_MAX + 1
+    pieces = [bytes([number % 251]) * nbytes for number in range(count)]
+    assert await carried([pieces]) == b"".join(pieces)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 3, 64, 4096, 4097, 70_000]), max_size=8), max_size=4), st.integers(1, 900)
+)
+def test_pieces_of_any_size_and_number_arrive_in_order(sizes: list[list[int]], times: int) -> None:
+    offsets = list(accumulate(size for write in sizes for size in write))
+    numbered = iter(offsets)
+    writes = [[bytes([next(numbered) % 256]) * size for size in write] for write in sizes]
+    # Many small pieces after a few large ones, in every write.
+    writes = [[*write, *([b"ab", b"c"] * times)] for write in writes]
+    assert asyncio.run(carried(writes)) == b"".join(piece for write in writes for piece in write)
+
+
+@given(st.lists(st.integers(0, 6000).map(lambda size: b"x" * size), max_size=50))
+def test_joined_pieces_are_the_same_bytes_in_fewer(pieces: list[bytes]) -> None:
+    few = joined(pieces)
+    assert b"".join(few) == b"".join(pieces)
+    assert len(few) <= len([piece for piece in pieces if piece]) and all(few)
+
+
+def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
+    large = bytearray(8192)
+    few = joined([b"a", b"b", large, *([b"c" * 64] * 2000)])
+    assert few[:2] == [b"ab", large] and few[1] is large
+    assert len(few) == 2 + -(-2000 * 64 // (64 * 1024))

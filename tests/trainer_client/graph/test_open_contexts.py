@@ -1,0 +1,55 @@
+"""Openings: what the end of a context says of the others is always true, and short."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from trainer_client.graph.open_contexts import Openings
+
+
+class Opened(SimpleNamespace):
+    """A context, as far as it matters here."""
+
+
+def opened(openings: Openings) -> Any:
+    context = Opened(id=SimpleNamespace(number=openings.number()))
+    openings.opened(context)
+    return context
+
+
+def test_contexts_are_numbered_from_one() -> None:
+    openings = Openings()
+    assert [openings.number() for _ in range(3)] == [1, 2, 3]
+
+
+def test_the_end_of_one_names_those_that_are_open() -> None:
+    openings = Openings()
+    contexts = [opened(openings) for _ in range(4)]
+    assert openings.ended(contexts[1]) == (5, [1, 3, 4])
+    assert openings.ended(contexts[3]) == (5, [1, 3])
+    late = opened(openings)
+    assert openings.ended(contexts[0]) == (6, [3, 5])
+    assert openings.ended(contexts[2]) == (6, [5])
+    assert openings.ended(late) == (6, [])
+
+
+def test_one_that_nobody_keeps_is_not_open() -> None:
+    openings = Openings()
+    first, second = opened(openings), opened(openings)
+    del first
+    assert openings.ended(second) == (3, [])
+
+
+def test_long_lists_are_rare() -> None:
+    openings, rng = Openings(), random.Random(0)
+    held = [opened(openings) for _ in range(300)]
+    listed = ended = 0
+    for _ in range(3000):
+        context = held.pop(rng.randrange(len(held)))
+        before, but = openings.ended(context)
+        assert not before or set(but) == {each.id.number for each in held}
+        listed, ended = listed + len(but), ended + 1
+        held.append(opened(openings))
+    assert 0 < listed <= 2 * ended

@@ -1,0 +1,98 @@
+"""Blocking: the same client without `await`.
+
+There is no second implementation: a `Blocking` wraps any object of the asynchronous client, and waits for every
+`Pending` that its methods return.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import GeneratorType, TracebackType
+from typing import Any, Self
+
+from trainer_client.client.client import Client
+from trainer_client.contexts.context import Context
+from trainer_client.handles.references import RRef
+from trainer_client.optimizers.optimizer import DistributedOptimizer
+from trainer_client.optimizers.scheduler import DistributedScheduler
+from trainer_client.pending import Pending
+
+_WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)
+
+_IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
+"""Work for which a thread that waits need not wait: it can do its part itself."""
+
+
+class Blocking:
+    """Stands for an object of the client; calls block until their result is there.
+
+    `blocking.unwrapped` is the object itself, whose methods return `Pending`s, for having many calls in flight.
+    """
+
+    def __init__(self, unwrapped: Any) -> None:
+        self.unwrapped = unwrapped
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.unwrapped, _IN_THIS_THREAD.get((type(self.unwrapped), name), name))
+        if not callable(value) or isinstance(value, _WRAPPED):
+            return wrapped(value)
+
+        @functools.wraps(value)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
+
+        # From now on it is found without coming here.
+        self.__dict__[name] = method
+        return method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
+
+    def __enter__(self) -> Self:
+        self.unwrapped.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unwrapped.__exit__(kind, error, trace)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.unwrapped == (other.unwrapped if isinstance(other, Blocking) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.unwrapped)
+
+    def __str__(self) -> str:
+        return str(self.unwrapped)
+
+    def __repr__(self) -> str:
+        return f"<Blocking {self.unwrapped!r}>"
+
+    def __dir__(self) -> list[str]:
+        return dir(self.unwrapped)
+
+
+def wrapped(value: Any) -> Any:
+    """What a program that does not await shall see of a value."""
+    if isinstance(value, Pending):
+        value = value.wait()
+    if isinstance(value, _WRAPPED):
+        return Blocking(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(wrapped, value))
+    if isinstance(value, GeneratorType):
+        return map(wrapped, value)
+    if type(value) is dict:
+        return {wrapped(key): wrapped(item) for key, item in value.items()}
+    return value
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, Blocking):
+        return value.unwrapped
+    if type(value) in (list, tuple):
+        return type(value)(map(_unwrapped, value))
+    if type(value) is dict:
+        return {key: _unwrapped(item) for key, item in value.items()}
+    return value

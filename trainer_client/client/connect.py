@@ -1,0 +1,115 @@
+"""Connect: the front door."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.client.blocking import Blocking
+from trainer_client.client.client import Client
+from trainer_client.client.portal import Portal
+from trainer_client.session.settings import Settings
+from trainer_client.transport.grpc_stream import GrpcConnector
+
+if TYPE_CHECKING:
+    from ps_wire.connections.connection import Connector
+
+
+class Connecting:
+    """What `connect` returns: enter it with `async with` or with `with`, or await it."""
+
+    def __init__(self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = ()) -> None:
+        self._connectors = connectors
+        self._names = names
+        self._settings = settings
+        self._client: Client | None = None
+        self._portal: Portal | None = None
+
+    async def __aenter__(self) -> Client:
+        client = Client(self._connectors, self._settings, GrpcConnector)
+        await client.open(self._names)
+        self._client = client
+        return client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # In a forked child it is closed already.
+        if self._client is not None and not self._client.is_foreign:
+            await self._client.close()
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self.__aenter__().__await__()
+
+    def __enter__(self) -> Any:
+        self._portal = Portal.acquire()
+        try:
+            return Blocking(self._portal.run(self.__aenter__()))
+        except BaseException:
+            self._portal.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._portal is not None
+        if self._portal.is_foreign:
+            return
+        try:
+            self._portal.run(self.__aexit__(kind, error, trace))
+        finally:
+            self._portal.release()
+
+
+def connect(
+    *owners: str | Connector,
+    directory: str = "",
+    timeout: float | None = 60.0,
+    connect_timeout: float = 30.0,
+    reconnect_timeout: float = 60.0,
+    shared_memory: bool = True,
+    seed: int | None = None,
+) -> Connecting:
+    """Connects a trainer to one or more owners.
+
+        async with tc.connect("127.0.0.1:50051") as ps: ...     # methods return awaitables
+        with tc.connect("127.0.0.1:50051") as ps: ...           # methods block
+        async with tc.connect("ps0", "ps1", directory="127.0.0.1:50051") as ps: ...     # found by their names
+
+    Args:
+        owners: Addresses (host:port), or connectors of another transport; with `directory`, names.
+        directory: Address of an owner that knows where the others are (`ps-service serve --directory`).
+        timeout: Seconds a call may take when it says nothing else; None waits for ever.
+        connect_timeout: Seconds to wait for an owner that is not there yet, or not in the directory.
+        reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
+        shared_memory: Whether to use shared memory with an owner on the same host, when it offers that.
+        seed: As `Client.manual_seed`.
+
+    Raises:
+        InvalidArgumentError: No address was given, or a name twice.
+        UnavailableError: An owner cannot be reached in time, or not from here: this process is a fork of one that used
+            gRPC (when entered).
+        UnknownNameError: The directory does not know an owner by its name in time (when entered).
+    """
+    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory)
+    settings.seeding.begin(seed)
+    if not owners:
+        raise InvalidArgumentError("connect() needs the address of at least one owner")
+    if directory:
+        return Connecting([GrpcConnector(directory)], settings, _checked(owners))
+    return Connecting([GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners], settings)
+
+
+def _checked(owners: Sequence[str | Connector]) -> list[str]:
+    """Names to look up in a directory."""
+    names = [owner for owner in owners if isinstance(owner, str)]
+    if len(names) < len(owners):
+        raise InvalidArgumentError("with directory= owners are given by name, and not by connectors")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"owner {name!r} is named twice")
+        if ":" in name:
+            raise InvalidArgumentError(f"with directory= owners are given by name, and {name!r} is an address")
+    return names

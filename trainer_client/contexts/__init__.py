@@ -1,0 +1,1 @@
+"""Contexts: one forward, backward and step over any number of owners."""

@@ -1,0 +1,373 @@
+"""Context: one forward/backward/step pass over any number of owners."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from ps_wire.codec.values import Decoder
+from ps_wire.errors import ClosedError, ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_wire.numerics.autocast import NONE, Autocasts
+from ps_wire.refs import ContextId, Ref
+from ps_wire.runtime import forks
+from ps_wire.runtime.threads import BLOCKING
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
+from trainer_client.contexts.clipping import clip
+from trainer_client.graph.backward_order import Pass, Queue, first_failure
+from trainer_client.graph.current import current_context, reset_current, set_current
+from trainer_client.graph.recorder import ROOT, RecordedCall
+from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
+from trainer_client.handles.handles import RemoteParameter
+from trainer_client.pending import Pending
+from trainer_client.session.requests import nothing, submit
+from trainer_client.session.session import Session
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+    from ps_wire.codec.payload import PayloadReader
+    from ps_wire.numerics.seeds import Seeds
+    from trainer_client.graph.open_contexts import Openings
+
+Reach = Callable[[str], Awaitable[Session]]
+
+
+class Context:
+    """A pass: calls made inside its block are recorded, and their gradients are its own.
+
+        async with ps.context() as ctx:
+            loss = F.nll_loss(await net(x), y)
+            await ctx.backward(loss)
+            await opt.step(ctx)
+
+    Gradients live in the context, on the owners and here; `.grad` of local parameters is left alone. They add up over
+    several backwards, and are gone with the context.
+
+    Args:
+        id: Its name on every owner.
+        loop: The client's event loop.
+        reach: Gives the session with an owner that took part without being called from here.
+        seeds: Of its calls, if they have any.
+        openings: Where its client keeps which contexts are open.
+
+    Attributes:
+        id: Its name on every owner.
+        ended: Whether its block was left.
+        root: What stands for the inputs of calls that have none to differentiate.
+        seeds: Of its calls, if they have any.
+    """
+
+    root: torch.Tensor = ROOT
+
+    def __init__(
+        self,
+        id: ContextId,
+        loop: asyncio.AbstractEventLoop,
+        reach: Reach | None = None,
+        seeds: Seeds | None = None,
+        openings: Openings | None = None,
+    ) -> None:
+        self._openings = openings
+        self._reach = reach
+        self.seeds = seeds
+        self.id = id
+        self.ended = False
+        self._pass: Pass | None = None
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._queue = Queue()
+        self._calls = 0
+        self._sessions: dict[str, Session] = {}
+        # How often each had been lost when the pass came to it.
+        self._losses: dict[str, int] = {}
+        self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._token: Token[Context | None] | None = None
+
+    # Recording
+
+    def record(
+        self, session: Session, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor] = ()
+    ) -> RecordedCall:
+        """Writes a call into the graph.
+
+        Args:
+            session: Leads to the owner that is called.
+            inputs: The call's tensor arguments that require grad.
+            tokens: Stand for arguments that are kept on an owner and have a history there.
+
+        Raises:
+            ContextEndedError: The block was left.
+            InvalidArgumentError: The handle is another client's.
+        """
+        with self._lock:
+            self.check(session)
+            self._calls += 1
+            self._sessions[session.owner] = session
+            self._losses.setdefault(session.owner, session.losses)
+            return RecordedCall(self, session, self._calls, self._place(), inputs, tokens)
+
+    def _place(self) -> tuple[int, ...]:
+        """The place in the pass of the call that was counted last."""
+        return (self._calls,)
+
+    def check(self, *sessions: Session) -> None:
+        """Whether the pass still goes on, and whether these sessions may take part in it.
+
+        Raises:
+            ContextEndedError: The block was left.
+            ContextLostError: An owner has forgotten its part.
+            InvalidArgumentError: A session is another client's.
+        """
+        if self.ended:
+            raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
+        for owner, losses in self._losses.items():
+            # It would take a step for one of a pass in which it had no part, and do nothing.
+            if self._sessions[owner].losses != losses:
+                raise ContextLostError(
+                    f"owner {owner!r} has lost its part of context {self.id} with the session: run forward again"
+                )
+        if not all(map(self._may_take_part, sessions)):
+            raise InvalidArgumentError(
+                "the handle and the context belong to different clients; connect to all owners of a pass with one "
+                "connect(address, address, ...)"
+            )
+
+    def _may_take_part(self, session: Session) -> bool:
+        return session.trainer == self.id.trainer
+
+    # Backward
+
+    @property
+    def current_pass(self) -> Pass | None:
+        """The backward that is running."""
+        return self._pass
+
+    def backward(
+        self,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
+        retain_graph: bool = False,
+    ) -> Pending[None]:
+        """Propagates from one or more roots, through local and remote parts alike.
+
+        Args:
+            roots: Usually one loss of one element.
+            gradients: Gradients of the roots; needed for roots of more than one element.
+            retain_graph: Whether the same graph shall be propagated again.
+
+        Raises:
+            ContextEndedError: The block was left.
+            PsError: An owner could not do its part.
+            RuntimeError: Torch's own, as in a local backward.
+        """
+        self.check()
+        return Pending.run(self._loop, self._backward(Autocasts.current(), roots, gradients, retain_graph))
+
+    async def _backward(
+        self,
+        autocasts: Autocasts,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
+        retain_graph: bool,
+    ) -> None:
+        number = self._queue.join()
+        try:
+            # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
+            await BLOCKING.run(self._propagate, number, autocasts, roots, gradients, retain_graph)
+        finally:
+            # It may have been cancelled before a thread took it.
+            self._queue.withdraw(number)
+
+    def propagate(
+        self,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
+        """Like `backward`, in this thread, which must not be that of the client's event loop.
+
+        Raises:
+            ClosedError: The client is closed.
+            And what `backward` raises.
+        """
+        self._propagate(self._queue.join(), NONE, roots, gradients, retain_graph)
+
+    def _propagate(
+        self,
+        number: int,
+        autocasts: Autocasts,
+        roots: torch.Tensor | Sequence[torch.Tensor],
+        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
+        retain_graph: bool,
+    ) -> None:
+        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        if isinstance(gradients, torch.Tensor):
+            gradients = [gradients]
+        with self._queue.turn(number):
+            self.check()
+            if forks.is_foreign(self._loop):
+                raise forks.refusal()
+            if self._loop.is_closed():
+                raise ClosedError("this client is closed, and so is its event loop")
+            leaves, calls = reached_from(roots)
+            current = Pass(retain_graph, number, [call for call in calls if call.context is self])
+            with reservations.of(leaves), borrowed_grads(leaves), autocasts.entered():
+                self._run(current, roots, gradients)
+                self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
+
+    def _run(
+        self, current: Pass, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None
+    ) -> None:
+        self._pass = current
+        try:
+            torch.autograd.backward(roots, gradients, retain_graph=current.retain_graph)
+        finally:
+            failure = first_failure(current.posts)
+            self._pass = None
+        if failure is not None:
+            raise failure
+
+    def _accumulate(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        with self._lock:
+            for leaf, grad in found:
+                if grad._is_view():
+                    # Of a bucket of DistributedDataParallel, to which it will write again.
+                    grad = grad.clone()
+                held = self._gradients.get(id(leaf))
+                self._gradients[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
+
+    # Gradients
+
+    def get_gradients(self) -> Pending[dict[RemoteParameter | torch.Tensor, torch.Tensor]]:
+        """The gradients of this pass: by handle for remote parameters, by tensor for local ones."""
+        self.check()
+        return Pending.run(self._loop, self._get_gradients())
+
+    async def _get_gradients(self) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
+        found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.values())
+        asked: set[str] = set()
+        asking = self.sessions
+        while asking:
+            asked.update(session.owner for session in asking)
+            others: set[str] = set()
+            replies = [submit(session, self._gradients_request(), None, _read_gradients) for session in asking]
+            for session, reply in zip(asking, replies, strict=True):
+                gradients, called = await reply
+                others.update(called)
+                for ref, gradient in gradients:
+                    found[RemoteParameter.bare(session, ref, gradient)] = gradient
+            # Owners that those have called in turn.
+            asking = [await self._reach(name) for name in sorted(others - asked)] if self._reach is not None else []
+        return found
+
+    def _gradients_request(self) -> Request:
+        return Request(gradients=GradientsRequest(context=self.id.to_message()))
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf in this pass, if it has one."""
+        held = self._gradients.get(id(leaf))
+        return None if held is None else held[1]
+
+    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The local leaves that have a gradient in this pass, and their gradients."""
+        with self._lock:
+            return list(self._gradients.values())
+
+    def clip_grad_norm(
+        self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> Pending[torch.Tensor]:
+        """Scales the gradients of this pass so that their norm over all owners and local parameters is at most
+        `max_norm`, like `torch.nn.utils.clip_grad_norm_`.
+
+        Returns:
+            The norm before.
+
+        Raises:
+            InvalidArgumentError: `max_norm` or `norm_type` is not positive.
+        """
+        parameters = list(parameters)
+        self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
+        if not (max_norm > 0 and norm_type > 0):
+            raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
+        return Pending.run(self._loop, clip(self, parameters, max_norm, norm_type))
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of local leaves."""
+        with self._lock:
+            for leaf in leaves:
+                held = self._gradients.get(id(leaf))
+                if held is not None:
+                    self._gradients[id(leaf)] = (leaf, held[1] * factor)
+
+    # The block
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions whose owners took part so far."""
+        with self._lock:
+            return list(self._sessions.values())
+
+    def enter(self) -> None:
+        """Begins the block.
+
+        Raises:
+            RuntimeError: Another block is open in this task or thread.
+        """
+        outer = current_context()
+        if outer is not None:
+            raise RuntimeError(f"context {outer.id} is open here already; contexts do not nest")
+        self.check()
+        self._token = set_current(self)
+
+    def end(self, over: tuple[int, Sequence[int]] | None = None) -> None:
+        """Leaves the block: owners free what they keep for this pass. The request travels on its own.
+
+        Args:
+            over: A number, and others below: all contexts of the trainer with lower numbers are over, but for those.
+        """
+        with self._lock:
+            self.ended = True
+        if self._token is not None:
+            reset_current(self._token)
+            self._token = None
+        if self._openings is not None:
+            over = self._openings.ended(self)
+        before, but = over or (0, ())
+        for session in self.sessions:
+            ending = EndContextRequest(context=self.id.to_message(), all_before=before, but=but)
+            submit(session, Request(end_context=ending), None, nothing)
+        self._gradients.clear()
+
+    async def __aenter__(self) -> Self:
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __enter__(self) -> Self:
+        self.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else f"{self._calls} calls"
+        return f"<Context {self.id}, {state}>"
+
+
+def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:
+    tensors = Decoder(payload).decode(reply.gradients.gradients)
+    refs = map(Ref.from_message, reply.gradients.parameters)
+    return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)

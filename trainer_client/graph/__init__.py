@@ -1,0 +1,1 @@
+"""Remote calls in torch's autograd graph."""

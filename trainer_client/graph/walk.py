@@ -1,0 +1,67 @@
+"""Graph: a walk over torch's autograd graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ps_wire.numerics import autograd_graph
+from trainer_client.graph.recorder import RECEIVING, ROOT
+
+
+def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
+    """What a backward from these roots can reach.
+
+    Returns:
+        The leaves that require grad, without the recorder's own, and of each recorded call what knows the way back.
+    """
+    leaves, nodes = autograd_graph.reached_from(roots, RECEIVING)
+    return [leaf for leaf in leaves if leaf is not ROOT], [node.call for node in nodes]
+
+
+class Reservations:
+    """Lets passes that share local leaves run one after the other, and all others side by side.
+
+    A backward collects gradients in `leaf.grad`, of which there is only one; two passes in different threads must not
+    meet there.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy: set[int] = set()
+
+    @contextmanager
+    def of(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Waits until nobody else has any of the leaves, and has them while the block runs."""
+        wanted = {id(leaf) for leaf in leaves}
+        with self._changed:
+            while not self._busy.isdisjoint(wanted):
+                self._changed.wait()
+            self._busy |= wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= wanted
+                self._changed.notify_all()
+
+
+@contextmanager
+def borrowed_grads(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Empties the `.grad` of some leaves while the block runs, and puts back what was there."""
+    before = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    try:
+        yield
+    finally:
+        for leaf, grad in zip(leaves, before, strict=True):
+            leaf.grad = grad
+
+
+reservations = Reservations()
+"""Of all leaves of this process."""

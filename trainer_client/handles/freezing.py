@@ -1,0 +1,59 @@
+"""Freezing: which parameters on owners are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import SetRequiresGradRequest
+from trainer_client.session.requests import submit
+
+if TYPE_CHECKING:
+    from ps_wire.refs import Ref
+    from trainer_client.pending import Pending
+    from trainer_client.session.session import Session
+
+T = TypeVar("T")
+
+
+class Freezable(Protocol):
+    """A handle of a parameter or module."""
+
+    @property
+    def session(self) -> Session:
+        """To its owner."""
+
+    @property
+    def ref(self) -> Ref:
+        """What it refers to."""
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """The owner has done it."""
+
+
+def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
+    """Freezes or unfreezes what some handles of one owner refer to: all or nothing.
+
+    Returns:
+        The result that was given, once that is done.
+    """
+    targets = [handle.ref.to_message() for handle in handles]
+    request = Request(set_requires_grad=SetRequiresGradRequest(targets=targets, requires_grad=requires_grad))
+
+    def finish(*_: object) -> T:
+        for handle in handles:
+            handle.note_requires_grad(requires_grad)
+        return result
+
+    return submit(handles[0].session, request, None, finish)
+
+
+async def set_everywhere(handles: Sequence[Freezable], requires_grad: bool) -> None:
+    """The same with handles of several owners: all or nothing on each of them."""
+    by_session: dict[Session, list[Freezable]] = {}
+    for handle in handles:
+        by_session.setdefault(handle.session, []).append(handle)
+    pending = [set_requires_grad(some, requires_grad, None) for some in by_session.values()]
+    for each in pending:
+        await each

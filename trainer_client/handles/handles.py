@@ -1,0 +1,270 @@
+"""Handles: what a trainer holds of the objects on an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from ps_wire.codec import dtypes
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.refs import Ref
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import LoadStateRequest, ObjectInfo, ParameterInfo, StateRequest
+from trainer_client.handles import calls, freezing
+from trainer_client.handles.references import Reference, RRef
+from trainer_client.session.requests import DEFAULT, submit
+
+if TYPE_CHECKING:
+    from trainer_client.pending import Pending
+    from trainer_client.session.session import Session
+
+
+class RemoteParameter(RRef):
+    """A handle of one parameter of a module.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its dtype.
+        requires_grad: Whether it is trained, as far as is known here: as it was when the module's handle came, or as it
+            was set through that or this handle since.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        ref: Ref,
+        reference: Reference | None,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        info: ParameterInfo | None = None,
+    ) -> None:
+        super().__init__(session, ref, reference)
+        self.shape = shape
+        self.dtype = dtype
+        # That of the module's handle.
+        self._info = info if info is not None else ParameterInfo(requires_grad=True)
+
+    @classmethod
+    def bare(cls, session: Session, ref: Ref, like: torch.Tensor) -> RemoteParameter:
+        """A handle that does not keep its object alive, of the shape and dtype of its gradient."""
+        return cls(session, ref, None, like.shape, like.dtype)
+
+    @classmethod
+    def of(cls, session: Session, ref: Ref, reference: Reference, info: ParameterInfo) -> RemoteParameter:
+        return cls(
+            session,
+            ref._replace(parameter=info.name),
+            reference,
+            torch.Size(info.shape),
+            dtypes.from_wire(info.dtype),
+            info,
+        )
+
+    @property
+    def requires_grad(self) -> bool:
+        return self._info.requires_grad
+
+    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
+        """Freezes it, or unfreezes it, for everybody and for calls that begin later; gives this handle.
+
+        Raises:
+            InvalidArgumentError: It holds integers, which cannot be trained.
+        """
+        return freezing.set_requires_grad([self], requires_grad, self)
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """It has been frozen or unfrozen."""
+        self._info.requires_grad = requires_grad
+
+    @property
+    def name(self) -> str:
+        """Its dotted name in the module."""
+        return self.ref.parameter
+
+    def __repr__(self) -> str:
+        return f"<RemoteParameter {self.ref} {list(self.shape)} {self.dtype}>"
+
+
+class RemoteObject(RRef):
+    """A handle of an instance of an allowed class. Its remote methods are methods of the handle.
+
+        counter = await ps.create("my_module.Counter", 3, name="counter")
+        await counter.add(2)
+
+    Attributes:
+        class_name: Name of its class on the owner.
+        name: Its own name; empty if it is anonymous.
+        methods: Names of the methods that may be called.
+        training: The mode in which this handle runs modules.
+    """
+
+    def __init__(self, session: Session, info: ObjectInfo, reference: Reference) -> None:
+        super().__init__(session, Ref.from_message(info.handle), reference)
+        self.class_name = info.class_name
+        self.name = info.name
+        self.methods = tuple(info.methods)
+        self.training = True
+        self._info = info
+        self._timeout: float | None = DEFAULT
+        self._seed: int | None = None
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Pending[Any]:
+        """Calls a method by name; inside a context, and with grad enabled, the call is recorded.
+
+        Raises:
+            NotAllowedError, UnknownNameError: The method cannot be called.
+            RemoteError: It raised.
+        """
+        return self._call(method, args, kwargs, keep=False)
+
+    def remote(self, method: str, *args: Any, **kwargs: Any) -> Pending[RRef]:
+        """Like `call`, but leaves the result on the owner and gives a handle to it.
+
+        Inside a context the call is recorded, and gradients come back through whatever uses the handle in that context.
+        """
+        return self._call(method, args, kwargs, keep=True)
+
+    def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
+        """The same handle with other options for its calls; what is not given stays as it is.
+
+        Args:
+            timeout: Seconds they may take; None waits for ever.
+            seed: Of the random numbers of each: they are those after `torch.manual_seed(seed)`.
+        """
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        if timeout != DEFAULT:
+            other._timeout = timeout
+        if seed is not None:
+            other._seed = seed
+        return other
+
+    def __getattr__(self, name: str) -> Callable[..., Pending[Any]]:
+        if name.startswith("_") or name not in self.methods:
+            offered = ", ".join(self.__dict__.get("methods", ())) or "none"
+            raise AttributeError(f"{self.__dict__.get('class_name', 'the object')} offers no {name!r}, only {offered}")
+        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.methods]
+
+    def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
+        return calls.call(
+            self.session,
+            self,
+            method,
+            args,
+            kwargs,
+            training=self.training,
+            keep=keep,
+            timeout=self._timeout,
+            seed=self._seed,
+        )
+
+
+class RemoteModule(RemoteObject):
+    """A handle of a module: call it like the module itself.
+
+    `train()` and `eval()` set the mode of the calls made through this handle, and nothing on the owner.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Pending[Any]:
+        return self._call("", args, kwargs, keep=False)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Pending[Any]:
+        """The same as calling the handle."""
+        return self(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Self:
+        """Calls through this handle run the module in training mode."""
+        self.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Calls through this handle run the module in evaluation mode."""
+        return self.train(False)
+
+    def parameters(self) -> list[RemoteParameter]:
+        """Handles of its parameters, in the module's order."""
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def named_parameters(self) -> Iterator[tuple[str, RemoteParameter]]:
+        """Its parameters with their dotted names."""
+        assert self._reference is not None
+        for info in self._info.parameters:
+            yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info)
+
+    def parameter(self, name: str) -> RemoteParameter:
+        """The parameter of that dotted name.
+
+        Raises:
+            UnknownNameError: There is none.
+        """
+        for known, parameter in self.named_parameters():
+            if known == name:
+                return parameter
+        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
+        """Freezes all its parameters, or unfreezes them, for everybody and for calls that begin later.
+
+        Gives this handle. Open passes go on as they began. Optimizers pass over what has no gradient.
+
+        Raises:
+            InvalidArgumentError: One holds integers, which cannot be trained; nothing was changed.
+        """
+        return freezing.set_requires_grad([self], requires_grad, self)
+
+    def note_requires_grad(self, requires_grad: bool) -> None:
+        """Its parameters have been frozen or unfrozen."""
+        for info in self._info.parameters:
+            info.requires_grad = requires_grad
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """A copy of its parameters and buffers, as `torch.nn.Module.state_dict` names them."""
+        return state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Pending[tuple[list[str], list[str]]]:
+        """Sets its parameters and buffers, all or none.
+
+        Returns:
+            The missing and the unexpected keys.
+
+        Raises:
+            InvalidArgumentError: The state does not fit.
+        """
+        return load_state_dict(self, state, strict)
+
+
+def state_dict(handle: RRef) -> Pending[Any]:
+    """The state of whatever has one on an owner."""
+    request = Request(state=StateRequest(target=handle.ref.to_message()))
+    return submit(handle.session, request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
+
+
+def load_state_dict(
+    handle: RRef, state: Mapping[str, Any], strict: bool = True
+) -> Pending[tuple[list[str], list[str]]]:
+    """Sets the state of whatever has one on an owner."""
+    if not isinstance(state, Mapping):
+        raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
+    payload = PayloadWriter()
+    request = LoadStateRequest(target=handle.ref.to_message(), strict=strict)
+    Encoder(payload).encode_into(request.state, dict(state))
+    return submit(
+        handle.session,
+        Request(load_state=request),
+        payload,
+        lambda reply, _: (list(reply.load_state.missing_keys), list(reply.load_state.unexpected_keys)),
+    )
+
+
+def handle_from(session: Session, info: ObjectInfo) -> RemoteObject:
+    """The handle for an object that a reply describes; the reply granted one reference."""
+    reference = Reference(session, info.handle.object_id)
+    kind = RemoteModule if "forward" in info.methods else RemoteObject
+    return kind(session, info, reference)

@@ -1,0 +1,1 @@
+"""Optimizers and schedulers over any number of owners."""

@@ -1,0 +1,160 @@
+"""Layout: which part of a distributed optimizer has which parameter of which group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.handles.handles import RemoteObject
+from trainer_client.handles.references import RRef
+from trainer_client.session.session import Session
+
+RemoteGroups = dict[Session, list[tuple[list[RRef], dict[str, Any]]]]
+
+
+class Layout:
+    """Maps the groups a user gave to the groups of each part, and their state dicts into each other.
+
+    Attributes:
+        groups: For each group, the part and the place in that part's parameters of each of its parameters.
+        own_group: For each group and part, the number of the group there.
+    """
+
+    LOCAL: ClassVar[str] = ""
+    """Name of the part in this process."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[tuple[str, int]]] = []
+        self.own_group: list[dict[str, int]] = []
+        self._sizes: dict[str, int] = {}
+
+    def add_group(self, parts: Sequence[str], numbers: dict[str, int]) -> None:
+        """Adds a group; `parts` names the part of each of its parameters."""
+        places = []
+        for part in parts:
+            places.append((part, self._sizes.get(part, 0)))
+            self._sizes[part] = places[-1][1] + 1
+        self.groups.append(places)
+        self.own_group.append(numbers)
+
+    def places(self, group: int | None) -> list[tuple[str, int]]:
+        """The groups of all parts that belong to one group of the user's, or to all.
+
+        Raises:
+            InvalidArgumentError: There is no such group.
+        """
+        if group is None:
+            return [place for numbers in self.own_group for place in numbers.items()]
+        if not 0 <= group < len(self.own_group):
+            raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(self.own_group)}")
+        return list(self.own_group[group].items())
+
+    def merge(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """One state dict out of those of the parts."""
+        state: dict[int, Any] = {}
+        param_groups = []
+        index = 0
+        for places, numbers in zip(self.groups, self.own_group, strict=True):
+            part, number = next(iter(numbers.items()))
+            param_groups.append({**parts[part]["param_groups"][number], "params": []})
+            for name, place in places:
+                if place in parts[name]["state"]:
+                    state[index] = parts[name]["state"][place]
+                param_groups[-1]["params"].append(index)
+                index += 1
+        return {"state": state, "param_groups": param_groups}
+
+    def split(self, whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The state dict of each part out of one for all.
+
+        Raises:
+            InvalidArgumentError: It is no such state, or has other groups or parameters.
+        """
+        sizes = _sizes_of_groups(whole)
+        if sizes != [len(group) for group in self.groups]:
+            raise InvalidArgumentError("the state has other parameter groups than this optimizer")
+        if not whole["state"].keys() <= {index for group in whole["param_groups"] for index in group["params"]}:
+            raise InvalidArgumentError("the state has parameters that are in none of its groups")
+        parts: dict[str, dict[str, Any]] = {part: {"state": {}, "param_groups": []} for part in self._sizes}
+        for places, numbers, group in zip(self.groups, self.own_group, whole["param_groups"], strict=True):
+            for part in numbers:
+                own = [place for name, place in places if name == part]
+                parts[part]["param_groups"].append({**group, "params": own})
+            for (part, place), index in zip(places, group["params"], strict=True):
+                if index in whole["state"]:
+                    parts[part]["state"][place] = whole["state"][index]
+        return parts
+
+
+def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
+    try:
+        if isinstance(whole, Mapping) and isinstance(whole["state"], Mapping):
+            return [len(group["params"]) for group in whole["param_groups"]]
+    except (TypeError, KeyError):
+        pass  # something else than groups stands there: said below, in our own words
+    raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups', as torch makes it")
+
+
+def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[dict[str, Any]]]:
+    """Sorts parameters, or groups of them as torch's optimizers take them, by where they are.
+
+    Returns:
+        The layout, the groups of each session, and the local groups.
+
+    Raises:
+        InvalidArgumentError: There are none, or something else is among them.
+    """
+    listed = list(parameters)
+    if not listed:
+        raise InvalidArgumentError("an optimizer needs parameters, and got an empty list")
+    groups = listed if isinstance(listed[0], Mapping) else [{"params": listed}]
+    layout = Layout()
+    remote: RemoteGroups = {}
+    local: list[dict[str, Any]] = []
+    for group in groups:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise InvalidArgumentError("a parameter group is a dict with 'params', and all of them are such groups")
+        options = {key: value for key, value in group.items() if key != "params"}
+        members = group["params"]
+        members = [members] if isinstance(members, torch.Tensor) or _is_parameter(members) else list(members)
+        if not members:
+            raise InvalidArgumentError("a parameter group needs parameters, and got an empty list")
+        _add_group(layout, remote, local, members, options)
+    return layout, remote, local
+
+
+def _add_group(
+    layout: Layout, remote: RemoteGroups, local: list[dict[str, Any]], members: list[Any], options: dict[str, Any]
+) -> None:
+    parts: list[str] = []
+    numbers: dict[str, int] = {}
+    here: list[torch.Tensor] = []
+    there: dict[Session, list[RRef]] = {}
+    for member in members:
+        if _is_parameter(member):
+            there.setdefault(member.session, []).append(member)
+            parts.append(member.owner)
+        elif isinstance(member, torch.Tensor):
+            here.append(member)
+            parts.append(Layout.LOCAL)
+        else:
+            raise InvalidArgumentError(
+                f"an optimizer takes handles of parameters and local tensors, not a {type(member).__name__}; "
+                "a module's handle has parameters()"
+            )
+    for session, found in there.items():
+        own = remote.setdefault(session, [])
+        numbers[session.owner] = len(own)
+        own.append((found, options))
+    if here:
+        numbers[Layout.LOCAL] = len(local)
+        local.append({"params": here, **options})
+    layout.add_group(parts, numbers)
+
+
+def _is_parameter(member: Any) -> bool:
+    """Whether it may be a handle of a parameter. One that came with an answer does not say so; its owner will."""
+    return isinstance(member, RRef) and not isinstance(member, RemoteObject)

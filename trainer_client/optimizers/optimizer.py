@@ -1,0 +1,310 @@
+"""Optimizers: one per owner, shared by all trainers, and one for the parameters that are local."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch import optim
+
+from ps_wire.codec.names import name_of
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.threads import BLOCKING
+from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Request
+from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.optimizers.layout import Layout, split_groups
+from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
+from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
+from trainer_client.pending import Pending
+from trainer_client.session.requests import submit
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+    from trainer_client.handles.references import RRef
+    from trainer_client.session.session import Session
+
+Reads = Literal["consistent", "inconsistent"]
+NonFinite = Literal["apply", "refuse"]
+
+_READS = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
+_NON_FINITE = {"apply": pb.NON_FINITE_APPLY, "refuse": pb.NON_FINITE_REFUSE}
+
+
+class DistributedOptimizer:
+    """One optimizer over parameters on any number of owners and in this process.
+
+    On each owner it is one `torch.optim` optimizer, shared by all trainers; its state lives where the parameters live.
+    Made by `Client.optimizer`.
+
+    Attributes:
+        remotes: Its parts on owners, by the owner's name.
+        local: Its part in this process, if it has local parameters.
+    """
+
+    def __init__(
+        self,
+        remotes: dict[str, RemoteOptimizer],
+        local: LocalOptimizer | None,
+        layout: Layout,
+        refuses: bool = False,
+    ) -> None:
+        self.remotes = remotes
+        self.local = local
+        self._layout = layout
+        # One part alone looks before it steps; several must all have looked before any of them does.
+        self._looks_first = refuses and len(remotes) + (local is not None) > 1
+        self._scaled = Scaled()
+        sessions = [part.handle.session for part in remotes.values()]
+        self._loop = sessions[0].loop if sessions else asyncio.get_running_loop()
+
+    @overload
+    def step(self, context: Context, scaler: None = None) -> Pending[dict[str, int]]: ...
+
+    @overload
+    def step(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[dict[str, int] | None]: ...
+
+    def step(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Pending[Any]:
+        """Applies the gradients of a context: on each owner all or none, and then to the local parameters.
+
+        Args:
+            context: The pass.
+            scaler: The one that has scaled its loss. Gradients are unscaled first, unless `unscale` has done that; when
+                one of them is not finite, on any owner or here, nothing is applied anywhere. Its `update()` is yours to
+                call, as in torch.
+
+        Returns:
+            The version of the optimizer on each owner after the step; None if a scaler has left the step out.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            NonFiniteGradientError: NaN or infinity was to be refused, and there is some on an owner or here; nothing
+                was changed anywhere.
+            RuntimeError: The scaler's own.
+        """
+        if scaler is not None and scaler.is_enabled():
+            self._check_pass(context)
+            work = self._work(context, scaler)
+            return Pending.run(self._loop, BLOCKING.run(self._scaled.step_unless_infinite, work, scaler))
+        if self._looks_first:
+            self._check_pass(context)
+            return Pending.run(self._loop, BLOCKING.run(self.apply, context))
+        return Pending.run(self._loop, self._step(context, self._begin(context)))
+
+    def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
+        """Like `step`, in this thread, which must not be that of the client's event loop.
+
+        Raises:
+            As `step`.
+        """
+        if scaler is not None and scaler.is_enabled():
+            self._check_pass(context)
+            return self._scaled.step_unless_infinite(self._work(context, scaler), scaler)
+        if self._looks_first:
+            self._look(context)
+        return self._step_all(context)
+
+    def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
+        """Takes a scaler's scale out of the gradients of a context, on all owners and here, before they are clipped.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            InvalidArgumentError: A gradient is float16.
+            RuntimeError: The scaler's own: it has done so since its last update.
+        """
+        self._check_pass(context)
+        if not scaler.is_enabled():
+            return Pending.run(self._loop, _nothing())
+        return Pending.run(self._loop, BLOCKING.run(self._scaled.unscale, self._work(context, scaler), scaler))
+
+    def _work(self, context: Context, scaler: torch.amp.GradScaler) -> Work:
+        unscale, step = partial(self._unscale_all, context), partial(self._step_all, context)
+        return Work(context.id, scaler.get_scale(), unscale, step)
+
+    def _unscale_all(self, context: Context, factor: float) -> Unscaled:
+        asked = {name: part.unscale(context, factor) for name, part in self.remotes.items()}
+        found = list(_all_here(asked).values())
+        if self.local is not None:
+            found.append(self.local.unscale(context, factor))
+        return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
+
+    def _look(self, context: Context) -> None:
+        """Raises what a step would raise anywhere before it changes anything."""
+        self._check_pass(context)
+        if self.local is not None:
+            self.local.check(context)
+        _all_here({name: part.check(context) for name, part in self.remotes.items()})
+
+    def _step_all(self, context: Context) -> dict[str, int]:
+        versions = _all_here(self._begin(context))
+        if self.local is not None:
+            self.local.step(context)
+        return versions
+
+    def _begin(self, context: Context) -> dict[str, Pending[int]]:
+        self._check_pass(context)
+        if self.local is not None and not self._looks_first:
+            self.local.check(context)
+        return {name: part.step(context) for name, part in self.remotes.items()}
+
+    def _check_pass(self, context: Context) -> None:
+        context.check(*(part.handle.session for part in self.remotes.values()))
+
+    async def _step(self, context: Context, steps: dict[str, Pending[int]]) -> dict[str, int]:
+        versions = await _all(steps)
+        if self.local is not None:
+            await BLOCKING.run(self.local.step, context)
+        return versions
+
+    def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
+        """Changes options such as `lr` on every owner and here.
+
+        Args:
+            group: Which parameter group, as they were given; all if None.
+            options: The options and their new values.
+
+        Raises:
+            InvalidArgumentError: There is no such group or option.
+        """
+        return Pending.run(self._loop, self._set_options(group, options))
+
+    async def _set_options(self, group: int | None, options: dict[str, Any]) -> None:
+        places = self._layout.places(group)
+        if self.local is not None:
+            self.local.check_options([place for name, place in places if name == Layout.LOCAL], options)
+        await _all(
+            {
+                f"{name}/{place}": self.remotes[name].set_options(place, options)
+                for name, place in places
+                if name in self.remotes
+            }
+        )
+        for name, place in places:
+            if self.local is not None and name == Layout.LOCAL:
+                self.local.optimizer.param_groups[place].update(options)
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """The state of all parts together, as the `state_dict` of one torch optimizer over the same parameters."""
+        return Pending.run(self._loop, self._state_dict())
+
+    async def _state_dict(self) -> dict[str, Any]:
+        parts = await _all({name: part.state_dict() for name, part in self.remotes.items()})
+        if self.local is not None:
+            parts[Layout.LOCAL] = self.local.state_dict()
+        return self._layout.merge(parts)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
+        """Takes over the state of a torch optimizer, or of another of these, over the same parameters.
+
+        Raises:
+            InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
+        """
+        return Pending.run(self._loop, self._load_state_dict(state))
+
+    async def _load_state_dict(self, state: Mapping[str, Any]) -> None:
+        parts = self._layout.split(state)
+        if self.local is not None:
+            self.local.check_state(parts[Layout.LOCAL])
+        before = await _all({name: part.state_dict() for name, part in self.remotes.items()})
+        try:
+            await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
+        except InvalidArgumentError:
+            # Some parts may have taken it.
+            await _all({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
+            raise
+        if self.local is not None:
+            self.local.load_state_dict(parts[Layout.LOCAL])
+
+    def __repr__(self) -> str:
+        parts = [*self.remotes, *(["this process"] if self.local else [])]
+        return f"<DistributedOptimizer on {', '.join(parts)}>"
+
+
+async def create(
+    cls: type[optim.Optimizer] | str,
+    parameters: Iterable[Any],
+    options: Mapping[str, Any],
+    name: str,
+    reads: Reads,
+    non_finite: NonFinite,
+) -> DistributedOptimizer:
+    """Makes the parts of an optimizer where its parameters are.
+
+    Raises:
+        InvalidArgumentError: There are no parameters, or an option does not fit.
+        NameConflictError: An owner has another optimizer under that name.
+    """
+    if reads not in _READS or non_finite not in _NON_FINITE:
+        raise InvalidArgumentError(f"reads is one of {list(_READS)} and non_finite one of {list(_NON_FINITE)}")
+    layout, by_session, local_groups = split_groups(parameters)
+    local = None
+    if local_groups:
+        if isinstance(cls, str):
+            raise InvalidArgumentError("local parameters need the optimizer's class itself, not its name")
+        local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
+    making = {
+        session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite)
+        for session, groups in by_session.items()
+    }
+    made = await _all(making)
+    remotes = {owner: RemoteOptimizer(handle) for owner, handle in made.items()}
+    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse")
+
+
+def _create_remote(
+    session: Session,
+    cls: type[optim.Optimizer] | str,
+    groups: Sequence[tuple[Sequence[RRef], Mapping[str, Any]]],
+    options: Mapping[str, Any],
+    name: str,
+    reads: Reads,
+    non_finite: NonFinite,
+) -> Pending[RemoteObject]:
+    payload = PayloadWriter()
+    encoder = Encoder(payload)
+    request = pb.OptimizerRequest(
+        class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite]
+    )
+    encoder.encode_into(request.options, dict(sorted(options.items())))
+    for members, own in groups:
+        group = request.groups.add(parameters=[member.ref.to_message() for member in members])
+        encoder.encode_into(group.options, dict(sorted(own.items())))
+    held = [groups]
+
+    def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
+        return handle_from(session, reply.optimizer.object)
+
+    return submit(session, Request(optimizer=request), payload, finish)
+
+
+async def _nothing() -> None:
+    """For what needs nothing to be done."""
+
+
+async def _all(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+    """Waits for all of them, then gives the results or raises the first error."""
+    results = await asyncio.gather(*pending.values(), return_exceptions=True)
+    return _unless_one_raised(dict(zip(pending, results, strict=True)))
+
+
+def _all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+    """The same, in a thread that waits."""
+    results: dict[str, Any] = {}
+    for name, each in pending.items():
+        try:
+            results[name] = each.wait()
+        except Exception as error:
+            results[name] = error
+    return _unless_one_raised(results)
+
+
+def _unless_one_raised(results: dict[str, Any]) -> dict[str, Any]:
+    for result in results.values():
+        if isinstance(result, BaseException):
+            raise result
+    return results

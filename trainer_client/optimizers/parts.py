@@ -1,0 +1,162 @@
+"""The parts of a distributed optimizer: one on each owner, and one in this process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import optim
+
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.numerics.optimizer_validator import OptimizerValidator
+from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Request
+from trainer_client.graph.walk import borrowed_grads, reservations
+from trainer_client.handles import handles
+from trainer_client.optimizers.scaling import Unscaled
+from trainer_client.session.requests import nothing, submit
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+    from trainer_client.handles.handles import RemoteObject
+    from trainer_client.pending import Pending
+
+
+class RemoteOptimizer:
+    """The part of an optimizer that runs on one owner.
+
+    Args:
+        handle: Of the optimizer there.
+    """
+
+    def __init__(self, handle: RemoteObject) -> None:
+        self.handle = handle
+        self.owner = handle.owner
+
+    def step(self, context: Context) -> Pending[int]:
+        return self._step(context, check_only=False)
+
+    def check(self, context: Context) -> Pending[int]:
+        """Applies nothing, and fails if the step would be refused."""
+        return self._step(context, check_only=True)
+
+    def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
+        """Multiplies the gradients of these parameters."""
+        request = pb.UnscaleRequest(
+            optimizer=self.handle.ref.to_message(), context=context.id.to_message(), factor=factor
+        )
+        return submit(
+            self.handle.session,
+            Request(unscale=request),
+            None,
+            lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite),
+        )
+
+    def _step(self, context: Context, check_only: bool) -> Pending[int]:
+        request = pb.StepRequest(
+            optimizer=self.handle.ref.to_message(), context=context.id.to_message(), check_only=check_only
+        )
+        return submit(self.handle.session, Request(step=request), None, lambda reply, _: int(reply.step.version))
+
+    def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
+        payload = PayloadWriter()
+        request = pb.SetOptionsRequest(optimizer=self.handle.ref.to_message(), group=group)
+        Encoder(payload).encode_into(request.options, dict(options))
+        return submit(self.handle.session, Request(set_options=request), payload, nothing)
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        return handles.state_dict(self.handle)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
+        return handles.load_state_dict(self.handle, state)
+
+
+class LocalOptimizer:
+    """The part of an optimizer that runs here, on a context's gradients instead of on `.grad`.
+
+    Args:
+        cls: Its class.
+        groups: Its parameter groups.
+        options: The constructor's keyword arguments.
+        refuse_non_finite: Whether NaN and infinity are refused.
+
+    Raises:
+        InvalidArgumentError: The class refuses the options.
+    """
+
+    def __init__(
+        self,
+        cls: type[optim.Optimizer],
+        groups: Sequence[dict[str, Any]],
+        options: Mapping[str, Any],
+        refuse_non_finite: bool,
+    ) -> None:
+        try:
+            self.optimizer = cls(groups, **options)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
+        self._validator = OptimizerValidator(self.optimizer, options)
+        self._refuse = refuse_non_finite
+
+    def check(self, context: Context) -> None:
+        """Looks at the context's gradients of these parameters.
+
+        Raises:
+            NonFiniteGradientError: One holds NaN or infinity and was to be refused.
+        """
+        if self._refuse and not all(_is_finite(gradient) for _, gradient in self._found(context)):
+            raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
+
+    def step(self, context: Context) -> None:
+        """Applies the context's gradients of these parameters."""
+        found = self._found(context)
+        with reservations.of(self._parameters), borrowed_grads(self._parameters):
+            for parameter, gradient in found:
+                parameter.grad = gradient
+            self.optimizer.step()
+
+    def unscale(self, context: Context, factor: float) -> Unscaled:
+        """Multiplies the context's gradients of these parameters.
+
+        Raises:
+            InvalidArgumentError: One is float16, as a GradScaler refuses it too; nothing was changed.
+        """
+        found = self._found(context)
+        if any(gradient.dtype == torch.float16 for _, gradient in found):
+            raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
+        non_finite = not all(_is_finite(gradient) for _, gradient in found)
+        context.scale([parameter for parameter, _ in found], factor)
+        return Unscaled(bool(found), non_finite)
+
+    def check_options(self, places: Iterable[int], options: Mapping[str, Any]) -> None:
+        """Raises `InvalidArgumentError` when options of some groups cannot be changed."""
+        self._validator.check_options([self.optimizer.param_groups[place] for place in places], options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, as a copy."""
+        return copy.deepcopy(self.optimizer.state_dict())
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raises `InvalidArgumentError` when a state does not fit."""
+        self._validator.check_state(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over a state that was checked."""
+        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+
+    @property
+    def _parameters(self) -> list[torch.Tensor]:
+        return [each for group in self.optimizer.param_groups for each in group["params"]]
+
+    def _found(self, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(each, grad) for each in self._parameters if (grad := context.gradient(each)) is not None]
+
+
+def _is_finite(gradient: torch.Tensor) -> bool:
+    """Whether a gradient holds neither NaN nor infinity."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())

@@ -1,0 +1,118 @@
+"""Schedulers: learning rates that change on every owner, and here, together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import lr_scheduler
+
+from ps_wire.codec.names import name_of
+from ps_wire.codec.payload import PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import SchedulerRequest
+from trainer_client.handles import handles
+from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.pending import Pending
+from trainer_client.session.requests import submit
+
+if TYPE_CHECKING:
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.parts import RemoteOptimizer
+
+
+class DistributedScheduler:
+    """A learning-rate scheduler for each part of a `DistributedOptimizer`. Made by `Client.scheduler`.
+
+    Like the optimizer it is shared: a `step` of any trainer counts for all.
+    """
+
+    def __init__(self, remotes: list[RemoteObject], local: lr_scheduler.LRScheduler | None) -> None:
+        self._remotes = remotes
+        self._local = local
+
+    def step(self, *args: Any) -> Pending[list[float]]:
+        """One more epoch, or whatever the schedule counts.
+
+        Args:
+            args: What the schedule needs, such as the metric of `ReduceLROnPlateau`.
+
+        Returns:
+            The learning rates, one per parameter group (of the first part).
+        """
+        loop = self._remotes[0].session.loop
+        return Pending.run(loop, self._step([remote.call("step", *args) for remote in self._remotes], args))
+
+    async def _step(self, steps: list[Pending[Any]], args: tuple[Any, ...]) -> list[float]:
+        rates = await asyncio.gather(*steps)
+        if self._local is not None:
+            self._local.step(*args)
+        return [float(rate) for rate in rates[0]]
+
+    def get_last_lr(self) -> Pending[list[float]]:
+        """The learning rates now, one per parameter group (of the first part)."""
+        return self._remotes[0].call("get_last_lr")
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """The scheduler's state, with torch's own keys."""
+        return handles.state_dict(self._remotes[0])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
+        """Takes over a scheduler's state in every part."""
+        loop = self._remotes[0].session.loop
+        return Pending.run(loop, self._load([handles.load_state_dict(each, state) for each in self._remotes], state))
+
+    async def _load(self, loads: list[Pending[Any]], state: Mapping[str, Any]) -> None:
+        await asyncio.gather(*loads)
+        if self._local is not None:
+            self._local.load_state_dict(dict(state))
+
+
+async def create(
+    cls: type[lr_scheduler.LRScheduler] | str,
+    optimizer: DistributedOptimizer,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str,
+) -> DistributedScheduler:
+    """Makes a scheduler beside each part of an optimizer.
+
+    Raises:
+        InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
+    """
+    if not optimizer.remotes:
+        raise InvalidArgumentError("this optimizer has only local parameters: use torch's scheduler itself")
+    if optimizer.local is not None and isinstance(cls, str):
+        raise InvalidArgumentError("local parameters need the scheduler's class itself, not its name")
+    remotes = await asyncio.gather(
+        *(_create_remote(cls, part, args, kwargs, name) for part in optimizer.remotes.values())
+    )
+    local = None
+    if optimizer.local is not None and not isinstance(cls, str):
+        # Last, because it sets learning rates as soon as it is made.
+        try:
+            local = cls(optimizer.local.optimizer, *args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
+    return DistributedScheduler(list(remotes), local)
+
+
+def _create_remote(
+    cls: type[lr_scheduler.LRScheduler] | str,
+    part: RemoteOptimizer,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str,
+) -> Pending[RemoteObject]:
+    payload = PayloadWriter()
+    encoder = Encoder(payload)
+    session = part.handle.session
+    request = SchedulerRequest(class_name=name_of(cls), optimizer=part.handle.ref.to_message(), name=name)
+    encoder.encode_into(request.args, args)
+    encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
+    return submit(
+        session, Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
+    )

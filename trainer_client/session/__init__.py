@@ -1,0 +1,1 @@
+"""Numbered requests of one trainer to one owner, over a stream that may break."""

@@ -1,0 +1,211 @@
+"""Link: keeps a stream to one owner open, and opens it again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from ps_wire import errors
+from ps_wire.connections.assembler import Assembler, Message
+from ps_wire.connections.connection import Connection, ConnectionBroken, Connector, deliver
+from ps_wire.connections.frames import Packet
+from ps_wire.connections.outbox import Outbox
+from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
+from ps_wire.shared_memory import descriptors
+from ps_wire.shared_memory.hosts import host_id
+from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
+
+if TYPE_CHECKING:
+    from trainer_client.session.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_FIRST_DELAY: Final = 0.05
+_LONGEST_DELAY: Final = 2.0
+
+_SHARED_MEMORY_PATIENCE: Final = 5.0
+"""Seconds that an owner has to welcome a trainer on a shared-memory connection; the first stream stays meanwhile."""
+
+
+class Listener(Protocol):
+    """Whom a link tells what happens. Everything is called on the loop."""
+
+    def hello(self) -> Hello:
+        """How to introduce itself on a new stream."""
+
+    def connected(self, welcome: Welcome, outbox: Outbox) -> None:
+        """A stream is open; what is put into the outbox goes out on it."""
+
+    def disconnected(self) -> None:
+        """The stream is gone."""
+
+    def received(self, message: Message) -> None:
+        """A message arrived."""
+
+    def gave_up(self, error: PsError) -> None:
+        """There will be no further stream."""
+
+
+class Link:
+    """Streams to one owner, one after the other.
+
+    Args:
+        connector: Leads to the owner.
+        settings: How long to try.
+        listener: Is told what happens.
+    """
+
+    def __init__(self, connector: Connector, settings: Settings, listener: Listener) -> None:
+        self._connector = connector
+        self._settings = settings
+        self._listener = listener
+        self._greeted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to connect."""
+        # In no context: whoever opens a session, its deadline and its pass must not stay with it.
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
+
+    async def stop(self) -> None:
+        """Ends the stream. Calling it again does nothing."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._connector.close()
+
+    async def _run(self) -> None:
+        try:
+            await self._keep_connected()
+        except PsError as error:
+            self._listener.gave_up(error)
+        except Exception as error:
+            _log.exception("the link to %s failed", self._connector.address)
+            self._listener.gave_up(UnavailableError(f"the link to {self._connector.address} failed: {error!r}"))
+
+    async def _keep_connected(self) -> None:
+        """Connects again and again.
+
+        Raises:
+            PsError: It is no use, or took too long.
+        """
+        loop = asyncio.get_running_loop()
+        patience, delay, broken_since = self._settings.connect_timeout, _FIRST_DELAY, loop.time()
+        while True:
+            reason = await self._connect_once(loop.time() - broken_since)
+            if self._greeted:
+                self._greeted = False
+                patience, delay, broken_since = self._settings.reconnect_timeout, _FIRST_DELAY, loop.time()
+            if loop.time() - broken_since + delay > patience:
+                raise UnavailableError(
+                    f"no owner could be reached at {self._connector.address} for {patience:g} s ({reason}); "
+                    "is it running, and is the address right?"
+                )
+            _log.info("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, delay)
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    async def _connect_once(self, waited: float) -> str:
+        """Holds one stream until it breaks; returns why it did."""
+        patience = max(self._settings.connect_timeout - waited, 1.0)
+        try:
+            connection = await self._connector.connect()
+            try:
+                async with asyncio.timeout(patience):
+                    welcome = await self._greet(connection)
+                    shared_memory = await self._shared_memory(welcome)
+                if shared_memory is not None:
+                    # Whatever happens while the stream is closed, the shared-memory connection is closed in the end.
+                    stream, (connection, welcome) = connection, shared_memory
+                    await stream.close()
+                await self._converse(connection, welcome)
+            finally:
+                await connection.close()
+        except ConnectionBroken as error:
+            return str(error)
+        except TimeoutError:
+            return "it does not answer"
+        return "the owner closed the stream"
+
+    async def _shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
+        """A shared-memory connection on which the session goes on, if there is one."""
+        if not self._settings.shared_memory or not welcome.HasField("shared_memory") or descriptors.shortage():
+            return None
+        try:
+            connection = await self._connector.connect_shared_memory(welcome.shared_memory, welcome.max_message_bytes)
+            if connection is None:
+                return None
+            try:
+                async with asyncio.timeout(_SHARED_MEMORY_PATIENCE):
+                    resumed = await self._greet(connection, welcome)
+            except BaseException:
+                await connection.close()
+                raise
+        except (ConnectionBroken, PsError, TimeoutError) as error:
+            _log.info("no shared-memory connection to %s, the stream will do: %s", self._connector.address, error)
+            return None
+        # What the first stream said still counts: it may have told that the session was lost.
+        resumed.resumed, resumed.why_lost = welcome.resumed, welcome.why_lost
+        return connection, resumed
+
+    async def _greet(self, connection: Connection, door: Welcome | None = None) -> Welcome:
+        hello = self._listener.hello()
+        hello.host = host_id() if self._settings.shared_memory else ""
+        if door is not None:
+            hello.incarnation = door.incarnation
+            hello.shared_memory_token = door.shared_memory.token
+        await connection.send(Packet(Frame(hello=hello)))
+        first = await connection.receive()
+        if first is None:
+            raise ConnectionBroken("the owner closed the stream at once")
+        if first.frame.HasField("refusal"):
+            error = errors.from_message(first.frame.refusal.error)
+            if isinstance(error, UnavailableError):
+                raise ConnectionBroken(str(error))
+            raise error
+        if not first.frame.HasField("welcome"):
+            raise InvalidArgumentError(f"{self._connector.address} does not speak the owner's protocol")
+        return first.frame.welcome
+
+    async def _converse(self, connection: Connection, welcome: Welcome) -> None:
+        self._greeted = True
+        outbox = Outbox()
+        # What an owner sends is bounded by its own limit.
+        assembler = Assembler(welcome.max_message_bytes)
+        self._listener.connected(welcome, outbox)
+        writer = asyncio.create_task(_drain(outbox, connection))
+
+        def handle(packet: Packet) -> bool:
+            message = assembler.feed(packet)
+            if message is not None:
+                self._listener.received(message)
+            return False
+
+        try:
+            await deliver(connection, handle)
+        except InvalidArgumentError as error:
+            # What came on this stream is of no use; the session may go on with another.
+            raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error
+        finally:
+            writer.cancel()
+            self._listener.disconnected()
+            # Not `await writer`: a cancellation of this task must not be taken for the writer's.
+            await asyncio.wait([writer])
+            if not writer.cancelled():
+                writer.exception()
+
+
+async def _drain(outbox: Outbox, connection: Connection) -> None:
+    try:
+        await outbox.drain(connection)
+    except ConnectionBroken:
+        raise
+    except Exception:
+        # Without a writer every later request would wait for ever: the link has to begin again.
+        _log.exception("a connection could not be written to")
+        await connection.close()

@@ -1,0 +1,51 @@
+"""An owner in the same process, reached without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ps_wire.connections.in_process import MemoryConnection, memory_pair
+
+if TYPE_CHECKING:
+    from ps_wire.connections.connection import Connection
+    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+
+
+class MemoryConnector:
+    """Opens connections to something that serves them.
+
+    Args:
+        serve: Holds the owner's end of a connection until it ends, such as `Servicer.serve`.
+    """
+
+    def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._serving: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        return "this process"
+
+    async def connect(self) -> MemoryConnection:
+        ours, theirs = memory_pair()
+
+        async def serve() -> None:
+            await self._serve(theirs)
+            await theirs.close()
+
+        task = asyncio.create_task(serve())
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return ours
+
+    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> None:
+        return None
+
+    async def close(self) -> None:
+        for task in list(self._serving):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
