@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     whole: Report = {
         "machine": described,
-        "inline": options.inline,
+        "quick": options.quick,
         "seconds": round(time.monotonic() - began, 1),
         "rows": rows,
     }
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> list[Report]:
     rows: list[Row] = options.rows
-    settings = Settings(options.rounds, 0.1 if options.inline else 1.0)
+    settings = Settings(options.rounds, 0.1 if options.quick else 1.0)
     reports: list[Report] = []
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace, console: Console) -> list[Report]:
         for shape, group in groupby(rows, key=lambda row: row.shape):
             members = list(group)
             sides = [side for side in SIDES if side != LOCAL or any(row.local for row in members)]
-            sizes = QUICK if options.inline else FULL
+            sizes = QUICK if options.quick else FULL
             fleets = [Fleet(side, shape, sizes, children, Path(scratch)) for side in sides]
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
             _start(fleets)
@@ -108,7 +108,7 @@ def _show(whole: Report, out: Path, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    if whole["inline"]:
+    if whole["quick"]:
         console.print("[yellow]--quick: small sizes and short turns; these figures mean nothing[/]")
     console.print(
         f"{whole['seconds']:.0f} s; {out / 'bench.json'}, {out / 'bench.png'}", highlight=False, soft_wrap=True
@@ -140,7 +140,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         options.rows = choose([word.strip() for word in options.rows.split(",") if word.strip()])
     except ValueError as error:
         parser.error(str(error))
-    options.rounds = options.rounds or (2 if options.inline else ROUNDS)
+    options.rounds = options.rounds or (2 if options.quick else ROUNDS)
     if options.rounds < 1 or options.torch_threads < 1:
         parser.error("--rounds and --torch-threads must be at least 1")
     return options

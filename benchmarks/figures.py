@@ -34,7 +34,7 @@ def block(report: Report) -> str:
     """The figures as Markdown."""
     lines = [
         f"Measured on {machine.line(report['machine'])}; in {report['seconds']:.0f} s"
-        + (" with `--quick`: these figures mean nothing." if report["inline"] else "."),
+        + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),
         "",
         "| row | unit | ours | torch rpc | speedup | ours, TCP | torch rpc, TCP | speedup, TCP | local |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",

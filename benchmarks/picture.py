@@ -62,7 +62,7 @@ def _heading(figure: Figure, report: Report, height: float) -> None:
         f"same work, same machine, in turn; median and quarters over rounds · {machine['cores']} cores, "
         f"torch {machine['torch']}, grpcio {machine['grpcio']}"
     )
-    if report["inline"]:
+    if report["quick"]:
         what = "A QUICK RUN, TO SEE WHETHER IT WORKS: THESE FIGURES MEAN NOTHING"
     figure.text(0.02, 1 - 0.45 / height, "How many times faster than torch.distributed.rpc", fontsize=19, weight="bold")
     figure.text(0.02, 1 - 0.78 / height, what, color=FAINT, fontsize=11.5)

@@ -82,9 +82,7 @@ class OwnerConfig(BaseSettings):
     )
     # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and coming to an end.
     drain_seconds: FiniteFloat = Field(20.0, ge=0, description="How long SIGTERM waits for work in flight.")
-    shared_memory: bool = Field(
-        True, description="Offer trainers of this host a shared-memory connection of shared memory beside gRPC."
-    )
+    shared_memory: bool = Field(True, description="Offer trainers of this host a shared-memory connection beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")

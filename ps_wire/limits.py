@@ -29,7 +29,7 @@ IDLE_SECONDS: Final = 5.0
 """How long memory for messages stays unused before it is given back to the system."""
 
 PROTOCOL: Final = 1
-"""Version of the session handler, checked in the handshake."""
+"""Version of the protocol of a session, checked in the handshake."""
 
 
 @dataclass(frozen=True, slots=True)

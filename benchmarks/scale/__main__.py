@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     report = {
         "machine": described,
-        "inline": options.quick,
+        "quick": options.quick,
         "seconds": round(time.monotonic() - began, 1),
         "memory": _memory(series),
         "series": series,

@@ -44,7 +44,7 @@ def _heading(figure: Figure, report: dict[str, Any], height: float) -> None:
         f"one owner, milliseconds per step, median and quarters · {machine['cores']} cores, torch {machine['torch']}, "
         f"grpcio {machine['grpcio']}"
     )
-    if report["inline"]:
+    if report["quick"]:
         what = "A QUICK RUN, TO SEE WHETHER IT WORKS: THESE FIGURES MEAN NOTHING"
     figure.text(0.02, 1 - 0.47 / height, "How the cost of a step grows", fontsize=19, weight="bold")
     figure.text(0.02, 1 - 0.8 / height, what, color=FAINT, fontsize=11.5)

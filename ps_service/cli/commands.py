@@ -58,7 +58,7 @@ A parameter server for PyTorch: models live here, trainers connect over gRPC.
 
 **Train with it**, in as many processes as you like:
 
-    async with trainer_client.client.connect("127.0.0.1:50051") as ps:
+    async with trainer_client.connect("127.0.0.1:50051") as ps:
         net = await ps.module("my_models.Net", name="net")
 """,
 )

@@ -139,7 +139,7 @@ def test_figures_go_between_the_markers(tmp_path: Path) -> None:
     readme.write_text(f"before\n{figures.BEGIN}\nold\n{figures.END}\nafter\n")
     machine = {"cpu": "x", "cores": 2, "memory_gib": 4, "kernel": "k", "python": "3.11", "torch": "2", "grpcio": "1"}
     machine |= {"torch_threads": 1, "load_before": 0.1}
-    source.write_text(json.dumps({"machine": machine, "seconds": 1, "inline": False, "rows": []}))
+    source.write_text(json.dumps({"machine": machine, "seconds": 1, "quick": False, "rows": []}))
     figures.rewrite(source, readme)
     figures.rewrite(source, readme)
     text = readme.read_text()
