@@ -1,6 +1,6 @@
-"""Functions: what of torch trainers may call by name, and what is checked before it runs.
+"""The torch functions that trainers may call by name, and the checks that run before each call.
 
-`listing` and `groups` say which functions there are; `arguments` checks what they are given; `guard` checks every
-operation that they consist of, by `operations` (sizes of results) and `values` (indices and divisors). `layers` and
-`constructors` do the same for modules of torch that trainers make.
+`listing` and `groups` list the functions. `arguments` checks the arguments of a call. `guard` checks every operation
+that runs inside it, by `operations` (sizes of results) and `values` (indices and divisors). `layers` and
+`constructors` do the same for torch modules that trainers create.
 """

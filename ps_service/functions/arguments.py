@@ -1,4 +1,4 @@
-"""Arguments: what is checked of a function's arguments before it is called at all."""
+"""Checks of a torch function's arguments before it is called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps_service.functions.values import no_smallest, shifts
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 
 MAX_LISTED: Final = 65_536
-"""Most elements of a tensor that become numbers of Python: that holds the interpreter, and nobody else is served."""
+"""Most elements `tolist` may turn into Python numbers: the conversion holds the GIL, so other requests wait."""
 
 _MAX_TEXT: Final = 256
 _MAX_CONTRACTED: Final = 64
@@ -27,16 +27,16 @@ _PLAIN: Final = (bool, float, type(None), slice, type(...))
 
 
 class Admission:
-    """Looks through the arguments of one call.
+    """Checks the arguments of one call.
 
     Args:
-        what: What is called, for messages.
+        what: Name of the function, for messages.
         limit: Most bytes that one tensor may have.
-        device: Where tensors may be.
-        sparse: Whether tensors in COO layout may be among them.
+        device: The owner's device, where tensors have to be.
+        sparse: Whether tensors in COO layout are accepted.
 
     Attributes:
-        sees_sparse: Whether there was one.
+        sees_sparse: Whether a checked argument was in COO layout.
     """
 
     def __init__(self, what: str, limit: int, device: torch.device, sparse: bool) -> None:
@@ -48,14 +48,16 @@ class Admission:
         self.sees_sparse = False
 
     def admit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Looks at every argument.
+        """Checks every argument.
 
         Raises:
-            InvalidArgumentError, NotAllowedError, TooLargeError: One of them may not be there.
+            InvalidArgumentError: A value has a type, dtype, layout or device that is not accepted.
+            NotAllowedError: `out=` is given.
+            TooLargeError: A tensor, or the lists together, are too large.
         """
         for name, value in kwargs.items():
             if name == "out":
-                raise NotAllowedError(f"{self._what} gives its result back here; it does not write it elsewhere (out=)")
+                raise NotAllowedError(f"{self._what} returns its result here; out= is not accepted")
             if name == "device" and value is not None:
                 check_device(value, self._device)
             else:
@@ -70,7 +72,7 @@ class Admission:
             self.sees_sparse = self.sees_sparse or value.layout is not torch.strided
         elif kind is int:
             if value not in _INT64:
-                raise InvalidArgumentError(f"{self._what} takes integers of 64 bits; {value:.3e} has more")
+                raise InvalidArgumentError(f"{self._what} takes 64-bit integers; {value:.3e} does not fit")
         elif kind in (list, tuple, torch.Size):
             for each in value:
                 self._seen += 1
@@ -79,7 +81,7 @@ class Admission:
                 self._one(each)
         elif kind is str:
             if len(value) > _MAX_TEXT:
-                raise InvalidArgumentError(f"{self._what} takes texts of at most {_MAX_TEXT} characters")
+                raise InvalidArgumentError(f"{self._what} takes strings of at most {_MAX_TEXT} characters")
         elif kind is torch.dtype:
             if value not in dtypes.ORDINARY:
                 raise InvalidArgumentError(f"{self._what} does not compute in {value} here")
@@ -87,7 +89,7 @@ class Admission:
             check_device(value, self._device)
         elif kind not in _PLAIN:
             raise InvalidArgumentError(
-                f"{self._what} takes tensors, numbers, texts and lists of them, and not a {kind.__name__}; "
+                f"{self._what} takes tensors, numbers, strings and lists of them, not a {kind.__name__}; "
                 "a function of your own with @remote may take it"
             )
 
@@ -100,13 +102,13 @@ def _einsum(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def _tensordot(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     dims = args[2] if len(args) > 2 else kwargs.get("dims", 2)
     if isinstance(dims, int) and not 0 <= dims <= _MAX_CONTRACTED:
-        raise InvalidArgumentError(f"tensordot contracts 0 to {_MAX_CONTRACTED} dimensions, and not {dims}")
+        raise InvalidArgumentError(f"tensordot contracts 0 to {_MAX_CONTRACTED} dimensions, not {dims}")
 
 
 def _items(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     for value in (*args[1:2], *kwargs.values()):
         if isinstance(value, int) and not isinstance(value, bool) and value > MAX_PIECES:
-            # A length of pieces is never longer than the tensor; a number of pieces may be too large.
+            # A value up to the longest dimension may be a length; a larger one is a count, and is checked.
             longest = max((*args[0].shape, 0)) if args and isinstance(args[0], Tensor) else 0
             items(value if value > longest else MAX_PIECES)
 
@@ -114,7 +116,7 @@ def _items(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def _tolist(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if args and isinstance(args[0], Tensor) and args[0].numel() > MAX_LISTED:
         raise TooLargeError(
-            f"tolist() would make {args[0].numel():,} numbers of Python; {MAX_LISTED:,} are allowed. Fetch the tensor"
+            f"tolist() would make {args[0].numel():,} Python numbers; {MAX_LISTED:,} are allowed. Fetch the tensor"
         )
 
 
@@ -128,16 +130,16 @@ def _to(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
-        raise NotAllowedError("view() takes a shape here: the same bytes in another dtype are for nobody to write to")
+        raise NotAllowedError("view() takes a shape here; reading the same bytes as another dtype is not allowed")
 
 
 def _channels(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2:
-        raise InvalidArgumentError("what is normalized has at least a batch and a channel dimension")
+        raise InvalidArgumentError("the input of a normalization has at least a batch and a channel dimension")
     for value in (*args[1:5], *(kwargs.get(name) for name in ("running_mean", "running_var", "weight", "bias"))):
         if isinstance(value, Tensor) and tuple(value.shape) != (args[0].shape[1],):
             raise InvalidArgumentError(
-                f"statistics and weights have one number for each of {args[0].shape[1]} channels, and not the shape "
+                f"statistics and weights have one number for each of {args[0].shape[1]} channels, not the shape "
                 f"{tuple(value.shape)}"
             )
 
@@ -167,7 +169,7 @@ def _matrix_power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 def _finite(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
-            raise InvalidArgumentError("a matrix that is to be factorized holds NaN or infinity")
+            raise InvalidArgumentError("a matrix to be factorized holds NaN or infinity")
         if isinstance(value, Tensor) and max((*value.shape[-2:], 0)) > _LARGEST_MATRIX:
             raise TooLargeError(f"matrices are factorized up to {_LARGEST_MATRIX} rows and columns here")
 
@@ -196,4 +198,4 @@ CHECKS: Final[dict[str, Callable[[Sequence[Any], Mapping[str, Any]], None]]] = {
     "shift": lambda args, kwargs: shifts((*args[:2],), {}),
     "no_smallest": lambda args, kwargs: no_smallest(args, {}),
 }
-"""What is checked besides, by the name that a group gives for a function."""
+"""Further checks by name; `Group.checks` says which function has which."""

@@ -1,7 +1,7 @@
-"""Direct: layers whose arguments are checked before the call, which costs less than looking at each operation.
+"""Layers whose arguments are checked before the call, which costs less than checking each operation.
 
-A check here proves that a call is harmless, or proves nothing: then the call is guarded, and the guard says what is
-wrong with it.
+A check here proves that a call is harmless, or proves nothing. In the second case the call runs under `Guard`, which
+reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ps_service.functions import dtypes
 
 Proof = Callable[[Any, tuple[Any, ...], dict[str, Any], int], bool]
-"""Given the layer, the arguments of a call and the most bytes of one result: whether the call is harmless."""
+"""Takes the layer, args, kwargs and the most bytes of one result; returns whether the call is harmless."""
 
 _INDEX_DTYPES: Final = (torch.int64, torch.int32)
 _BAG_ARGUMENTS: Final = ("input", "offsets", "per_sample_weights")
@@ -23,12 +23,12 @@ _LOSS_ARGUMENTS: Final = ("input", "target")
 
 
 def proof_for(module: nn.Module) -> Proof | None:
-    """The check for a layer, if there is one for its class."""
+    """The check for a layer; None if its class has none."""
     return _PROOFS.get(type(module))
 
 
 def _bags(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
-    """Every index names a row, and the offsets ascend within the indices."""
+    """Whether every index names a row, and the offsets ascend within the indices."""
     found = _named(_BAG_ARGUMENTS, args, kwargs)
     indices, offsets = found.pop("input", None), found.pop("offsets", None)
     weights = found.pop("per_sample_weights", None)
@@ -55,7 +55,7 @@ def _are_offsets(offsets: Tensor, indices: int, is_last_included: bool) -> bool:
 
 
 def _class_loss(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
-    """One class for each row of scores."""
+    """Whether the scores are (rows, classes) and the target holds one existing class per row."""
     found = _named(_LOSS_ARGUMENTS, args, kwargs)
     scores, classes = found.pop("input", None), found.pop("target", None)
     if found or not _is_dense(scores) or not _is_dense(classes) or scores.dtype not in dtypes.FLOATING:
@@ -66,7 +66,7 @@ def _class_loss(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], limi
 
 
 def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name; whatever has none keeps its place as its name, and is left over."""
+    """The arguments by name; a surplus positional argument is filed under its position."""
     return {**{names[i] if i < len(names) else str(i): each for i, each in enumerate(args)}, **kwargs}
 
 

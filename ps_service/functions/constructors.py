@@ -1,4 +1,4 @@
-"""Constructors: modules of torch are made under a budget, because trainers choose their arguments."""
+"""Construction of torch modules under a memory budget, because trainers choose the constructor arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps_wire.errors import InvalidArgumentError, PsError, TooLargeError
 _log = logging.getLogger(__name__)
 
 MAX_MADE: Final = 20_000
-"""Most operations that one constructor may run: one with a billion layers is stopped here."""
+"""Most operations that one constructor may run; this stops a module with a billion layers."""
 
 _MAX_ENTRIES: Final = 4096
 _MAX_LAYERS: Final = 256
@@ -28,17 +28,17 @@ _LAYERS: Final[tuple[tuple[type[nn.Module], str, int], ...]] = (
     (nn.Transformer, "num_encoder_layers", 2),
     (nn.Transformer, "num_decoder_layers", 3),
 )
-"""Classes with numbers of layers: their names, and their places among the arguments."""
+"""Classes with a layer count: class, name of the argument, position of the argument."""
 
 
 class Budget(Watch):
-    """While it is entered, what is made is counted before it is made.
+    """While entered, counts the bytes of new tensors before they are allocated.
 
     Args:
-        what: What is being made, for messages.
+        what: Name of the class, for messages.
         limit: Most bytes of all tensors together.
-        device: Where tensors may be.
-        dry: Whether only sizes matter: nothing gets memory, and nothing is written.
+        device: The owner's device, where tensors have to be.
+        dry: Whether to compute sizes only: nothing is allocated or written.
     """
 
     def __init__(self, what: str, limit: int, device: torch.device, dry: bool) -> None:
@@ -60,7 +60,7 @@ class Budget(Watch):
         if kwargs.get("device") is not None:
             check_device(kwargs["device"], self._device)
         if kwargs.get("dtype") is not None and kwargs["dtype"] not in dtypes.ORDINARY:
-            raise InvalidArgumentError(f"{self._what} cannot be made of {kwargs['dtype']} here")
+            raise InvalidArgumentError(f"{self._what} cannot be made with {kwargs['dtype']} here")
         expected = rule_for(func)(args, kwargs)
         if expected + self._made > self._limit:
             raise TooLargeError(
@@ -81,20 +81,20 @@ def construct(
     limit: int,
     device: torch.device,
 ) -> Any:
-    """Makes a module of torch, unless that would take more memory than one object may have.
+    """Makes a torch module, unless it would take more memory than one object may have.
 
     Args:
         make: Its class.
-        what: Its name, for messages.
+        what: The name of the class, for messages.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        limit: Most bytes that it may have.
-        device: Where the owner computes.
+        limit: Most bytes that the module may have.
+        device: The owner's device.
 
     Raises:
-        TooLargeError: It would need more, or take too long to make.
-        InvalidArgumentError: It would be made on another device, or of a dtype that only travels.
-        Exception: Whatever the constructor raises.
+        TooLargeError: It would need more bytes, or too many operations.
+        InvalidArgumentError: It would be on another device, or have a dtype that can be sent but not computed in.
+        Exception: The constructor's own exception.
     """
     for cls, name, place in _LAYERS:
         count = args[place] if len(args) > place else kwargs.get(name)
@@ -102,19 +102,19 @@ def construct(
             raise TooLargeError(f"{what} would have {count:,} layers; {_MAX_LAYERS:,} are allowed")
     _check_entries(what, (*args, *kwargs.values()))
     try:
-        # First without memory: what is too large is known before any of it is there.
+        # First without allocating: a module that is too large is refused before it takes memory.
         with Budget(what, limit, device, dry=True):
             make(*args, **kwargs)
     except PsError:
         raise
     except Exception:
-        _log.debug("%s cannot be made without memory", what, exc_info=True)
+        _log.debug("%s cannot be made without allocating", what, exc_info=True)
     with Budget(what, limit, device, dry=False):
         return make(*args, **kwargs)
 
 
 def _sized(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The result of an operation, as far as its size goes."""
+    """The result of an operation, as a tensor without memory."""
     if torch.Tag.inplace in func.tags or func._schema.is_mutable:
         return args[0]
     if func is torch.ops.aten.clone.default and args[0].is_meta:

@@ -1,4 +1,4 @@
-"""Watch: sees every operation of torch that its thread runs, while it is entered."""
+"""A dispatch mode that sees every torch operation its thread runs, and is safe in many threads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 
 class Watch(TorchDispatchMode):
-    """A dispatch mode for many threads.
+    """A `TorchDispatchMode` that only pushes and pops itself.
 
-    What torch's own does beside pushing itself belongs to the process: flags that tell its compiler of modes, which
-    threads that enter and leave side by side would leave in disorder. And its first use would import the compiler.
+    Torch's own mode also sets process-wide flags that tell the compiler about modes. Threads that enter and leave at
+    the same time would leave these flags wrong. Its first use would also import the compiler.
     """
 
     @classmethod

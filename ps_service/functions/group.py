@@ -1,4 +1,4 @@
-"""Groups of functions of torch, and the levels at which an owner offers them."""
+"""Groups of torch functions, and the levels at which an owner offers them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """How many functions an owner offers. Each level has those of the levels below it."""
+    """Which functions an owner offers. Each level includes the levels below it."""
 
     OFF = 0
     BASIC = 1
@@ -19,8 +19,8 @@ class Group:
     """Functions that are safe for the same reason.
 
     Attributes:
-        title: What the group is called.
-        level: From which level on an owner offers it.
+        title: Name of the group.
+        level: The lowest level that includes it.
         reason: Why a trainer may call them.
         names: The functions, without a namespace. Every namespace that has one of that name offers it.
         in_place: Whether methods and functions that end in an underscore are listed too, for floating-point tensors.

@@ -105,7 +105,7 @@ _BASIC: Final = (
     Group(
         "shape",
         Level.BASIC,
-        "They look at the same numbers in another way, or copy them once; torch holds the new shape against the old.",
+        "They return a view, or copy the elements once; torch checks the new shape against the old.",
         _names(
             "reshape flatten unflatten ravel squeeze unsqueeze transpose swapaxes swapdims permute movedim moveaxis t "
             "adjoint narrow select diagonal tril triu roll flip fliplr flipud rot90 atleast_1d atleast_2d "
@@ -138,7 +138,7 @@ _BASIC: Final = (
         "making tensors",
         Level.BASIC,
         "Their size is known from their arguments and held against the limit before memory is taken. Every element is "
-        "written, so nothing shines through that was there before.",
+        "written, so no earlier contents of memory can be read.",
         _names("zeros ones full arange linspace logspace eye tensor scalar_tensor zeros_like ones_like full_like"),
     ),
     Group(
@@ -241,7 +241,7 @@ _BASIC: Final = (
     Group(
         "methods of tensors",
         Level.BASIC,
-        "They tell something of a tensor, or look at it in another way.",
+        "They return a property of a tensor, a view, or a converted copy.",
         _names(
             "size dim ndimension numel nelement stride element_size is_contiguous item view view_as reshape_as "
             "contiguous cpu to float double half bfloat16 int long short char bool type_as sum_to_size "

@@ -1,7 +1,7 @@
-"""Guard: looks at every operation that a function or layer of torch consists of, before it runs.
+"""A dispatch mode that checks every operation inside a torch function or layer before it runs.
 
-A function is safe by name only as far as what it does is: so what is checked are the operations below it, with the
-arguments that they really have. That also holds for layers, whose settings came from a trainer.
+The name of a function says little about the memory it reads and takes. The guard checks the operations that it runs,
+with their actual arguments. The same holds for layers, whose settings came from a trainer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ps_service.functions.values import VALUES
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 
 MAX_OPERATIONS: Final = 20_000
-"""Most operations that one function or layer may consist of: what loops for longer would hold its thread."""
+"""Most operations that one function or layer may run; a longer loop would hold its thread."""
 
 
 class Guard(Watch):
-    """While it is entered, every operation of this thread is checked before it runs.
+    """While entered, checks every operation of this thread before it runs.
 
     Args:
-        what: What is running, for messages.
+        what: Name of the function or layer, for messages.
         limit: Most bytes that one result may have.
-        device: Where tensors may be.
-        sparse: Whether tensors in COO layout may occur.
+        device: The owner's device, where tensors have to be.
+        sparse: Whether tensors in COO layout are accepted.
     """
 
     def __init__(self, what: str, limit: int, device: torch.device, sparse: bool = True) -> None:
@@ -67,7 +67,7 @@ class Guard(Watch):
         if layout is not None and layout is not torch.strided and not self._sparse:
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
         if options.get("pin_memory"):
-            raise NotAllowedError("memory that is pinned for a device is the owner's to hand out")
+            raise NotAllowedError("trainers may not ask for pinned memory")
 
     def _check_size(self, size: int) -> None:
         if size > self._limit:
@@ -78,27 +78,27 @@ class Guard(Watch):
 
 
 def check_device(device: torch.device | str | int, own: torch.device) -> None:
-    """Holds a device that somebody named against the owner's.
+    """Checks a device that a trainer named.
 
     Raises:
         InvalidArgumentError: It is neither the owner's nor the CPU.
     """
     found = torch.device(device)
     if found.type not in ("cpu", own.type) or found.index not in (None, 0, own.index):
-        raise InvalidArgumentError(f"this owner computes on {own}, and not on {found}")
+        raise InvalidArgumentError(f"this owner computes on {own}, not on {found}")
 
 
 def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sparse: bool) -> None:
-    """Holds one argument against what is ordinary.
+    """Checks the layout, dtype, device and size of one argument.
 
     Raises:
-        InvalidArgumentError: Its layout, dtype or device is not.
-        TooLargeError: It has too many elements, counting those that it only repeats.
+        InvalidArgumentError: Its layout, dtype or device is not accepted.
+        TooLargeError: It has more than `limit` bytes, counting elements that it repeats (stride 0).
     """
     layout = tensor.layout
     if layout is not torch.strided:
         if layout is not torch.sparse_coo or not sparse:
-            raise InvalidArgumentError(f"{what} takes dense tensors here; write to_dense() before you send it")
+            raise InvalidArgumentError(f"{what} takes dense tensors here; call to_dense() before you send it")
         check_coo(tensor)
     if tensor.dtype not in dtypes.ORDINARY:
         raise InvalidArgumentError(f"{what} does not compute in {tensor.dtype} here; convert the tensor first")
@@ -107,13 +107,13 @@ def check_tensor(tensor: Tensor, what: str, limit: int, device: torch.device, sp
     size = nbytes(tensor)
     if size > limit:
         raise TooLargeError(
-            f"a tensor that {what} is given has {size:,} bytes, counting what it repeats; the limit is {limit:,}. Give "
+            f"an argument of {what} has {size:,} bytes, counting what it repeats; the limit is {limit:,}. Give "
             "it less at a time, or raise max_result_bytes on the owner"
         )
 
 
 def check_coo(tensor: Tensor) -> None:
-    """Holds every index of a sparse tensor against its shape.
+    """Checks every index of a sparse tensor against its shape.
 
     Raises:
         InvalidArgumentError: One is out of range.

@@ -1,7 +1,7 @@
-"""Sizes of what layers make: convolutions, pooling, interpolation, attention, bags."""
+"""Sizes of the results of layers: convolutions, pooling, interpolation, attention, bags."""
 
 # mypy: disable-error-code=no-any-return
-# What the dispatcher of torch hands over has no types that could be checked.
+# The arguments that torch's dispatcher passes have no types.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps_service.functions.sizes import Args, broadcast
 from ps_wire.errors import InvalidArgumentError
 
 MAX_STEP: Final = 1024
-"""Longest stride, dilation and padding of convolutions and windows: torch's own code for them fails far beyond that."""
+"""Largest stride, dilation and padding of convolutions and windows; torch's own arithmetic overflows far above it."""
 
 
 def bags(args: Args, kwargs: dict[str, Any]) -> int:
@@ -24,7 +24,7 @@ def bags(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def padded(args: Args, kwargs: dict[str, Any]) -> int:
-    """Padding of the last dimensions, or cutting them off."""
+    """Padding or cropping of the last dimensions."""
     own, pad = args[:2]
     shape = list(own.shape)
     for place in range(0, len(pad) - 1, 2):
@@ -35,16 +35,16 @@ def padded(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def resized(args: Args, kwargs: dict[str, Any]) -> int:
-    """Pooling and interpolation to a size that stands among the arguments, with indices.
+    """Pooling and interpolation to a size given among the arguments, with indices.
 
-    A length of 0 makes the result empty, but torch goes through the others all the same.
+    A length of 0 makes the result empty, but torch still loops over the other dimensions, so it counts as 1.
     """
     own, size = args[:2]
     return math.prod((*own.shape[:2], *(max(1, each) for each in size))) * (own.element_size() + 8) if size else 0
 
 
 def enlarged(args: Args, kwargs: dict[str, Any]) -> int:
-    """Interpolation: to a size, or by factors."""
+    """Interpolation to a size or by factors."""
     own, size = args[:2]
     if size is not None:
         return resized(args, kwargs)
@@ -58,18 +58,18 @@ def enlarged(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def sampled(args: Args, kwargs: dict[str, Any]) -> int:
-    """`grid_sampler`: the channels of the input at the places of the grid."""
+    """`grid_sampler`: the channels of the input at the positions of the grid."""
     own, grid = args[:2]
     return math.prod((*own.shape[:2], *grid.shape[1:-1])) * own.element_size()
 
 
 def convolved(args: Args, kwargs: dict[str, Any]) -> int:
-    """`convolution`: its result; where torch builds columns of all windows, those as well."""
+    """`convolution`: the result and, where torch builds a column for each window, the columns."""
     own, weight, _, stride, padding, dilation, transposed, more, groups = args[:9]
     count = weight.dim() - 2
     stride, padding, dilation, more = (_each(value, count) for value in (stride, padding, dilation, more))
     if min(stride, default=1) < 1 or min(dilation, default=1) < 1 or groups < 1:
-        raise InvalidArgumentError("stride, dilation and groups of a convolution are positive")
+        raise InvalidArgumentError("stride, dilation and groups of a convolution have to be positive")
     if max((*stride, *dilation, *(abs(each) for each in padding), 0)) > MAX_STEP:
         raise InvalidArgumentError(f"stride, dilation and padding of a convolution are at most {MAX_STEP:,} here")
     # The batch may be left out.
@@ -100,7 +100,7 @@ def pooled(args: Args, kwargs: dict[str, Any]) -> int:
     padding = args[3] if len(args) > 3 and isinstance(args[3], (list, tuple)) else [0]
     count = len(kernel)
     if min((*stride, *kernel)) < 1:
-        raise InvalidArgumentError("kernel and stride of a pooling are positive")
+        raise InvalidArgumentError("kernel and stride of a pooling have to be positive")
     spatial = own.shape[own.dim() - count :]
     out = (
         max(0, (n + 2 * p - k) // s + 2)
@@ -110,7 +110,7 @@ def pooled(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def columns(args: Args, kwargs: dict[str, Any]) -> int:
-    """`im2col`: every window of an image, side by side."""
+    """`im2col`: one column for each window of an image."""
     own, kernel, dilation, padding, stride = args[:5]
     _check_windows(kernel, dilation, padding, stride)
     out = [
@@ -121,7 +121,7 @@ def columns(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def folded(args: Args, kwargs: dict[str, Any]) -> int:
-    """`col2im`: the image to which windows add up."""
+    """`col2im`: the image that the windows are summed into."""
     own, size, kernel = args[:3]
     _check_windows(kernel, *args[3:6])
     channels = math.prod(own.shape[:-1]) // max(1, math.prod(kernel))
@@ -129,13 +129,13 @@ def folded(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def unpooled(args: Args, kwargs: dict[str, Any]) -> int:
-    """`max_unpool`: channels of the input, in a size that stands among the arguments."""
+    """`max_unpool`: the channels of the input, at a size given among the arguments."""
     own, _, size = args[:3]
     return math.prod(own.shape[: own.dim() - len(size)]) * math.prod(max(1, each) for each in size) * own.element_size()
 
 
 def attended(args: Args, kwargs: dict[str, Any]) -> int:
-    """Attention: what it returns, and the weights between all positions."""
+    """Attention: the result, and the weights between all positions."""
     query, key, value = args[:3]
     batch = math.prod(broadcast(each.shape[:-2] for each in (query, key, value)))
     weights = query.shape[-2] * key.shape[-2]
@@ -143,13 +143,13 @@ def attended(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def grid(args: Args, kwargs: dict[str, Any]) -> int:
-    """`affine_grid_generator`: coordinates of every place."""
+    """`affine_grid_generator`: the coordinates of every position."""
     own, size = args[:2]
     return math.prod(max(0, each) for each in (size[0], *size[2:])) * len(size) * own.element_size()
 
 
 def trilinear(args: Args, kwargs: dict[str, Any]) -> int:
-    """`_trilinear`: a product of three tensors, summed up piece by piece along one dimension."""
+    """`_trilinear`: a product of three tensors, summed slice by slice along one dimension."""
     shapes = []
     for own, places in zip(args[:3], args[3:6], strict=True):
         shape = list(own.shape)
@@ -161,7 +161,7 @@ def trilinear(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def _check_windows(kernel: Any, dilation: Any, padding: Any, stride: Any) -> None:
-    """Torch computes with these in ways that overflow."""
+    """Refuses window settings with which torch's own arithmetic would overflow."""
     if min((*kernel, *stride, *dilation)) < 1 or min(padding) < 0:
         raise InvalidArgumentError(
             "kernel, stride and dilation of windows are positive, and their padding is not negative"

@@ -1,10 +1,10 @@
-"""Layers: how much larger than its input the results of a layer of torch may be, from the settings it was made with.
+"""Bounds on the result size of a torch layer relative to its input, computed from the layer's settings.
 
-Most calls of most layers cannot go wrong: then this costs one multiplication, and only the others are guarded.
+With these bounds most calls are proved harmless by one multiplication. Only the others run under `Guard`.
 """
 
 # mypy: disable-error-code=no-any-return
-# Settings of modules have no types that could be checked.
+# Settings of modules have no types.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Growth = Callable[[Any], float]
 
 
 class LayerCheck:
-    """Says of the calls of one layer which of them are harmless.
+    """Tells whether a call of one layer is harmless.
 
     Args:
         module: A module that consists of nothing but modules of torch.
@@ -37,10 +37,10 @@ class LayerCheck:
         self._growth = growth(module)
 
     def passes(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bool:
-        """Whether nothing can go wrong in a call.
+        """Whether a call is proved harmless, so that it needs no guard.
 
         Args:
-            args: What the layer is called with.
+            args: The positional arguments of the call.
             kwargs: By name.
             limit: Most bytes that one result may have.
         """
@@ -50,7 +50,7 @@ class LayerCheck:
 
 
 def growth(module: nn.Module) -> float:
-    """Most elements that any result inside a module has, for each element of its input; infinity if not known.
+    """Upper bound on elements of any result inside a module per element of its input; infinity if unknown.
 
     Args:
         module: A module that consists of nothing but modules of torch.
@@ -69,11 +69,11 @@ def growth(module: nn.Module) -> float:
 
 
 def is_harmless(factor: float, args: Iterable[Any], kwargs: dict[str, Any], limit: int) -> bool:
-    """Whether nothing can go wrong in a call of a layer, whatever the numbers are.
+    """Whether a call of a layer is harmless for any values of its arguments.
 
     Args:
         factor: The layer's `growth`.
-        args: What it is called with.
+        args: The positional arguments of the call.
         kwargs: By name.
         limit: Most bytes that one result may have.
     """
@@ -130,7 +130,7 @@ def _embedding(module: Any) -> float:
 
 def _recurrent(module: Any) -> float:
     directions = 2 if module.bidirectional else 1
-    # Four gates, and what is kept of them for the way back, layer by layer.
+    # Four gates, and what is saved of them for backward, layer by layer.
     return 16.0 * directions * max(1.0, module.hidden_size / module.input_size) * directions
 
 

@@ -1,4 +1,4 @@
-"""The listing: which functions of torch trainers may call by name, in groups, each with the reason why it may be."""
+"""The list of torch functions that trainers may call by name, built from the groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Listed:
         name: Its full name, such as `torch.nn.functional.relu`.
         short: The name without its namespace and without the underscore of an in-place function.
         function: The function itself.
-        group: Where it belongs.
+        group: The group that lists it.
         writes: Whether it writes to its first argument.
     """
 
@@ -43,7 +43,7 @@ class Listed:
 
     @property
     def check(self) -> str:
-        """Name of its further check; empty if it has none."""
+        """Name of its further check in `arguments.CHECKS`; empty if it has none."""
         return self.group.checks.get(self.short, "")
 
     @property
@@ -88,7 +88,7 @@ def _function(namespace: Any, prefix: str, name: str) -> Callable[..., Any] | No
     if prefix == "torch.functional" and name not in torch.functional.__all__:
         return None
     function = getattr(namespace, name, None)
-    # `torch.nn.functional` imports names of others.
+    # `torch.nn.functional` also holds names that it imports from elsewhere.
     if not callable(function) or isinstance(function, type):
         return None
     if prefix == "torch.nn.functional" and name in _NOT_OF_FUNCTIONAL:

@@ -1,4 +1,4 @@
-"""Offered: the functions of torch that one owner lets trainers call, each in a wrapper that checks its arguments."""
+"""The torch functions that one owner offers to trainers, each in a wrapper that checks its arguments."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ps_service.functions.layers import LayerCheck
 
 SMALL: Final = 1 << 20
-"""Most elements to which small floating-point tensors could broadcast; below that nothing can go wrong."""
+"""Most elements to which the arguments could broadcast for a call to skip the checks."""
 
 
 class TorchFunctions:
-    """The functions of torch by name, as one owner offers them.
+    """The torch functions that one owner offers, by name.
 
     Args:
         level: How many there are.
 
     Attributes:
         level: How many there are.
-        device: Where the owner computes.
+        device: The owner's device.
     """
 
     def __init__(self, level: Level = Level.BASIC) -> None:
@@ -44,20 +44,20 @@ class TorchFunctions:
         self.serve(Limits(), torch.device("cpu"))
 
     def serve(self, limits: Limits, device: torch.device) -> None:
-        """Says whom they are offered for: an owner with these limits, that computes on this device."""
+        """Sets the limits and the device of the owner that offers the functions."""
         self.device = device
         self._max_result_bytes = limits.max_result_bytes
         self._max_object_bytes = limits.max_object_bytes
 
     def get(self, name: str) -> Callable[..., Any] | None:
-        """The function of that name, made to check its arguments; None if it is not offered."""
+        """The function of that full name, wrapped to check its arguments; None if it is not offered."""
         found = self._wrapped.get(name)
         if found is None and name in self._listed:
             found = self._wrapped[name] = self._wrapper(self._listed[name])
         return found
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The method of tensors of that name.
+        """The tensor method of that name, wrapped to check its arguments.
 
         Raises:
             NotAllowedError: It is not offered.
@@ -73,16 +73,17 @@ class TorchFunctions:
     def checking(
         self, what: str, layer: LayerCheck, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> AbstractContextManager[Any]:
-        """Checks the arguments of a layer of torch now, and while it is entered what the layer does with them.
+        """Checks the arguments of a torch layer now, and its operations while the returned context is entered.
 
         Args:
             what: The layer's name, for messages.
-            layer: Says which calls of it are harmless.
-            args: What it is called with.
+            layer: Tells which of its calls are harmless.
+            args: The positional arguments of the call.
             kwargs: By name.
 
         Raises:
-            InvalidArgumentError, TooLargeError: They are not what layers of torch take here.
+            InvalidArgumentError: An argument has a dtype, layout, device or value that is not accepted.
+            TooLargeError: An argument or a result would be too large.
         """
         if layer.passes(args, kwargs, self._max_result_bytes):
             return nullcontext()
@@ -90,7 +91,7 @@ class TorchFunctions:
         return Guard(what, self._max_result_bytes, self.device, sparse=False)
 
     def constructor(self, cls: type, name: str) -> Callable[..., Any]:
-        """A class to make objects of; one of torch makes none that are larger than one object may be."""
+        """The callable that makes objects of a class; torch classes are made under `max_object_bytes`."""
         if not cls.__module__.startswith("torch."):
             return cls
 
@@ -102,7 +103,7 @@ class TorchFunctions:
 
     @property
     def explanation(self) -> str:
-        """Which functions there are, for messages."""
+        """The level and where it is documented, for messages."""
         return f"(--torch-functions {self.level.name.lower()}; docs/torch-functions.md lists them)"
 
     def _wrapper(self, entry: Listed) -> Callable[..., Any]:
@@ -124,7 +125,7 @@ class TorchFunctions:
             with Guard(entry.name, self._max_result_bytes, self.device, entry.takes_sparse):
                 return function(*args, **kwargs)
 
-        # It travels by its name like the function itself.
+        # It is sent by name, like the function itself.
         prefix, _, short = entry.name.rpartition(".")
         owner = prefix.endswith(".Tensor")
         call.__module__ = prefix.removesuffix(".Tensor")
@@ -136,7 +137,7 @@ class TorchFunctions:
 
 
 def _is_small(args: tuple[Any, ...]) -> bool:
-    """Whether a function that does not grow its arguments can do no harm with these: few floating-point numbers."""
+    """Whether the arguments are so few floating-point numbers that a function which does not grow them is harmless."""
     count = 1
     for value in args:
         kind = type(value)
@@ -150,6 +151,6 @@ def _is_small(args: tuple[Any, ...]) -> bool:
 
 
 def _check_writable(what: str, args: tuple[Any, ...]) -> None:
-    """What others may use as indices, and have checked already, is not written to."""
+    """Refuses to write to integer tensors: another thread may have checked them as indices already."""
     if not args or not isinstance(args[0], Tensor) or args[0].dtype not in dtypes.FLOATING | dtypes.COMPLEX:
         raise InvalidArgumentError(f"{what} writes to floating-point tensors only; make a new one instead")

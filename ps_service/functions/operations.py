@@ -1,4 +1,4 @@
-"""Operations: which rule tells the size of the result of each operation of torch."""
+"""The rule that computes the size of the result of each torch operation."""
 
 from __future__ import annotations
 
@@ -137,14 +137,14 @@ _REFUSED: Final = frozenset(
 
 @cache
 def rule_for(operation: Any) -> Rule:
-    """The rule that tells how many bytes the largest result of an operation has.
+    """The rule that computes the bytes of an operation's largest result.
 
     Raises:
-        NotAllowedError: It is one that could reach memory which is not its own.
+        NotAllowedError: The operation could reach memory outside its arguments.
     """
     packet = operation.overloadpacket
     if packet in _REFUSED:
-        raise NotAllowedError(f"{operation} is not on the list of what trainers may ask for")
+        raise NotAllowedError(f"{operation} is not among the operations that trainers may run")
     found = RULES.get(packet)
     if operation is _aten.normal.float_float:
         return sizes.sized(2)
@@ -163,7 +163,7 @@ def rule_for(operation: Any) -> Rule:
 
 
 def _measured(operation: Callable[..., Any]) -> Rule:
-    """Where no rule is known: the operation itself says what it would make, on tensors without memory."""
+    """The rule for other operations: runs the operation on meta tensors and measures the results."""
 
     def rule(args: Args, kwargs: dict[str, Any]) -> int:
         made = operation(*tree_map(_meta, tuple(args)), **tree_map(_meta, _on_meta(kwargs)))

@@ -1,4 +1,4 @@
-"""The page of the documentation that lists the functions: `python -m ps_service.functions` writes it."""
+"""The documentation page that lists the functions; `python -m ps_service.functions` prints it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ps_service.functions.listing import listed
 _HEAD = """\
 # Functions of torch by name
 
-This page is written by `python -m ps_service.functions > docs/torch-functions.md`; a test holds it against the code.
+This page is written by `python -m ps_service.functions > docs/torch-functions.md`; a test compares it with the code.
 
 Trainers may call the functions below on an owner by name (`ps.call(torch.add, x, 1)`), and the methods below on tensors
 that an owner keeps (`rref.rpc_sync().view(3, 2)`). No other function of torch can be called.
-`ps-service serve --torch-functions off|basic|all` says how many there are: none, those of the level `basic` (the
-default), or also those of the level `all`. Functions of your own, marked with `@remote`, are not concerned.
+`ps-service serve --torch-functions off|basic|all` chooses among them: none, those of the level `basic` (the
+default), or also those of the level `all`. Functions of your own, marked with `@remote`, are not affected.
 
 What holds for all of them:
 
-- Tensors are dense, of a floating-point, complex, integer or truth type, on the owner's device. Where a function takes
-  tensors in COO layout, every index is held against the shape first. `out=` and other devices are refused.
-- Every operation of torch that a function consists of is looked at before it runs: the size of its result is computed
-  and held against `max_result_bytes`, its indices against what they index, its integer divisors against 0.
-- Lists and texts among the arguments have a bounded length, and `tolist()` makes at most 65,536 numbers.
+- Tensors are dense, of a floating-point, complex, integer or boolean dtype, on the owner's device. Where a function
+  takes tensors in COO layout, every index is checked against the shape first. `out=` and other devices are refused.
+- Every torch operation inside a function is checked before it runs: the size of its result is computed and compared
+  with `max_result_bytes`, its indices with the range they index, its integer divisors with 0.
+- Lists and strings among the arguments have a bounded length, and `tolist()` makes at most 65,536 numbers.
 - Methods that write in place (`add_`) write to floating-point tensors only, and not to results
   that an open pass will propagate through.
-- Nothing here loads or saves, has an effect on the whole process, sets or seeds a generator, or compiles.
+- No function here loads or saves files, changes process-wide state, sets or seeds a generator, or compiles.
 
-Layers of torch that trainers make run under the same checks, except where their settings and the size of their input
-rule out that anything is amiss. They are made under a budget: a module that would need more than `max_object_bytes` is
+Torch layers that trainers create run under the same checks, except where their settings and the size of their input
+prove a call harmless. They are created under a budget: a module that would need more than `max_object_bytes` is
 refused before its memory is taken.
 """
 

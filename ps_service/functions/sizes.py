@@ -1,7 +1,7 @@
-"""Sizes: how many bytes the result of one operation of torch will have, from its arguments and before it is made."""
+"""Bytes of the result of a torch operation, computed from its arguments before it runs."""
 
 # mypy: disable-error-code=no-any-return
-# What the dispatcher of torch hands over has no types that could be checked.
+# The arguments that torch's dispatcher passes have no types.
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Rule = Callable[[Args, dict[str, Any]], int]
 
 
 def nbytes(tensor: Tensor) -> int:
-    """Bytes of a tensor's elements, also of those that it only repeats; of a sparse one, those it stores."""
+    """Bytes of a tensor's elements, counting repeated ones (stride 0); of a sparse tensor, the bytes it stores."""
     if tensor.layout is torch.sparse_coo:
         return nbytes(tensor._indices()) + nbytes(tensor._values())
     return tensor.numel() * tensor.element_size()
 
 
 def tensors(values: Iterable[Any]) -> list[Tensor]:
-    """The tensors among the arguments of an operation; each time they stand there."""
+    """The tensors among the arguments of an operation, with repetitions."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
@@ -40,7 +40,7 @@ def tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def broadcast(shapes: Iterable[Sequence[int]]) -> list[int]:
-    """The shape to which shapes broadcast. Where they do not fit, the larger number: torch will refuse them."""
+    """The shape to which shapes broadcast; where they do not fit, the larger length (torch will refuse them)."""
     result: list[int] = []
     for shape in shapes:
         missing = len(shape) - len(result)
@@ -54,7 +54,7 @@ def broadcast(shapes: Iterable[Sequence[int]]) -> list[int]:
 
 
 def pointwise(args: Args, kwargs: dict[str, Any]) -> int:
-    """Every tensor broadcast against the others."""
+    """All tensors broadcast against each other."""
     given = tensors((*args, *kwargs.values()))
     if any(each.layout is torch.sparse_coo for each in given):
         return sum(map(nbytes, given))
@@ -66,7 +66,7 @@ def pointwise(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def within(args: Args, kwargs: dict[str, Any]) -> int:
-    """No larger than the largest argument, or than that in the numbers that are asked for."""
+    """At most as many elements as the largest argument, in its dtype or the requested one."""
     dtype = kwargs.get("dtype")
     item = dtype.itemsize if isinstance(dtype, torch.dtype) else 1
     return max(
@@ -75,17 +75,17 @@ def within(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def indices(args: Args, kwargs: dict[str, Any]) -> int:
-    """An integer of 64 bits for each element of the largest argument, or what is as wide."""
+    """At least 8 bytes for each element of the largest argument."""
     return max((each.numel() * max(each.element_size(), 8) for each in tensors(args)), default=0)
 
 
 def together(args: Args, kwargs: dict[str, Any]) -> int:
-    """All arguments, one after the other."""
+    """All arguments concatenated."""
     return sum(map(nbytes, tensors(args)))
 
 
 def sized(*places: int) -> Rule:
-    """A size stands at one of these places among the arguments: the first that has a list."""
+    """The product of a size argument: the first of these positions that holds a list."""
 
     def rule(args: Args, kwargs: dict[str, Any]) -> int:
         size = next((args[each] for each in places if len(args) > each and isinstance(args[each], (list, tuple))), ())
@@ -98,7 +98,7 @@ def sized(*places: int) -> Rule:
 
 
 def counted(*places: int) -> Rule:
-    """The product of some integers is the number of elements."""
+    """The product of the integers at these positions, 8 bytes each."""
 
     def rule(args: Args, kwargs: dict[str, Any]) -> int:
         return math.prod(max(0, int(args[place])) for place in places if place < len(args)) * 8
@@ -116,7 +116,7 @@ def stepped(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def expanded(args: Args, kwargs: dict[str, Any]) -> int:
-    """`expand`: what is repeated counts, although it is stored once."""
+    """`expand`: repeated elements count, although they are stored once."""
     own, size = args[0], args[1]
     shape = [1] * (len(size) - own.dim()) + list(own.shape)
     return math.prod(max(length, asked) for length, asked in zip(shape, size, strict=False)) * own.element_size()
@@ -128,13 +128,13 @@ def repeated(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def windows(args: Args, kwargs: dict[str, Any]) -> int:
-    """`Tensor.unfold`: overlapping pieces of one dimension."""
+    """`Tensor.unfold`: overlapping windows of one dimension."""
     own, _, size, step = args[:4]
     return nbytes(own) * max(1, math.ceil(max(size, 1) / max(step, 1)))
 
 
 def matrices(args: Args, kwargs: dict[str, Any]) -> int:
-    """Products of matrices and vectors, and what is added to them."""
+    """Products of matrices and vectors, with an optional addend."""
     given = tensors(args)
     left, right = given[-2:]
     item = max(each.element_size() for each in given)
@@ -146,7 +146,7 @@ def matrices(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def outer(args: Args, kwargs: dict[str, Any]) -> int:
-    """Each element with each other."""
+    """Products of each element with each other element."""
     given = tensors(args)
     return math.prod(each.numel() for each in given) * max(each.element_size() for each in given)
 
@@ -187,7 +187,7 @@ def positions(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def distances(args: Args, kwargs: dict[str, Any]) -> int:
-    """`cdist`: between all rows of two matrices, batch by batch."""
+    """`cdist`: distances between all rows of two matrices, for each batch."""
     left, right = args[:2]
     batch = math.prod(broadcast((left.shape[:-2], right.shape[:-2])))
     item = left.element_size()
@@ -195,7 +195,7 @@ def distances(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def pairs(args: Args, kwargs: dict[str, Any]) -> int:
-    """`pdist`: between all rows of one matrix."""
+    """`pdist`: distances between all rows of one matrix."""
     count = args[0].shape[0] if args[0].dim() else 0
     return count * count // 2 * args[0].element_size()
 
@@ -221,44 +221,44 @@ def square(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def binned(args: Args, kwargs: dict[str, Any]) -> int:
-    """`histc`: so many bins."""
+    """`histc`: one element per bin."""
     return max(0, args[1] if len(args) > 1 else 100) * 8
 
 
 def densified(args: Args, kwargs: dict[str, Any]) -> int:
-    """A sparse tensor written out."""
+    """A sparse tensor made dense."""
     return math.prod(args[0].shape) * args[0].element_size()
 
 
 def drawn(args: Args, kwargs: dict[str, Any]) -> int:
-    """`multinomial`: so many from each row."""
+    """`multinomial`: the number of samples for each row."""
     return max(1, args[0].numel() // max(1, args[0].shape[-1])) * max(0, args[1]) * 8
 
 
 def tallied(args: Args, kwargs: dict[str, Any]) -> int:
-    """`bincount`: a place for each number up to the largest."""
+    """`bincount`: a count for each integer up to the largest."""
     own = args[0]
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     return max(int(own.max()) + 1 if own.numel() else 0, least) * 8
 
 
 def multiplied(args: Args, kwargs: dict[str, Any]) -> int:
-    """`repeat_interleave` of how often each index is repeated."""
+    """`repeat_interleave`: the sum of the repeats."""
     return int(args[0].sum(dtype=torch.float64)) * 8
 
 
 def items(count: int) -> None:
-    """Holds the number of tensors that a function returns against the limit.
+    """Checks the number of tensors that a function returns.
 
     Raises:
-        InvalidArgumentError: There would be too many.
+        InvalidArgumentError: It is above `MAX_PIECES`.
     """
     if count > MAX_PIECES:
         raise InvalidArgumentError(f"this would make {count:,} tensors; {MAX_PIECES:,} are allowed at a time")
 
 
 def cut(args: Args, kwargs: dict[str, Any]) -> int:
-    """`split`: pieces of one length."""
+    """`split`: tensors of one length."""
     own, length = args[:2]
     dimension = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     if own.dim() and -own.dim() <= dimension < own.dim() and length > 0:
@@ -267,7 +267,7 @@ def cut(args: Args, kwargs: dict[str, Any]) -> int:
 
 
 def unbound(args: Args, kwargs: dict[str, Any]) -> int:
-    """`unbind`: one piece for each index of a dimension."""
+    """`unbind`: one tensor for each index of a dimension."""
     own = args[0]
     dimension = args[1] if len(args) > 1 else 0
     if own.dim() and -own.dim() <= dimension < own.dim():

@@ -1,4 +1,4 @@
-"""Values: what torch does not check on a CPU, although it would reach beyond its memory or end the process."""
+"""Checks of indices and divisors that torch omits on a CPU, where bad ones read out of bounds or kill the process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _aten = torch.ops.aten
 
 
 def in_range(indices: Tensor, low: int, high: int, what: str) -> None:
-    """Holds integers against a range; `high` is the first one that is too large.
+    """Checks that integers lie in [low, high).
 
     Raises:
-        InvalidArgumentError: One is outside of it, or they are no integers.
+        InvalidArgumentError: One lies outside, or the dtype is not an integer dtype.
     """
     if indices.dtype not in dtypes.INTEGER:
-        raise InvalidArgumentError(f"{what} are integers, and not {indices.dtype}")
+        raise InvalidArgumentError(f"{what} have to be integers, not {indices.dtype}")
     if indices.numel():
         numbers = _array(indices)
         least, most = int(numbers.min()), int(numbers.max())
@@ -33,7 +33,7 @@ def in_range(indices: Tensor, low: int, high: int, what: str) -> None:
 
 
 def no_integer_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
-    """Torch ends the process when the smallest integer is divided by -1, and for some operations when 0 divides."""
+    """Refuses integer division by 0 and of the smallest integer by -1: some of torch's kernels kill the process."""
     operands = [each for each in args[:2] if isinstance(each, (Tensor, int, float))]
     if len(operands) < 2 or any(_is_floating(each) for each in operands):
         return
@@ -45,19 +45,19 @@ def no_integer_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def no_rounded_division_by_zero(args: Args, kwargs: dict[str, Any]) -> None:
-    """`div` divides integers as integers only if it is to round."""
+    """The same for `div`, which divides integers as integers only with a rounding mode."""
     if kwargs.get("rounding_mode") is not None:
         no_integer_division_by_zero(args, kwargs)
 
 
 def no_smallest(args: Args, kwargs: dict[str, Any]) -> None:
-    """The greatest common divisor of the smallest integer has no representation."""
+    """Refuses the smallest integer, whose greatest common divisor cannot be represented."""
     if any(_holds_smallest(each) for each in args[:2] if isinstance(each, Tensor)):
         raise InvalidArgumentError("the smallest integer of a type has no positive counterpart; leave it out")
 
 
 def shifts(args: Args, kwargs: dict[str, Any]) -> None:
-    """Shifting by a negative number or by more than there are bits is undefined."""
+    """Refuses shifts by a negative number or by more than the number of bits, which are undefined."""
     shifted, amount = args[:2]
     bits = shifted.element_size() * 8 if isinstance(shifted, Tensor) else 64
     if isinstance(amount, Tensor):
@@ -68,13 +68,13 @@ def shifts(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def embedding(args: Args, kwargs: dict[str, Any]) -> None:
-    """Indices name a row."""
+    """Indices have to name a row."""
     table, indices = args[:2]
     in_range(indices, 0, table.shape[0] if table.dim() else 0, "the indices of an embedding")
 
 
 def embedding_bag(args: Args, kwargs: dict[str, Any]) -> None:
-    """Indices name a row, offsets ascend within the indices, and weights are as many as indices."""
+    """Indices have to name a row, offsets to ascend within the indices, and weights to match the indices."""
     embedding(args, kwargs)
     table, indices, offsets = args[:3]
     if table.dim() != 2 or indices.dim() != 1 or offsets.dim() != 1 or not offsets.numel():
@@ -91,7 +91,7 @@ def embedding_bag(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
-    """Labels are classes, and lengths lie within what is given."""
+    """Labels have to be classes, and lengths to lie within the inputs and targets."""
     scores, targets, input_lengths, target_lengths = args[:4]
     blank = args[4] if len(args) > 4 else kwargs.get("blank", 0)
     steps, batch, classes = scores.shape
@@ -109,7 +109,7 @@ def ctc_loss(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
-    """Indices lie in the output."""
+    """Indices have to lie in the output."""
     own, indices, size = args[:3]
     if indices.shape != own.shape:
         raise InvalidArgumentError("an unpooling needs one index for each number")
@@ -120,12 +120,12 @@ def unpooling(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def index(place: int, dimension: int = 1) -> Check:
-    """Indices lie in one dimension of the first argument."""
+    """Indices have to lie in one dimension of the first argument."""
 
     def check(args: Args, kwargs: dict[str, Any]) -> None:
         own, indices, chosen = args[0], args[place], args[dimension]
         length = own.shape[chosen] if own.dim() and -own.dim() <= chosen < own.dim() else 1
-        # Where nothing is chosen torch has no complaint.
+        # Torch accepts an empty index.
         if isinstance(indices, Tensor) and indices.numel():
             in_range(indices, -length if place == 1 else 0, length, "indices")
 
@@ -133,7 +133,7 @@ def index(place: int, dimension: int = 1) -> Check:
 
 
 def classes(args: Args, kwargs: dict[str, Any]) -> None:
-    """Targets are classes, or the one that is ignored."""
+    """Targets have to be classes, or the ignored index."""
     scores, targets = args[:2]
     ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
     count = scores.shape[1] if scores.dim() > 1 else scores.shape[0] if scores.dim() else 0
@@ -143,13 +143,13 @@ def classes(args: Args, kwargs: dict[str, Any]) -> None:
 
 
 def some_rows(args: Args, kwargs: dict[str, Any]) -> None:
-    """The way back of `pdist` needs at least one row."""
+    """Refuses an empty matrix: the backward of `pdist` needs at least one row."""
     if not args[0].numel():
         raise InvalidArgumentError("pdist needs at least one row and one column")
 
 
 def repeats(args: Args, kwargs: dict[str, Any]) -> None:
-    """How often each element is repeated is not negative, and bounded in sum."""
+    """Repeats must not be negative, and their sum is bounded."""
     counts = args[0]
     in_range(counts, 0, _MOST_REPEATS, "repeats")
     if float(counts.sum(dtype=torch.float64)) > _MOST_REPEATS:
@@ -188,7 +188,7 @@ VALUES: Final[dict[Any, Check]] = {
 
 
 def _array(integers: Tensor) -> Any:
-    """The same numbers for numpy, which takes less time where there are few."""
+    """The same numbers as a numpy array: numpy is faster for few elements."""
     return (integers if integers.is_cpu else integers.cpu()).detach().numpy()
 
 

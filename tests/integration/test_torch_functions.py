@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[Attempt, type[tc.PsError], str]] = {
     "out": (
         lambda ps: ps.call(torch.add, X, X, out=torch.ones(1, 1, 4, 4)),
         tc.NotAllowedError,
-        "gives its result back here",
+        "returns its result here",
     ),
     "device": (lambda ps: ps.call(torch.zeros, 2, device=torch.device("meta")), tc.InvalidArgumentError, "computes on"),
     "index": (
