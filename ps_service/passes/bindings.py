@@ -22,6 +22,7 @@ from ps_service.parameters.state import COPY_AT_MOST, ParameterLocks
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_service.passes.records import Leaf
 from ps_service.passes.saved_tensors import Hold, Watch
+from ps_service.passes.writes import taken_memory, write
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import leaves_of
 
@@ -307,8 +308,7 @@ class Binding:
             )
         parameters = [self._parameters[i] for i in moved]
         with self._parameter_locks.writing(parameters, parameter_states, consistent=True):
-            for i, parameter in zip(moved, parameters, strict=True):
-                parameter.data.copy_(self._tensors[i].detach())
+            write(parameters, [self._tensors[i].detach() for i in moved], self._kept_tensors())
 
     def _check_kinds(self, places: list[int]) -> None:
         for i in places:
@@ -318,6 +318,20 @@ class Binding:
                     f"{self._code} has given parameter {self._name(i)!r} of {self.hosted} another shape or dtype; "
                     "those of a hosted module are fixed, and nothing was changed"
                 )
+            if tensor.data_ptr() != self._before[i][0]:
+                self._check_memory(i)
+
+    def _check_memory(self, i: int) -> None:
+        others = [tensor for tensor in self._tensors if tensor is not self._tensors[i]]
+        owner = taken_memory(self._tensors[i], others, self._kept_tensors())
+        if owner:
+            raise InvalidArgumentError(
+                f"{self._code} has given parameter {self._name(i)!r} of {self.hosted} the memory of {owner}. Hosted "
+                "parameters have memory of their own, and nothing was changed. Give it a copy, with clone()"
+            )
+
+    def _kept_tensors(self) -> list[torch.Tensor]:
+        return [*self._internals.found().tensors, *self._internals.buffers()]
 
     def _name(self, i: int) -> str:
         return list(self.hosted.parameters)[i]

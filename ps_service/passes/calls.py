@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -81,7 +82,8 @@ def call(
     is_tensor = isinstance(target.value, torch.Tensor) and target.bound_copies is None
     function = engine.allowlist.functions.method(method) if is_tensor else target.method(method or "forward")
     if target.bound_copies is not None:
-        return _call_module(engine, target, function, arguments, args, kwargs, training, recording, keep)
+        code = method or "forward"
+        return _call_module(engine, target, function, code, arguments, args, kwargs, training, recording, keep)
     if is_tensor:
         # A kept tensor may have a history.
         kept = arguments.local(target)
@@ -163,6 +165,7 @@ def _call_module(
     engine: Engine,
     target: HostedObject,
     function: Callable[..., Any],
+    code: str,
     arguments: Arguments,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -170,12 +173,11 @@ def _call_module(
     recording: Recording | None,
     keep: bool,
 ) -> Any:
-    # The module itself is called for forward, so that its hooks run.
-    code = function.__name__
-    run: Callable[..., Any] = nn.Module.__call__ if code == "forward" else function
+    # The module itself is called for forward, so that its hooks run, and a `__call__` of its class.
+    run: Callable[..., Any] = operator.call if code == "forward" else function
     if decorators.is_deferred(function):
         raise InvalidArgumentError(
-            f"{function.__name__} of {target} is decorated with @async_execution, which methods of modules cannot be: "
+            f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
             "module through its reference"
         )

@@ -1,9 +1,10 @@
-"""Training a hosted module of `tests.odd_modules` and its local twin side by side."""
+"""Training a hosted module and its local twin side by side."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from tests import hooked_modules, odd_modules, stateful_modules
+from tests import hooked_modules, odd_modules, parameter_modules, stateful_modules
 from tests.training import same_gradients, same_state, twin
 
 MODELS = "tests.odd_modules"
@@ -22,7 +23,9 @@ MODELS = "tests.odd_modules"
 @asynccontextmanager
 async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
     """An owner of modules that are unusual, and a trainer."""
-    server = Server(Engine("ps0", AllowList([odd_modules, hooked_modules, stateful_modules]), threads=8))
+    server = Server(
+        Engine("ps0", AllowList([odd_modules, hooked_modules, stateful_modules, parameter_modules]), threads=8)
+    )
     await server.start()
     try:
         async with tc.connect(server.address) as ps:
@@ -31,15 +34,15 @@ async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
         await server.stop()
 
 
-async def beside_local(cls: str, args: tuple[Any, ...], passes: int = 3) -> None:
+async def beside_local(cls: str, args: tuple[Any, ...], passes: int = 3, models: ModuleType = odd_modules) -> None:
     """Trains a few passes and compares every gradient and every parameter.
 
     Raises:
         AssertionError: Something differs.
     """
     async with training() as (_, ps):
-        net = await ps.module(f"{MODELS}.{cls}", *args)
-        local = await twin(net, getattr(odd_modules, cls)(*args))
+        net = await ps.module(f"{models.__name__}.{cls}", *args)
+        local = await twin(net, getattr(models, cls)(*args))
         await train_both(ps, net, local, passes)
 
 

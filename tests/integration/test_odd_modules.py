@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from tests import odd_modules
+from tests import odd_modules, parameter_modules
 from tests.integration.odd_training import MODELS, beside_local, train_both, training
 from tests.training import apart, hosted_value, pins, same_gradients, twin
 
@@ -33,6 +33,15 @@ async def test_helpers_keep_what_is_not_a_parameter(way: str) -> None:
             await net(torch.ones(2, odd_modules.SIZE))
         assert hosted_value(server, net).run.calls == 3
         assert await net.calls() == 3
+
+
+async def test_a_module_is_called_as_its_class_says() -> None:
+    await beside_local("Calling", (), models=parameter_modules)
+    async with training() as (_, ps):
+        net = await ps.module("tests.parameter_modules.Calling")
+        local = await twin(net, parameter_modules.Calling())
+        x = torch.ones(2, odd_modules.SIZE)
+        torch.testing.assert_close(await net.twice(x), local.twice(x).detach())
 
 
 async def test_hooks_of_parameters_run_in_their_order_until_they_are_removed() -> None:

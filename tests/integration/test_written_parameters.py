@@ -9,9 +9,9 @@ import torch
 
 import trainer_client as tc
 from ps_service.parameters.state import COPY_AT_MOST
-from tests import odd_modules
-from tests.integration.odd_training import MODELS, training
-from tests.training import apart, hosted_value, pins
+from tests import odd_modules, parameter_modules
+from tests.integration.odd_training import MODELS, beside_local, training
+from tests.training import apart, hosted_value, pins, same_state, twin
 
 SIZE = odd_modules.SIZE
 X = torch.ones(SIZE)
@@ -106,6 +106,29 @@ async def test_what_cannot_be_taken_over_raises_and_changes_nothing(way: str, me
             assert all(torch.equal(before[name], after[name]) for name in before)
             assert await gradient(ps, net, []) == 6
         assert list(dict(hosted_value(server, net).named_modules())) == [""]
+
+
+@pytest.mark.parametrize("way", ["swapped", "turned round", "passed on", "detached", "swapped with an attribute"])
+async def test_parameters_that_change_places_keep_all_numbers(way: str) -> None:
+    await beside_local("Exchanging", (way,), models=parameter_modules)
+    async with training() as (_, ps):
+        net = await ps.module("tests.parameter_modules.Exchanging", way)
+        local = await twin(net, parameter_modules.Exchanging(way))
+        for _ in range(3):
+            torch.testing.assert_close(await net(X), local(X).detach())
+            await same_state(net, local)
+
+
+@pytest.mark.parametrize("way", ["shared", "of an attribute", "of a buffer"])
+async def test_parameters_that_would_share_memory_are_refused(way: str) -> None:
+    async with training() as (_, ps):
+        net = await ps.module("tests.parameter_modules.Exchanging", way)
+        before = await net.state_dict()
+        for _ in range(2):
+            with pytest.raises(tc.InvalidArgumentError, match=r"parameter 'a' .* memory .* clone\(\)"):
+                await net(X)
+            after = await net.state_dict()
+            assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 async def test_writers_at_once_do_not_undo_each_other() -> None:
