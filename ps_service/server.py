@@ -186,10 +186,10 @@ class Server:
             seconds: How long that is waited for.
         """
         gate = self.engine.gate
-        if gate.state is Gate.State.SHUT:
+        if gate.state is Gate.State.STOPPED:
             return
         await self._health.enter_graceful_shutdown()
-        gate.state = Gate.State.ENDING if self.engine.durable else Gate.State.SHUT
+        gate.state = Gate.State.DRAINING if self.engine.durable else Gate.State.STOPPED
         try:
             async with asyncio.timeout(seconds):
                 await self._at_rest()
@@ -199,7 +199,7 @@ class Server:
         except TimeoutError:
             self._orderly = False
             _log.warning("work was still running after %g s of draining; it is cut off", seconds)
-        gate.state = Gate.State.SHUT
+        gate.state = Gate.State.STOPPED
 
     async def _at_rest(self) -> None:
         """Waits until nothing is unfinished, and every answer is on its way."""
@@ -209,7 +209,7 @@ class Server:
         await self.servicer.settled()
 
     def _unfinished(self) -> bool:
-        return self.servicer.busy or (self.engine.gate.state is Gate.State.ENDING and self._passes())
+        return self.servicer.busy or (self.engine.gate.state is Gate.State.DRAINING and self._passes())
 
     async def _keep(self) -> None:
         if self._keeper is None:
@@ -225,7 +225,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stops at once."""
-        self.engine.gate.state = Gate.State.SHUT
+        self.engine.gate.state = Gate.State.STOPPED
         await self._end_sweeper()
         if self._memory is not None:
             self._memory.cancel()

@@ -24,7 +24,7 @@ PLAIN = {
     "ps_service/passes/calls.py": SHORT,
     "ps_service/execution/thread_pool.py": SHORT,
     "ps_service/requests/context.py": SHORT,
-    "ps_service/requests/jobs.py": SHORT,
+    "ps_service/requests/execution.py": SHORT,
     "ps_service/server.py": NO_THREAD,
     "ps_service/parameters/state.py": REPORTED,
     "ps_service/passes/contexts.py": SHORT,

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
 
 from ps_service.engine import Engine
-from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.servicer import Servicer
 from ps_service.rpc.unary import STATUS
 from ps_wire import errors

@@ -14,8 +14,8 @@ from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
 from ps_service.durability.tensors import TensorReader
 from ps_service.hosting.objects import HostedObject
-from ps_service.requests import creation
 from ps_service.requests.context import RequestContext
+from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import StaleHandleError
@@ -90,7 +90,7 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
         if record.off_shelf and kind != "call":
             request.name = ""  # it may be another's by now
         ctx = RequestContext(engine, _NOBODY, _bytes(tensors, record.payload))
-        return creation.remake(ctx, request, record.object_id)
+        return remake(ctx, kind or "create", request, record.object_id)
     except Exception as error:  # also whatever constructors raise
         raise CheckpointError(
             f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "

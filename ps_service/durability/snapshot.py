@@ -37,13 +37,6 @@ _REMEMBERED: Final = 64
 _PATIENCE_SECONDS: Final = 10.0
 """How long code that still runs may keep objects from being written down, all of them together."""
 
-_KINDS: Final = {
-    operations_pb2.CreateRequest: "create",
-    operations_pb2.CallRequest: "call",
-    operations_pb2.OptimizerRequest: "optimizer",
-    operations_pb2.SchedulerRequest: "scheduler",
-}
-
 
 @dataclass
 class Bookkeeping:
@@ -159,7 +152,7 @@ class _Objects:
             return record
         self._check(hosted, hosted.creation_spec)
         states.store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
-        getattr(record, _KINDS[type(hosted.creation_spec.request)]).CopyFrom(hosted.creation_spec.request)
+        getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
         if hosted.creation_spec.payload is not None:
             payload = states.as_tensor(hosted.creation_spec.payload)
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)

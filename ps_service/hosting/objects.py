@@ -44,12 +44,14 @@ class CreationSpec(NamedTuple):
     """What an object was made from, so that an owner which starts again can make it again.
 
     Attributes:
+        operation: Name of the operation that made it.
         request: The operation's message.
         payload: Its tensor bytes.
         dependencies: The objects that are named there. They are kept for as long as this one is.
         is_whole: Whether nothing else is named there, such as an object of another owner.
     """
 
+    operation: str
     request: Message
     payload: Buffer | None
     dependencies: tuple[HostedObject, ...] = ()

@@ -132,22 +132,26 @@ class ParameterLocks:
         with self._changed:
             return self._states.get(tensor) is not None
 
+    def forbid_blocking(self) -> None:
+        """From now on this thread raises `WouldBlock` where it would have to wait, before anything has been changed."""
+        self._here.nonblocking = True
+
+    def allow_blocking(self) -> None:
+        """This thread may wait again. Called before hosted code runs, which must not be stopped halfway."""
+        self._here.nonblocking = False
+
     @contextmanager
     def nonblocking(self) -> Iterator[None]:
-        """While the block runs, this thread does not wait.
+        """Forbids blocking while the block runs.
 
         Raises:
-            WouldBlock: It would have to; nothing has been changed.
+            WouldBlock: This thread would have to wait; nothing has been changed.
         """
-        self._here.nonblocking = True
+        self.forbid_blocking()
         try:
             yield
         finally:
-            self._here.nonblocking = False
-
-    def allow_blocking(self) -> None:
-        """Ends this thread's hurry: code of others is about to run, which must not be stopped halfway."""
-        self._here.nonblocking = False
+            self.allow_blocking()
 
     @contextmanager
     def alone(self, lock: ReportingLock) -> Iterator[None]:

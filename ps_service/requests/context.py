@@ -1,4 +1,4 @@
-"""Exchange: one request on its way through an owner."""
+"""The context of one request: its values, its reply, and the references it hands out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
+from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.errors import TooLargeError
+from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject
     from ps_service.passes.calls import Recording
+    from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import ObjectInfo
     from ps_wire.v1.values_pb2 import Handle, Value
 
@@ -28,35 +33,70 @@ class RequestContext:
 
     Args:
         engine: The owner.
-        trainer: Who asks.
+        trainer: The trainer that asks.
         payload: The request's tensor bytes, if they stand beside it.
-        inline: Whether the reply's tensor bytes go into its message, for want of a payload.
+        embed: Whether the reply's tensor bytes go into its message, because it has no payload.
 
     Attributes:
         engine: The owner.
-        trainer: Who asks.
+        trainer: The trainer that asks.
         payload: The request's tensor bytes.
-        written: The reply's payload.
         granted: Ids of the objects to which the reply hands out a reference.
         borrowed: Handles of other owners' objects to which it hands out one.
         recording: Under which context the call is recorded, if it is.
         deferred: A result that has to be there before the reply can be written.
     """
 
-    def __init__(self, engine: Engine, trainer: bytes, payload: Buffer | None = None, inline: bool = False) -> None:
+    __slots__ = (
+        "_began",
+        "_embed",
+        "_finish",
+        "_found",
+        "_given_back",
+        "_granting",
+        "_reader",
+        "_written",
+        "borrowed",
+        "deferred",
+        "engine",
+        "granted",
+        "payload",
+        "recording",
+        "trainer",
+    )
+
+    def __init__(self, engine: Engine, trainer: bytes, payload: Buffer | None = None, embed: bool = False) -> None:
         self.engine = engine
+        self.trainer = trainer
         self.payload = payload
-        self.written = PayloadWriter()
         self.granted: list[str] = []
         self.borrowed: list[Foreign] = []
         self.recording: Recording | None = None
         self.deferred: Deferred | None = None
-        self.trainer = trainer
-        self._reader = PayloadReader(payload)
-        self._inline = inline
+        self._embed = embed
+        self._reader: PayloadReader | None = None
+        self._written: PayloadWriter | None = None
+        self._found: HostedObject | None = None
         self._granting = threading.Lock()
         self._given_back = False
         self._began = time.perf_counter()
+
+    def restart(self) -> None:
+        """The request is run again from its beginning: the first try has stopped before it changed anything."""
+        self.recording = None
+        self._reader = self._written = self._found = None
+
+    def find(self, message: Handle) -> HostedObject:
+        """The object that the request is for.
+
+        Raises:
+            ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
+        """
+        # The rule that lets a request run on the event loop and its handler look for the same object.
+        found = self._found
+        if found is None:
+            found = self._found = self.engine.registry.find(Ref.from_message(message))
+        return found
 
     @property
     def seconds(self) -> float:
@@ -70,14 +110,46 @@ class RequestContext:
     def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call."""
         arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
-        positional = self._read(args, arguments) if args.WhichOneof("kind") else ()
-        named = self._read(kwargs, arguments) if kwargs.WhichOneof("kind") else {}
-        return arguments, tuple(positional), dict(named)
+        positional = tuple(self._read(args, arguments)) if args.WhichOneof("kind") else ()
+        named = dict(self._read(kwargs, arguments)) if kwargs.WhichOneof("kind") else {}
+        return arguments, positional, named
 
     def write(self, message: Value, value: Any) -> None:
         """Encodes a value into a part of the reply."""
-        # Not kept: it remembers the tensors, and an exchange that held it would hold itself, until the collector comes.
-        Encoder(None if self._inline else self.written, self._reference).encode_into(message, value)
+        if self._written is None and not self._embed:
+            self._written = PayloadWriter()
+        # The encoder is not kept: it remembers the tensors, and would be part of a reference cycle.
+        Encoder(self._written, self._reference).encode_into(message, value)
+
+    def answer(self, frame: Frame) -> Answer:
+        """The answer whose reply was written into a frame.
+
+        Raises:
+            TooLargeError: It is larger than a message may be.
+        """
+        if self.borrowed:
+            frame.reply.borrowed.extend(each.ref.to_message() for each in self.borrowed)
+        if self.granted:
+            frame.reply.granted.extend(self.granted)
+        written = self._written
+        chunks, nbytes = ([], 0) if written is None else (written.chunks, written.nbytes)
+        self._check_size(frame, nbytes)
+        return Answer(frame, chunks, nbytes, self.granted, [each.held for each in self.borrowed])
+
+    def _check_size(self, frame: Frame, nbytes: int) -> None:
+        limit = self.engine.limits.max_message_bytes
+        if nbytes > limit:
+            raise TooLargeError(
+                f"the reply has {nbytes:,} bytes of tensors; the limit is {limit:,}. "
+                "Ask for less at a time, or raise max_message_bytes on the owner"
+            )
+        size = frame.ByteSize()
+        if size > MAX_FRAME_BYTES:
+            # It would break the stream, and again whenever it is sent again.
+            raise TooLargeError(
+                f"the reply has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+                "Return large data as tensors"
+            )
 
     def grant(self, hosted: HostedObject) -> None:
         """The reply hands the trainer a reference."""
@@ -111,6 +183,7 @@ class RequestContext:
         """The payload has been read, and is kept by none but those who use it."""
         self.payload = None
         self._reader = PayloadReader()
+        self._found = None
 
     def complete(self) -> None:
         """Writes the reply that was deferred.
@@ -146,6 +219,8 @@ class RequestContext:
         self.granted.clear()
 
     def _read(self, message: Value, arguments: Arguments) -> Any:
+        if self._reader is None:
+            self._reader = PayloadReader(self.payload)
         return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named).decode(message)
 
     def _reference(self, value: Any) -> Handle | None:

@@ -1,9 +1,9 @@
-"""Making: objects out of requests, also once more when an owner starts again."""
+"""Makes objects from requests, also again when an owner has restarted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -42,14 +42,14 @@ def create(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") 
         fingerprint=_fingerprint(ctx, name_of(cls), request),
         object_id=object_id,
     )
-    return _noted(ctx, request, made)
+    return _noted(ctx, "create", request, made)
 
 
 def instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """What a call of a class makes, when its result is to stay."""
     _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
     made = lifecycle.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
-    return _noted(ctx, request, made)
+    return _noted(ctx, "call", request, made)
 
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id: str = "") -> tuple[HostedObject, bool]:
@@ -67,7 +67,7 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id: str 
         fingerprint=_fingerprint(ctx, name_of(cls), request),
         object_id=object_id,
     )
-    return _noted(ctx, request, made)
+    return _noted(ctx, "optimizer", request, made)
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id: str = "") -> tuple[HostedObject, bool]:
@@ -84,30 +84,7 @@ def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id: str 
         fingerprint=_fingerprint(ctx, name_of(cls), request),
         object_id=object_id,
     )
-    return _noted(ctx, request, made)
-
-
-_MAKERS: Final[dict[type[Message], Callable[[RequestContext, Any, str], tuple[HostedObject, bool]]]] = {
-    pb.CreateRequest: create,
-    pb.CallRequest: instance,
-    pb.OptimizerRequest: optimizer,
-    pb.SchedulerRequest: scheduler,
-}
-
-
-def remake(ctx: RequestContext, request: Message, object_id: str) -> HostedObject:
-    """Makes an object again from what it was made from.
-
-    Args:
-        ctx: Holds the request's payload.
-        request: Of one of the four operations that make objects.
-        object_id: Its id: handles go on referring to it.
-
-    Raises:
-        PsError: As when it was made first.
-        Exception: Whatever its constructor raises.
-    """
-    return _MAKERS[type(request)](ctx, request, object_id)[0]
+    return _noted(ctx, "scheduler", request, made)
 
 
 def refs(handles: Any) -> list[Ref]:
@@ -127,7 +104,9 @@ def options(ctx: RequestContext, message: Any) -> dict[str, Any]:
     return found
 
 
-def _noted(ctx: RequestContext, request: Message, made: tuple[HostedObject, bool]) -> tuple[HostedObject, bool]:
+def _noted(
+    ctx: RequestContext, operation: str, request: Message, made: tuple[HostedObject, bool]
+) -> tuple[HostedObject, bool]:
     hosted, is_new = made
     if is_new and ctx.engine.durable:
         # The buffer that the request came in will be used for others.
@@ -135,7 +114,9 @@ def _noted(ctx: RequestContext, request: Message, made: tuple[HostedObject, bool
         request = type(request).FromString(request.SerializeToString())
         named = {Ref.from_message(handle)._replace(parameter="") for handle in _handles(request)}
         dependencies = [ctx.engine.registry.find(ref) for ref in named if ref.owner == ctx.engine.name]
-        hosted.creation_spec = CreationSpec(request, payload, tuple(dependencies), len(dependencies) == len(named))
+        hosted.creation_spec = CreationSpec(
+            operation, request, payload, tuple(dependencies), len(dependencies) == len(named)
+        )
     return made
 
 

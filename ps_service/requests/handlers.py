@@ -1,10 +1,8 @@
-"""Handlers: one small function per operation, the same for streams and unary methods."""
+"""The handlers of operations: each reads a request, asks the owner, and fills in the reply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import lifecycle
@@ -14,7 +12,7 @@ from ps_service.passes import calls, propagation
 from ps_service.passes.calls import Recording
 from ps_service.passes.gradients import Turn
 from ps_service.passes.records import Over
-from ps_service.requests import administration, creation, membership, reporting
+from ps_service.requests import creation
 from ps_service.training import freezing, steps
 from ps_wire import decorators
 from ps_wire.errors import InvalidArgumentError
@@ -75,7 +73,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     if request.keep:
         engine.held.check(ctx.trainer)
     if not request.function:
-        target = engine.registry.find(Ref.from_message(request.target))
+        target = ctx.find(request.target)
         arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
         return calls.call(
             engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
@@ -184,63 +182,6 @@ def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.Load
     )
     reply.missing_keys.extend(missing)
     reply.unexpected_keys.extend(unexpected)
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """How one operation is run.
-
-    Attributes:
-        handle: Reads the request and fills in the reply.
-        mutates: Whether running it twice would matter; then its answer is kept until confirmed.
-        inline: Whether it may run on the event loop.
-        hosted: Whether it runs code that the owner hosts; what that raises is told to the caller in full.
-        awaited: Whether trainers wait for its answer.
-        apart: Whether it has a thread apart from those of trainers: administration is answered however busy those are.
-        waits: Whether it may wait for other members of a group; an owner that ends does not wait for it.
-        large: Whether its answer may be large.
-    """
-
-    handle: Callable[[RequestContext, Any, Any], None]
-    mutates: bool = True
-    inline: bool = False
-    hosted: bool = False
-    awaited: bool = True
-    waits: bool = False
-    apart: bool = False
-    large: bool = False
-
-
-OPERATIONS: Final[dict[str, Operation]] = {
-    "create": Operation(create, hosted=True),
-    "attach": Operation(attach, inline=True),
-    "release": Operation(release, inline=True, awaited=False),
-    "delete": Operation(delete, inline=True),
-    "call": Operation(call, hosted=True, large=True),
-    "fetch": Operation(fetch, mutates=False, large=True),
-    "backward": Operation(backward, hosted=True, large=True),
-    "gradients": Operation(gradients, mutates=False, large=True),
-    "norm": Operation(norm, mutates=False),
-    "scale": Operation(scale),
-    "unscale": Operation(unscale),
-    "set_requires_grad": Operation(set_requires_grad),
-    "end_context": Operation(end_context, inline=True, awaited=False),
-    "optimizer": Operation(optimizer, hosted=True),
-    "scheduler": Operation(scheduler, hosted=True),
-    "step": Operation(step, hosted=True),
-    "set_options": Operation(set_options),
-    "state": Operation(state, mutates=False, large=True),
-    "load_state": Operation(load_state, hosted=True),
-    "status": Operation(reporting.status, mutates=False, apart=True),
-    "register": Operation(membership.register),
-    "lookup": Operation(membership.lookup, mutates=False, waits=True),
-    "members": Operation(membership.members, mutates=False, waits=True),
-    "rendezvous": Operation(membership.rendezvous, waits=True),
-    "sessions": Operation(administration.sessions, mutates=False, inline=True),
-    # It opens no session for who asks, and done twice it finds nothing to do.
-    "evict": Operation(administration.evict, mutates=False, inline=True),
-}
-"""Every operation, by its name in `Request` and `Reply`."""
 
 
 def _context(request: Any) -> ContextId:

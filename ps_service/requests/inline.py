@@ -1,56 +1,66 @@
-"""Quick: what may run on the event loop, because a hop to a thread would take longer than the work.
+"""Which requests run on the event loop, because a hop to a thread would take longer than the work.
 
-That is asked before a request is taken up. Torch's own layers and optimizers wait for nothing, and how long they take
-has been seen; of other code the author has to promise it, with `@remote(inline=True)`. Only a step in progress could
-still make such a request wait; then it gives way (`ParameterLocks.hurry`) and goes to a thread after all.
+The rules are asked before a request is taken up. Torch's own layers and optimizers wait for nothing, and how long they
+take has been measured. Of other code the author has to promise it, with `@remote(inline=True)`. Only a step in progress
+could still make such a request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps_service.training.optimizers import HostedOptimizer
-from ps_wire import decorators
+from ps_wire.decorators import is_deferred, is_inline
+from ps_wire.refs import CallKey, ContextId
 
 if TYPE_CHECKING:
-    from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
-    from ps_wire.refs import CallKey, ContextId, Ref
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
 
 
-def call(engine: Engine, target: Ref, method: str) -> bool:
-    """Whether a call is quick.
+def always(ctx: RequestContext, request: Any) -> bool:
+    """For operations that never take long."""
+    return True
+
+
+def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
+    """Whether a call is short.
 
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
     """
-    hosted = engine.registry.find(target)
-    if decorators.is_deferred(getattr(type(hosted.value), method or "forward", None)):
+    if request.function:
         return False
+    hosted, method = ctx.find(request.target), request.method
     if hosted.bound_copies is None:
-        return _is_promised(hosted, method)
+        function = getattr(type(hosted.value), method, None)
+        return is_inline(function) and not is_deferred(function)
     # A promise is not enough where the size of what is sent decides.
-    return hosted.latency.is_short and (hosted.is_layer or _is_promised(hosted, method or "forward"))
+    if not hosted.latency.is_short or is_deferred(getattr(type(hosted.value), method or "forward", None)):
+        return False
+    return hosted.is_layer or _is_promised(hosted, method or "forward")
 
 
-def backward(engine: Engine, context: ContextId, call: CallKey) -> bool:
-    """Whether the backward of a call is quick.
+def backward(ctx: RequestContext, request: pb.BackwardRequest) -> bool:
+    """Whether the backward of a call is short.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not here.
     """
-    return engine.contexts.find(context).record(call).is_inline
+    key = CallKey(ctx.trainer, request.call)
+    return ctx.engine.contexts.find(ContextId.from_message(request.context)).record(key).is_inline
 
 
-def step(engine: Engine, optimizer: Ref) -> bool:
-    """Whether a step is quick.
+def step(ctx: RequestContext, request: pb.StepRequest) -> bool:
+    """Whether a step is short.
 
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
     """
-    value = engine.registry.find(optimizer).value
+    value = ctx.find(request.optimizer).value
     return isinstance(value, HostedOptimizer) and value.latency.is_short and value.is_torchs
 
 
 def _is_promised(hosted: HostedObject, method: str) -> bool:
-    return decorators.is_inline(getattr(type(hosted.value), method, None))
+    return is_inline(getattr(type(hosted.value), method, None))

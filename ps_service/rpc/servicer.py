@@ -154,7 +154,7 @@ class Servicer:
     def _may_return(self, hello: Hello) -> bool:
         """Whether it is a trainer who may still have a pass to bring to its end."""
         engine = self._engine
-        if engine.gate.state is not Gate.State.ENDING:
+        if engine.gate.state is not Gate.State.DRAINING:
             return False
         return engine.knows(hello.incarnation) and engine.sessions.get(hello.trainer) is not None
 

@@ -1,4 +1,4 @@
-"""Session handlers: the requests of each session, across broken streams."""
+"""Runs the requests of one session, across broken streams."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ps_service.requests.answers import cancelled, failure, stopping
 from ps_service.requests.context import RequestContext
-from ps_service.requests.dispatch import cancelled, failure, perform_quickly, stopping
-from ps_service.requests.handlers import OPERATIONS
-from ps_service.requests.jobs import Job
+from ps_service.requests.execution import Execution, Observer
+from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.administration import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
@@ -18,13 +18,14 @@ from ps_wire.v1.frames_pb2 import Frame, Waiting
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.assembler import Message
     from ps_wire.connections.outbox import Outbox
 
 
-class SessionHandler:
+class SessionHandler(Observer):
     """Runs a session's requests, each at most once, and sends each answer on whatever stream is open then.
 
     Args:
@@ -40,7 +41,7 @@ class SessionHandler:
         self.session = session
         self.outbox: Outbox | None = None
         self._engine = engine
-        self._running: dict[int, Job] = {}
+        self._running: dict[int, Execution] = {}
         self._turn = 0
         self._busy = 0
         self._settled = asyncio.Event()
@@ -48,7 +49,7 @@ class SessionHandler:
         self._sending: set[asyncio.Task[None]] = set()
         self._stream: asyncio.Task[None] | None = None
         self._holding = engine.budget.of(session.trainer)
-        self._held: list[Job] = []
+        self._held: list[Execution] = []
         self.made: list[int] = []
 
     def interrupt(self) -> None:
@@ -123,9 +124,9 @@ class SessionHandler:
         It is answered nevertheless, for the trainer to know what it was granted: the answer may have been lost.
         """
         self.session.taken.add(number)
-        job = self._running.get(number)
-        if job is not None:
-            job.cancel()
+        execution = self._running.get(number)
+        if execution is not None:
+            execution.cancel()
             return
         answer = cancelled(number)
         known = self._engine.reply_cache.recall(self.session.trainer, number)
@@ -136,7 +137,7 @@ class SessionHandler:
     @property
     def busy(self) -> bool:
         """Whether something is running, besides what waits for others."""
-        return bool(self._busy) or any(job.is_due for job in self._running.values())
+        return bool(self._busy) or any(execution.is_due for execution in self._running.values())
 
     async def settled(self) -> None:
         """Waits until nothing is running but what waits for others."""
@@ -144,26 +145,26 @@ class SessionHandler:
 
     def running(self) -> Iterator[Running]:
         """The requests that have no answer yet."""
-        return (Running(self.session.trainer, job.request) for job in self._running.values())
+        return (Running(self.session.trainer, execution.request) for execution in self._running.values())
 
     def end(self) -> None:
         """Cancels what is running; nobody will ask for it."""
-        for job in list(self._running.values()):
-            job.cancel()
+        for execution in list(self._running.values()):
+            execution.cancel()
 
     def cut_off(self) -> None:
         """Answers what is still running, once and for all; what can be run later has no answer now, and will be."""
-        for number, job in list(self._running.items()):
-            rules = OPERATIONS[job.operation]
-            if job.drop(even_if_begun=rules.waits or not rules.mutates):
+        for number, execution in list(self._running.items()):
+            operation = execution.operation
+            if execution.drop(even_if_begun=operation.waits or not operation.mutates):
                 self.session.taken.discard(number)
             else:
-                job.cut_off()
+                execution.cut_off()
 
     def _start(self, number: int, message: Message) -> None:
-        envelope = message.frame.request
-        operation = envelope.WhichOneof("operation")
-        if operation is None:
+        envelope, session = message.frame.request, self.session
+        name = envelope.WhichOneof("operation")
+        if name is None:
             self._refuse(failure(InvalidArgumentError("a request without an operation"), number))
             return
         if envelope.depth > MAX_NESTING:
@@ -172,40 +173,38 @@ class SessionHandler:
             )
             self._refuse(failure(TooLargeError(text), number))
             return
-        request = getattr(envelope, operation)
-        mutates = OPERATIONS[operation].mutates
-        if not self._engine.gate.admits(self.session.trainer, operation, request, mutates, envelope.depth):
+        operation, request = OPERATIONS[name], getattr(envelope, name)
+        if not self._engine.gate.admits(session.trainer, operation, request, envelope.depth):
             self._turn_away(number)
             return
-        if mutates:
+        if operation.mutates:
             # Others may run again when their answer is lost.
-            self.session.taken.add(number)
-        held = OPERATIONS[operation].large and self.is_full
-        quickly = None if held else perform_quickly(self._ctx(message), operation, request, number)
-        if quickly is not None:
-            self._finish(operation, number, quickly)
-            return
-        ctx = self._ctx(message)
-        job = Job(number, ctx, operation, request, envelope.timeout_seconds, envelope.depth, self)
-        self._running[number] = job
-        if message.payload is not None and len(message.payload) > SMALL_BYTES:
-            job.nbytes = len(message.payload)
-            self._engine.budget.take(self._holding, job.nbytes)
-        self._engine.counters.running += 1
-        if not OPERATIONS[operation].waits:
+            session.taken.add(number)
+        ctx = RequestContext(self._engine, session.trainer, message.payload)
+        execution = Execution(ctx, operation, request, self, number, envelope.timeout_seconds, envelope.depth)
+        answer = None if operation.large and self.is_full else execution.run_inline()
+        if answer is not None:
+            self._finish(operation, number, answer)
+        else:
+            self._queue(execution)
+
+    def _queue(self, execution: Execution) -> None:
+        self._running[execution.number] = execution
+        payload = execution.ctx.payload
+        if payload is not None and len(payload) > SMALL_BYTES:
+            execution.nbytes = len(payload)
+            self._engine.budget.take(self._holding, execution.nbytes)
+        if not execution.operation.waits:
             self._busy += 1
             self._settled.clear()
-        job.start()
+        execution.queue()
 
     def _turn_away(self, number: int) -> None:
-        # Of an owner that will go on from where it stops, its trainer hears nothing, and sends it again after that.
+        # An owner that will go on from where it stops does not answer, and its trainer sends the request again then.
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
 
-    def _ctx(self, message: Message) -> RequestContext:
-        return RequestContext(self._engine, self.session.trainer, message.payload)
-
-    # What jobs tell
+    # What executions tell
 
     @property
     def is_full(self) -> bool:
@@ -219,54 +218,53 @@ class SessionHandler:
             return False
         return held > 0
 
-    def hold(self, job: Job) -> None:
-        """No answer shall be made now: the job is queued again when some have gone."""
-        self._held.append(job)
+    def hold(self, execution: Execution) -> None:
+        """No answer shall be made now: the execution is queued again when some have gone."""
+        self._held.append(execution)
         self._go_on()
 
-    def begin_wait(self, job: Job) -> None:
+    def begin_wait(self, execution: Execution) -> None:
         """The code that runs for it waits for others."""
-        nbytes, job.nbytes = job.nbytes, 0
+        nbytes, execution.nbytes = execution.nbytes, 0
         if nbytes:
-            job.waiting_bytes = nbytes
+            execution.waiting_bytes = nbytes
             self._engine.budget.begin_wait(self._holding, nbytes)
-            self._say_waiting(job)
+            self._say_waiting(execution)
 
-    def let_go(self, job: Job, waits: bool = False) -> None:
+    def release(self, execution: Execution, waits: bool = False) -> None:
         """Its payload was let go."""
-        nbytes, job.nbytes = job.nbytes, 0
+        nbytes, execution.nbytes = execution.nbytes, 0
         if nbytes:
             self._engine.budget.release(self._holding, nbytes)
             if waits:
-                self._say_waiting(job)
-        nbytes, job.waiting_bytes = job.waiting_bytes, 0
+                self._say_waiting(execution)
+        nbytes, execution.waiting_bytes = execution.waiting_bytes, 0
         if nbytes:
             self._engine.budget.end_wait(self._holding, nbytes)
 
-    def finished(self, job: Job, result: Answer) -> None:
+    def finished(self, execution: Execution, answer: Answer) -> None:
         """It has its answer; what it holds counts until its code has come to its end."""
-        if not job.begun:
-            self.let_go(job)
-        del self._running[job.number]
-        if job in self._held:
-            self._held.remove(job)
-        self._engine.counters.running -= 1
-        if not OPERATIONS[job.operation].waits:
+        if not execution.begun:
+            self.release(execution)
+        del self._running[execution.number]
+        if execution in self._held:
+            self._held.remove(execution)
+        if not execution.operation.waits:
             self._busy -= 1
         if not self._busy:
             self._settled.set()
-        self._finish(job.operation, job.number, result)
+        self._finish(execution.operation, execution.number, answer)
 
-    def _say_waiting(self, job: Job) -> None:
-        if self.outbox is not None and job.number in self._running:
-            self.outbox.put(Frame(waiting=Waiting(numbers=[job.number])))
+    def _say_waiting(self, execution: Execution) -> None:
+        if self.outbox is not None and execution.number in self._running:
+            self.outbox.put(Frame(waiting=Waiting(numbers=[execution.number])))
 
     def _go_on(self) -> None:
         """Queues again what was held back, if there is space for answers."""
         if self._held and not self.is_full:
             held, self._held = self._held, []
-            for job in held:
-                job.queue()
+            for execution in held:
+                execution.submit()
 
     def _forget_outbox(self) -> None:
         """What was on its way on a stream is not any more."""
@@ -275,17 +273,17 @@ class SessionHandler:
         self._holding.unsent = 0
         self._go_on()
 
-    def _finish(self, operation: str, number: int, result: Answer) -> None:
+    def _finish(self, operation: Operation, number: int, result: Answer) -> None:
         reply_cache = self._engine.reply_cache
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
             return
         # A reference must not be handed out twice, even by what may be run again.
-        kept = OPERATIONS[operation].mutates or bool(result.granted) or bool(result.held)
+        kept = operation.mutates or bool(result.granted) or bool(result.held)
         if kept:
             reply_cache.record(self.session.trainer, number, result)
         if reply_cache.instant or not kept:
-            self._send(result, later=not OPERATIONS[operation].awaited, kept=kept)
+            self._send(result, later=not operation.awaited, kept=kept)
         else:
             self._later(self._send_when_durable(result))
 

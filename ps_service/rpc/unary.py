@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.requests.dispatch import answer, cut_off, failure
-from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.answers import cut_off, failure
+from ps_service.requests.execution import answer
+from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of
 from ps_service.rpc.serializers import reading, writing
 from ps_service.sessions.administration import BY_OPERATOR, Running
@@ -258,7 +259,7 @@ class UnaryMethods:
     ) -> Answer:
         rules = OPERATIONS[operation]
         # What is turned away has not been asked: it has no session, and whoever comes back with it finds it undone.
-        if not rules.mutates or not self._engine.gate.admits(trainer, operation, request, rules.mutates):
+        if not rules.mutates or not self._engine.gate.admits(trainer, rules, request):
             item = WorkItem(trainer if named else _ANYBODY)
             return await self._run(trainer, operation, request, timeout, item)
         session = self._engine.sessions.open(trainer)
@@ -330,7 +331,7 @@ class UnaryMethods:
         running = _Open(trainer, request, task)
         self._requests.add(running)
         try:
-            result = await answer(self._engine, trainer, operation, request, None, timeout, inline=True, item=item)
+            result = await answer(self._engine, trainer, operation, request, None, timeout, embed=True, item=item)
         finally:
             self._requests.discard(running)
         if not running.lost:

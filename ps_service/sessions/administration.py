@@ -192,5 +192,5 @@ def _only(what: str, found: list[T], name: Callable[[T], str]) -> T:
 
 def _check_serving(engine: Engine) -> None:
     # A checkpoint is being written, or has been: what would be freed now is a part of it.
-    if engine.gate.state is Gate.State.SHUT:
+    if engine.gate.state is Gate.State.STOPPED:
         raise UnavailableError(f"owner {engine.name!r} is shutting down")

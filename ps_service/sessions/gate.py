@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
     from ps_service.passes.contexts import Contexts
+    from ps_wire.operations import OperationInfo
 
 
 class Gate:
@@ -29,38 +30,34 @@ class Gate:
 
         OPEN = enum.auto()
         """For everything."""
-        ENDING = enum.auto()
+        DRAINING = enum.auto()
         """For what helps those to an end who have begun."""
-        SHUT = enum.auto()
+        STOPPED = enum.auto()
         """For what changes nothing and hands nothing out."""
-
-    # None of these begins anything.
-    _ENDING: Final = frozenset({"backward", "scale", "unscale", "step", "end_context", "release"})
 
     def __init__(self, contexts: Contexts) -> None:
         self.state = Gate.State.OPEN
         self._contexts = contexts
 
-    def admits(self, trainer: bytes, operation: str, request: Any, mutates: bool, depth: int = 0) -> bool:
+    def admits(self, trainer: bytes, operation: OperationInfo, request: Any, depth: int = 0) -> bool:
         """Whether a request is taken up now.
 
         Args:
-            trainer: Who asks.
-            operation: Its name.
-            request: Its message.
-            mutates: Whether it changes anything.
-            depth: In how many requests it is nested: who waits for it has been taken up already, somewhere.
+            trainer: The trainer that asks.
+            operation: What it asks for.
+            request: The operation's message.
+            depth: In how many requests it is nested. The outermost has been taken up already, on some owner.
         """
         if self.state is Gate.State.OPEN:
             return True
-        if self.state is Gate.State.SHUT:
-            # What is fetched may hold references, which would be granted behind the back of a checkpoint.
-            return not mutates and operation != "fetch"
-        return depth > 0 or not mutates or operation in self._ENDING or self._belongs(trainer, operation, request)
+        if self.state is Gate.State.STOPPED:
+            # References that a checkpoint does not know must not be handed out.
+            return not operation.mutates and not operation.grants
+        return depth > 0 or not operation.mutates or operation.ends_pass or self._belongs(trainer, operation, request)
 
-    def _belongs(self, trainer: bytes, operation: str, request: Any) -> bool:
+    def _belongs(self, trainer: bytes, operation: OperationInfo, request: Any) -> bool:
         """Whether it may be part of a pass that has come here before."""
-        if operation == "call" and request.HasField("context"):
+        if operation.begins_pass and request.HasField("context"):
             return ContextId.from_message(request.context) in self._contexts
-        # Somebody who is in a pass may make or change something before it goes on.
+        # A trainer that is in a pass may make or change something before it goes on.
         return self._contexts.used_by({trainer})

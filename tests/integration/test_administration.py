@@ -292,7 +292,7 @@ async def test_a_busy_owner_is_administered_all_the_same() -> None:
 
 async def test_an_owner_that_writes_its_checkpoint_ends_nothing(owner: Server, ps: tc.Client) -> None:
     await ps.create(COUNTER)
-    owner.engine.gate.state = owner.engine.gate.State.SHUT
+    owner.engine.gate.state = owner.engine.gate.State.STOPPED
     with pytest.raises(tc.UnavailableError, match="is shutting down"):
         await evict(owner, session=id_of(ps))
     assert len((await listed(owner)).sessions) == 1

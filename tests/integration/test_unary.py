@@ -12,7 +12,7 @@ import torch
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import trainer_client as tc
-from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.unary import STATUS
 from ps_service.server import Server
 from ps_wire import errors

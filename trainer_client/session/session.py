@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ps_wire import errors
 from ps_wire.errors import (
@@ -28,6 +28,7 @@ from ps_wire.errors import (
     TooLargeError,
 )
 from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
+from ps_wire.operations import NOT_AWAITED
 from ps_wire.refs import Ref
 from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from trainer_client.session.settings import Settings
 
 _log = logging.getLogger(__name__)
-
-_NOT_AWAITED: Final = frozenset({"end_context", "release"})
-"""Requests whose answers nobody waits for."""
 
 
 class Others(Protocol):
@@ -287,7 +285,7 @@ class Session:
             self._put(in_flight, self._outbox)
 
     def _put(self, in_flight: InFlightRequest, outbox: Outbox) -> None:
-        outbox.put(in_flight.frame, in_flight.chunks, in_flight.nbytes, later=in_flight.operation in _NOT_AWAITED)
+        outbox.put(in_flight.frame, in_flight.chunks, in_flight.nbytes, later=in_flight.operation in NOT_AWAITED)
 
     def _send_waiting(self) -> None:
         for in_flight in self._window.due():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ps_service.engine import Engine
-from ps_service.requests.dispatch import answer
+from ps_service.requests.execution import answer
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder, Encoder
@@ -35,7 +35,7 @@ class Asker:
         self.engine = engine
 
     async def __call__(self, operation: str, request: Any, trainer: bytes = ANNA) -> Any:
-        result = await answer(self.engine, trainer, operation, request, inline=True)
+        result = await answer(self.engine, trainer, operation, request, embed=True)
         if result.reply.HasField("error"):
             raise errors.from_message(result.reply.error)
         return getattr(result.reply, operation)

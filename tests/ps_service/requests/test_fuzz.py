@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.requests.dispatch import answer
-from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.execution import answer
+from ps_service.requests.operations import OPERATIONS
 from ps_wire.errors import InternalError
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
@@ -47,7 +47,7 @@ class Owner:
 
     def request(self, operation: str, message: Message) -> tuple[Any, bool]:
         """The reply, and whether anything has changed."""
-        result = self._runner.run(answer(self._engine, ANNA, operation, message, inline=True))
+        result = self._runner.run(answer(self._engine, ANNA, operation, message, embed=True))
         changed = self._snapshot() != self._before
         if changed or len(self._engine.contexts) > 20:
             self._engine.close()

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.requests.dispatch import answer
-from ps_service.requests.handlers import OPERATIONS
+from ps_service.requests.execution import answer
+from ps_service.requests.inline import always
+from ps_service.requests.operations import OPERATIONS
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadWriter, joined
 from ps_wire.codec.values import Encoder
@@ -262,7 +263,12 @@ def test_what_changes_something_is_never_run_twice() -> None:
 
 
 def test_only_what_is_quick_runs_on_the_event_loop() -> None:
-    assert {name for name, operation in OPERATIONS.items() if operation.inline} == {
+    assert {name for name, each in OPERATIONS.items() if each.inline not in (None, always)} == {
+        "backward",
+        "call",
+        "step",
+    }
+    assert {name for name, each in OPERATIONS.items() if each.inline is always} == {
         "attach",
         "release",
         "delete",

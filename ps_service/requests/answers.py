@@ -1,0 +1,105 @@
+"""Answers that carry an error, and how an exception becomes one."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from ps_service.sessions.reply_cache import Answer
+from ps_wire import errors
+from ps_wire.codec.names import full_name
+from ps_wire.errors import (
+    CancelledCallError,
+    DeadlineExceededError,
+    InternalError,
+    OverloadedError,
+    PsError,
+    RemoteError,
+    SessionLostError,
+    UnavailableError,
+)
+from ps_wire.v1.frames_pb2 import Frame
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ps_service.engine import Engine
+    from ps_service.requests.operations import Operation
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_TEXT: Final = 64 * 1024
+"""Characters of an exception's message or traceback that are told to the caller: they share one frame."""
+
+
+def failure(error: PsError, number: int = 0) -> Answer:
+    """The answer that carries an error."""
+    frame = Frame(number=number)
+    frame.reply.error.CopyFrom(errors.to_message(error))
+    return Answer(frame, [], 0, [])
+
+
+def stopping(engine: Engine) -> PsError:
+    """Why an owner that is about to stop does not run a request."""
+    return UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
+
+
+def overdrawn(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request of a trainer whose given-up requests hold too many threads."""
+    text = (
+        f"owner {engine.name!r} takes up no more work of this trainer for now: too many of its calls that were "
+        "cancelled or ran out of time are still running. Do they hang, or is the timeout too short for them?"
+    )
+    return failure(OverloadedError(text), number)
+
+
+def cut_off(engine: Engine, number: int = 0) -> Answer:
+    """The answer to a request that was still running when its owner stopped."""
+    text = f"owner {engine.name!r} stopped while this request ran; whether it had an effect is not known"
+    return failure(SessionLostError(text), number)
+
+
+def cancelled(number: int = 0) -> Answer:
+    """The answer to a request that its trainer has given up."""
+    return failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"), number)
+
+
+def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
+    """The answer to a request whose time has run out."""
+    return failure(DeadlineExceededError(f"{operation.name} was not finished within {seconds:g} s"), number)
+
+
+def explain(error: BaseException, operation: Operation) -> PsError:
+    """What the caller is told of an exception that a handler has raised."""
+    if isinstance(error, PsError):
+        return error
+    if operation.hosted:
+        hosted = _from_hosted_code(error.__traceback__)
+        if hosted is None:
+            _log.info("%s raised before it came to hosted code", operation.name, exc_info=error)
+        text = "".join(traceback.format_exception(type(error), error, hosted))
+        return RemoteError(_shortened(_text_of(error)), full_name(type(error)), _shortened(text))
+    _log.error("%s failed", operation.name, exc_info=error)
+    return InternalError(f"{operation.name} failed inside the owner; its log says why ({type(error).__name__})")
+
+
+def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that starts where the owner's own code ends."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_globals.get("__name__", "").startswith("ps_service."):
+        rest = rest.tb_next
+    return rest
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "<it could not say what is wrong>"
+
+
+def _shortened(text: str) -> str:
+    left_out = len(text) - _LONGEST_TEXT
+    half = _LONGEST_TEXT // 2
+    return text if left_out <= 0 else f"{text[:half]} … {left_out:,} characters left out … {text[-half:]}"

@@ -1,0 +1,101 @@
+"""The table of operations: everything the owner knows of each one stands in its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.requests import administration, creation, handlers, inline, membership, reporting
+from ps_wire import operations
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.requests.context import RequestContext
+
+Handler = Callable[["RequestContext", Any, Any], None]
+"""Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`."""
+
+InlineRule = Callable[["RequestContext", Any], bool]
+"""Whether a request may run on the event loop: it takes no time, and waits for nothing but a step in progress."""
+
+Maker = Callable[["RequestContext", Any, str], "tuple[HostedObject, bool]"]
+"""Makes an object from a request, under an id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation(operations.OperationInfo):
+    """One operation, as the owner runs it.
+
+    Attributes:
+        handle: Reads the request and fills in the reply.
+        inline: Whether a request may run on the event loop; None if it never may.
+        hosted: Whether it runs code that the owner hosts. The caller is told in full what that raises.
+        apart: Whether it runs in a thread of its own: administration is answered however busy the compute threads are.
+        remake: Makes an object again from a request of this kind, after a restart; None if it makes none.
+    """
+
+    handle: Handler
+    inline: InlineRule | None = None
+    hosted: bool = False
+    apart: bool = False
+    remake: Maker | None = None
+
+
+def _operation(name: str, handle: Handler, **more: Any) -> Operation:
+    info = operations.OPERATIONS[name]
+    shared = {field: getattr(info, field) for field in operations.OperationInfo.__dataclass_fields__}
+    return Operation(handle=handle, **shared, **more)
+
+
+_ALL: Final = (
+    _operation("create", handlers.create, hosted=True, remake=creation.create),
+    _operation("attach", handlers.attach, inline=inline.always),
+    _operation("release", handlers.release, inline=inline.always),
+    _operation("delete", handlers.delete, inline=inline.always),
+    _operation("call", handlers.call, inline=inline.call, hosted=True, remake=creation.instance),
+    _operation("fetch", handlers.fetch),
+    _operation("backward", handlers.backward, inline=inline.backward, hosted=True),
+    _operation("gradients", handlers.gradients),
+    _operation("norm", handlers.norm),
+    _operation("scale", handlers.scale),
+    _operation("unscale", handlers.unscale),
+    _operation("set_requires_grad", handlers.set_requires_grad),
+    _operation("end_context", handlers.end_context, inline=inline.always),
+    _operation("optimizer", handlers.optimizer, hosted=True, remake=creation.optimizer),
+    _operation("scheduler", handlers.scheduler, hosted=True, remake=creation.scheduler),
+    _operation("step", handlers.step, inline=inline.step, hosted=True),
+    _operation("set_options", handlers.set_options),
+    _operation("state", handlers.state),
+    _operation("load_state", handlers.load_state, hosted=True),
+    _operation("status", reporting.status, apart=True),
+    _operation("register", membership.register),
+    _operation("lookup", membership.lookup),
+    _operation("members", membership.members),
+    _operation("rendezvous", membership.rendezvous),
+    _operation("sessions", administration.sessions, inline=inline.always),
+    _operation("evict", administration.evict, inline=inline.always),
+)
+
+OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}
+"""Every operation, by its name in `Request` and `Reply`."""
+
+
+def remake(ctx: RequestContext, operation: str, request: Message, object_id: str) -> HostedObject:
+    """Makes an object again from what it was made from.
+
+    Args:
+        ctx: Holds the request's payload.
+        operation: Name of the operation that made the object.
+        request: Its message.
+        object_id: Its id: handles go on referring to it.
+
+    Raises:
+        PsError: As when it was made first.
+        Exception: Whatever its constructor raises.
+    """
+    make = OPERATIONS[operation].remake
+    assert make is not None
+    return make(ctx, request, object_id)[0]

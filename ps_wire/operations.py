@@ -1,0 +1,68 @@
+"""The operations of the protocol: what both sides know of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class OperationInfo:
+    """One operation.
+
+    Attributes:
+        name: Its name in `Request` and `Reply`.
+        mutates: Whether running it twice would matter. Its answer is then kept until the trainer has confirmed it.
+        awaited: Whether trainers wait for its answer.
+        waits: Whether it may wait for other members of a group. An owner that stops does not wait for it.
+        large: Whether its answer may be large.
+        grants: Whether its answer may hand out references although it changes nothing.
+        begins_pass: Whether it may begin a pass.
+        ends_pass: Whether it helps a pass that has begun to its end. An owner that drains still runs it.
+    """
+
+    name: str
+    mutates: bool = True
+    awaited: bool = True
+    waits: bool = False
+    large: bool = False
+    grants: bool = False
+    begins_pass: bool = False
+    ends_pass: bool = False
+
+
+_ALL: Final = (
+    OperationInfo("create"),
+    OperationInfo("attach"),
+    OperationInfo("release", awaited=False, ends_pass=True),
+    OperationInfo("delete"),
+    OperationInfo("call", large=True, begins_pass=True),
+    OperationInfo("fetch", mutates=False, large=True, grants=True),
+    OperationInfo("backward", large=True, ends_pass=True),
+    OperationInfo("gradients", mutates=False, large=True),
+    OperationInfo("norm", mutates=False),
+    OperationInfo("scale", ends_pass=True),
+    OperationInfo("unscale", ends_pass=True),
+    OperationInfo("set_requires_grad"),
+    OperationInfo("end_context", awaited=False, ends_pass=True),
+    OperationInfo("optimizer"),
+    OperationInfo("scheduler"),
+    OperationInfo("step", ends_pass=True),
+    OperationInfo("set_options"),
+    OperationInfo("state", mutates=False, large=True),
+    OperationInfo("load_state"),
+    OperationInfo("status", mutates=False),
+    OperationInfo("register"),
+    OperationInfo("lookup", mutates=False, waits=True),
+    OperationInfo("members", mutates=False, waits=True),
+    OperationInfo("rendezvous", waits=True),
+    OperationInfo("sessions", mutates=False),
+    # It opens no session for its caller, and has no effect the second time.
+    OperationInfo("evict", mutates=False),
+)
+
+OPERATIONS: Final[dict[str, OperationInfo]] = {each.name: each for each in _ALL}
+"""Every operation, by name."""
+
+NOT_AWAITED: Final = frozenset(each.name for each in _ALL if not each.awaited)
+"""Names of the operations whose answers no trainer waits for."""
