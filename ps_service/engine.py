@@ -18,7 +18,7 @@ from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
-from ps_service.parameters.state import ParameterLocks
+from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions.administration import Control, Nothing
 from ps_service.sessions.gate import Gate

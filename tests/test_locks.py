@@ -26,7 +26,7 @@ PLAIN = {
     "ps_service/requests/context.py": SHORT,
     "ps_service/requests/execution.py": SHORT,
     "ps_service/server.py": NO_THREAD,
-    "ps_service/parameters/state.py": REPORTED,
+    "ps_service/parameters/locks.py": REPORTED,
     "ps_service/passes/contexts.py": SHORT,
     "ps_service/metrics/counters.py": SHORT,
     "ps_service/group/directory.py": SHORT,

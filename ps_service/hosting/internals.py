@@ -17,7 +17,7 @@ from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.hosting.counterparts import Part
-    from ps_service.parameters.state import ParameterLocks
+    from ps_service.parameters.locks import ParameterLocks
 
 Code = tuple[str, bool]
 """What runs on a module: the name of a method or function, and whether it runs in training mode."""

@@ -22,7 +22,8 @@ from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
 
 if TYPE_CHECKING:
     from ps_service.memory.held import Share
-    from ps_service.parameters.state import ParameterLocks, ParameterState
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import ParameterState
     from ps_wire.codec.payload import Buffer
 
 
@@ -113,6 +114,8 @@ class HostedObject:
         self.latency = Latency()
         self.backward_latency = Latency()
         self.creation_spec: CreationSpec | None = None
+        # By name: what the class had under it, and what is called for it.
+        self._methods: dict[str, tuple[Any, Callable[..., Any]]] = {}
         self.history: History | None = None
         self.shares: list[Share] = []
         self.dependents: WeakSet[HostedObject] = WeakSet()
@@ -153,6 +156,9 @@ class HostedObject:
             NotAllowedError: It may not be called remotely.
         """
         function = getattr(type(self.value), name, None)
+        known = self._methods.get(name)
+        if known is not None and known[0] is function:
+            return known[1]
         if not callable(function):
             raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")
         if not (is_remote(function) or (name == "forward" and self.bound_copies is not None)):
@@ -160,7 +166,9 @@ class HostedObject:
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
                 f"{_few(self.methods())}"
             )
-        return _taking_self(type(self.value), name, function)
+        method = _taking_self(type(self.value), name, function)
+        self._methods[name] = (function, method)
+        return method
 
     def methods(self) -> list[str]:
         """Names of the methods that trainers may call."""

@@ -1,15 +1,16 @@
-"""Pace: how long something takes, on the average of late."""
+"""A moving average of how long something takes."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-QUICK_SECONDS: Final = 200e-6
-"""What takes less than this would lose more by a hop to a thread than the event loop loses by waiting for it."""
+if TYPE_CHECKING:
+    from types import TracebackType
+
+INLINE_SECONDS: Final = 200e-6
+"""What takes less than this loses more by a hop to a thread than the event loop loses by waiting for it."""
 
 
 class Latency:
@@ -26,16 +27,31 @@ class Latency:
 
     def note(self, seconds: float) -> None:
         """It took so long."""
-        self.seconds = seconds if math.isinf(self.seconds) else 0.8 * self.seconds + 0.2 * seconds
+        self.seconds = seconds if self.seconds == math.inf else 0.8 * self.seconds + 0.2 * seconds
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measured(self) -> Measurement:
         """Takes the time of a block, unless it raises."""
-        began = time.perf_counter()
-        yield
-        self.note(time.perf_counter() - began)
+        return Measurement(self)
 
     @property
     def is_short(self) -> bool:
-        """Whether it has taken less than `QUICK_SECONDS`."""
-        return self.seconds < QUICK_SECONDS
+        """Whether it takes less than `INLINE_SECONDS`."""
+        return self.seconds < INLINE_SECONDS
+
+
+class Measurement:
+    """Takes the time of one block."""
+
+    __slots__ = ("_began", "_latency")
+
+    def __init__(self, latency: Latency) -> None:
+        self._latency = latency
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._latency.note(time.perf_counter() - self._began)

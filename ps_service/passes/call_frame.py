@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from functools import partial
 from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,9 +22,11 @@ from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
-    from ps_service.parameters.state import ParameterLocks
+    from ps_service.parameters.locks import ParameterLocks
     from ps_service.passes.records import Leaf
 
 
@@ -38,7 +41,7 @@ class CallFrame:
         training: The mode the modules are in.
         recorded: Whether gradients of borrowed modules will be asked for.
         grad: Whether torch shall record what happens; if `recorded`, it has to.
-        code: Name of what runs, a method or function; empty for what never writes to parameters.
+        code: What runs: a function, or the name of a method; empty for what never writes to parameters.
         held: Where the tensors count that torch saves for the backward; None if they do not.
 
     Attributes:
@@ -51,7 +54,7 @@ class CallFrame:
         training: bool,
         recorded: bool,
         grad: bool = True,
-        code: str = "",
+        code: str | Callable[..., Any] = "",
         held: Held | None = None,
     ) -> None:
         self.leaves: list[Leaf] = []
@@ -75,7 +78,8 @@ class CallFrame:
         self._token = binder.set(self)
         self._thread = threading.get_ident()
         self._grad_before = torch.is_grad_enabled()
-        torch.set_grad_enabled(self._grad)
+        if self._grad_before is not self._grad:
+            torch._C._set_grad_enabled(self._grad)
         return self
 
     def __exit__(
@@ -83,9 +87,11 @@ class CallFrame:
     ) -> None:
         self._thread = 0
         try:
-            self._hooks.__exit__(kind, error, trace)
+            if self._hooked:
+                self._hooks.__exit__(kind, error, trace)
         finally:
-            torch.set_grad_enabled(self._grad_before)
+            if torch.is_grad_enabled() is not self._grad_before:
+                torch._C._set_grad_enabled(self._grad_before)
             binder.reset(self._token)
             if self._bindings:
                 self._settle(error is not None)
@@ -104,6 +110,8 @@ class CallFrame:
             # Not before: code that borrows nothing may do with torch whatever it likes.
             self._hooked = True
             self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+        if not isinstance(self._code, str):
+            self._code = _name(self._code)
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
         binding = Binding(self._parameter_locks, hosted, self._training, self._code, nested, self._recorded)
@@ -204,6 +212,13 @@ class CallFrame:
 
 
 transforms.install()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """What runs, for the modules that it binds; nothing if that is torch itself, which writes only where asked to."""
+    function = function.func if isinstance(function, partial) else function
+    return f"{function.__module__}.{getattr(function, '__qualname__', '')}" if hasattr(function, "__module__") else ""
+
 
 _unpack = methodcaller("unpack")
 

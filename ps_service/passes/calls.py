@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ps_wire.refs import CallKey, ContextId, Ref
 
 _hosting = threading.Lock()
+
+_NO_ARGUMENTS: Final = Holders(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,11 @@ def call_function(
         ContextEndedError: The context has ended.
         Exception: Whatever the function raises.
     """
-    code = _name(function)
-    # Whoever keeps a container is not among the holders of what is in it: those inside are not counted.
-    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
     if recording is None:
-        holders = Holders(tensors)
-        with CallFrame(engine.parameter_locks, training, recorded=False, code=code) as call_frame:
+        # Tensors inside containers are not counted: what holds the container is not among their holders.
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        holders = Holders(tensors) if tensors else _NO_ARGUMENTS
+        with CallFrame(engine.parameter_locks, training, recorded=False, code=function):
             engine.parameter_locks.allow_blocking()
             if deferred:
                 return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private))
@@ -146,7 +147,7 @@ def call_function(
                 return _kept(keep, holders.private, function(*args, **kwargs))
             return holders.private(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
-    call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=code, held=results.held)
+    call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=function, held=results.held)
     with call_frame, _calling(results.nested_pass, recording):
         entry, (args, kwargs) = arguments.enter((args, kwargs))
         engine.parameter_locks.allow_blocking()
@@ -270,12 +271,6 @@ def _writes(method: str) -> bool:
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """What runs, for the modules that it borrows; nothing if that is torch itself, which writes only where asked to."""
-    function = function.func if isinstance(function, partial) else function
-    return f"{function.__module__}.{getattr(function, '__qualname__', '')}" if hasattr(function, "__module__") else ""
 
 
 def _same(result: Any) -> Any:

@@ -48,6 +48,8 @@ class Holders:
 
         Pass what the method returned straight in: a variable of the caller's would count as a holder.
         """
+        if result is None:
+            return None
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
         return mapped(result, lambda tensor: tensor.detach().clone())

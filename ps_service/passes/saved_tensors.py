@@ -9,7 +9,8 @@ import torch
 
 if TYPE_CHECKING:
     from ps_service.memory.held import Share
-    from ps_service.parameters.state import ParameterLocks, Pin
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import Pin
 
 
 class Kept:

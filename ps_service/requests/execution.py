@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.parameters.state import WouldBlock
+from ps_service.parameters.locks import WouldBlock
 from ps_service.requests.answers import cancelled, cut_off, explain, failure, overdrawn, stopping, too_late
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS, Operation

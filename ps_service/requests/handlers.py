@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
@@ -52,17 +53,16 @@ def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply
 
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:
     """Runs a method or function, recorded if a context asks for it."""
-    ctx.recording = recording = _recording(ctx, request)
-
-    def finish(result: Any) -> None:
-        ctx.write(reply.result, result)
-
-    with numerics_of(request):
+    recording = ctx.recording = _recording(ctx, request)
+    if request.HasField("numerics"):
+        with numerics_of(request):
+            result = _called(ctx, request, recording)
+    else:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
-        ctx.defer(result, finish)
+        ctx.defer(result, partial(ctx.write, reply.result))
     else:
-        finish(result)
+        ctx.write(reply.result, result)
 
 
 def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording | None) -> Any:

@@ -161,37 +161,38 @@ class Servicer:
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         intake = Intake(self._engine, session_handler.session.trainer)
 
-        def pass_on(message: Message | None) -> bool:
-            # A newer stream of the same trainer has taken over: whatever still comes here was sent again there.
+        def receive(message: Message | None) -> bool:
+            # A newer stream of the same trainer has taken over: what still comes here was sent again there.
             if session_handler.outbox is not outbox:
                 return True
-            return message is not None and self._handle(message, session_handler)
+            return message is not None and self._receive(message, session_handler)
 
         def handle(packet: Packet) -> bool | asyncio.Future[bool]:
             taken = intake.take(packet)
             if isinstance(taken, asyncio.Future):
-                return asyncio.create_task(_then(taken, pass_on))
-            return pass_on(taken)
+                return asyncio.create_task(_then(taken, receive))
+            return receive(taken)
 
         try:
             await deliver(connection, handle)
         finally:
             intake.close()
 
-    def _handle(self, message: Message, session_handler: SessionHandler) -> bool:
+    def _receive(self, message: Message, session_handler: SessionHandler) -> bool:
         """Handles one message; says whether it was the last."""
-        match message.frame.WhichOneof("body"):
-            case "request":
-                session_handler.take(message)
-            case "confirm":
-                session_handler.confirm(message.frame.confirm.numbers)
-            case "cancel":
-                session_handler.cancel(message.frame.number)
-            case "goodbye":
-                self.session_handlers.end(session_handler)
-                return True
-            case other:
-                raise InvalidArgumentError(f"an owner does not expect {other or 'an empty frame'}")
+        frame = message.frame
+        body = frame.WhichOneof("body")
+        if body == "request":
+            session_handler.take(message)
+        elif body == "confirm":
+            session_handler.confirm(frame.confirm.numbers)
+        elif body == "cancel":
+            session_handler.cancel(frame.number)
+        elif body == "goodbye":
+            self.session_handlers.end(session_handler)
+            return True
+        else:
+            raise InvalidArgumentError(f"an owner does not expect {body or 'an empty frame'}")
         return False
 
     @property
@@ -248,8 +249,8 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
             await connection.close()
 
 
-async def _then(taken: asyncio.Future[Message | None], pass_on: Callable[[Message | None], bool]) -> bool:
-    return pass_on(await taken)
+async def _then(taken: asyncio.Future[Message | None], receive: Callable[[Message | None], bool]) -> bool:
+    return receive(await taken)
 
 
 def _uncancel() -> None:

@@ -94,7 +94,8 @@ class SessionHandler(Observer):
         number = message.frame.number
         request = message.frame.request
         trainer = self.session.trainer
-        self.confirm(request.confirmed)
+        if request.confirmed:
+            self.confirm(request.confirmed)
         if number in self._running:
             return
         known = self._engine.reply_cache.recall(trainer, number)
@@ -210,6 +211,8 @@ class SessionHandler(Observer):
     def is_full(self) -> bool:
         """Whether the answers that are kept here, or on their way, are over the budget."""
         engine, limits = self._engine, self._engine.limits
+        if not (engine.reply_cache.nbytes or engine.budget.unsent or self.made):
+            return False
         held = engine.reply_cache.nbytes_of(self.session.trainer) + self._holding.unsent + sum(self.made)
         if (
             held < limits.max_session_bytes

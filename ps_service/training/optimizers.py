@@ -22,7 +22,8 @@ from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
-    from ps_service.parameters.state import ParameterLocks, ParameterState
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import ParameterState
     from ps_service.passes.contexts import PassContext
     from ps_wire.refs import Ref
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
-from ps_service.parameters.state import COPY_AT_MOST
+from ps_service.parameters.locks import COPY_AT_MOST
 from ps_service.server import Server
 from tests import autograd_models
 from tests.training import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.parameters.state import COPY_AT_MOST
+from ps_service.parameters.locks import COPY_AT_MOST
 from tests import odd_modules, parameter_modules
 from tests.integration.odd_training import MODELS, beside_local, training
 from tests.training import apart, hosted_value, pins, same_state, twin

@@ -16,7 +16,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import Census
-from ps_service.parameters.state import ParameterLocks
+from ps_service.parameters.locks import ParameterLocks
 from ps_wire.errors import (
     ForeignHandleError,
     InvalidArgumentError,

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS, Census, kind_of
-from ps_service.parameters.state import ParameterLocks
+from ps_service.parameters.locks import ParameterLocks
 from ps_service.training.optimizers import Covered, HostedOptimizer, HostedScheduler, NonFinite, Reads
 
 TRAINER = b"t" * 16

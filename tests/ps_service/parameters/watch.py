@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 import torch
 from torch.nn import Parameter
 
-from ps_service.parameters.state import COPY_AT_MOST, ParameterLocks, ParameterState, Reading
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
+from ps_service.parameters.reading import Reading
+from ps_service.parameters.state import ParameterState
 from tests.ps_service.threads import Watched
 
 
@@ -30,7 +32,7 @@ class Watch:
     def __init__(self, *sizes: int) -> None:
         self.parameter_locks = ParameterLocks()
         self.clock = Clock()
-        self.changed = self.parameter_locks._changed = Watched()
+        self.changed = self.parameter_locks.changed = Watched()
         self.parameters = [Parameter(torch.zeros(size)) for size in sizes]
         self.states = [self.parameter_locks.state(parameter) for parameter in self.parameters]
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from ps_service.parameters import state
-from ps_service.parameters.state import COPY_AT_MOST, ParameterLocks, Reading, WouldBlock
+from ps_service.parameters import locks
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks, WouldBlock
+from ps_service.parameters.reading import Reading
 from ps_wire.connections.buffers import BufferPool
 from ps_wire.limits import MIB
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
@@ -20,8 +21,8 @@ from tests.ps_service.threads import PATIENCE, Worker
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps wait for the readers of large parameters as long as those take."""
-    monkeypatch.setattr(state, "COPY_SECONDS_PER_BYTE", 1.0)
-    monkeypatch.setattr(state, "LONGEST_WAIT_SECONDS", PATIENCE)
+    monkeypatch.setattr(locks, "COPY_SECONDS_PER_BYTE", 1.0)
+    monkeypatch.setattr(locks, "LONGEST_WAIT_SECONDS", PATIENCE)
 
 
 def test_a_parameter_has_one_cell_however_many_objects_share_it() -> None:
@@ -190,9 +191,9 @@ def test_a_step_waits_as_long_as_copying_takes_and_never_long(monkeypatch: pytes
     waits: list[float] = []
     watch = Watch(LARGE, 2 * LARGE, 2)
     monkeypatch.setattr(watch.changed, "wait", lambda seconds: waits.append(seconds) or watch.clock.pass_by(seconds))
-    monkeypatch.setattr(state, "time", watch.clock)
-    monkeypatch.setattr(state, "COPY_SECONDS_PER_BYTE", 1 / (12 * LARGE))
-    monkeypatch.setattr(state, "LONGEST_WAIT_SECONDS", 0.75)
+    monkeypatch.setattr(locks, "time", watch.clock)
+    monkeypatch.setattr(locks, "COPY_SECONDS_PER_BYTE", 1 / (12 * LARGE))
+    monkeypatch.setattr(locks, "LONGEST_WAIT_SECONDS", 0.75)
     with watch.reading(0):
         watch.step()
     with watch.reading(1, 2):
@@ -367,7 +368,7 @@ def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
         _Garbage(watch.parameter_locks, reading)
 
     def collect() -> None:
-        with watch.parameter_locks._changed:
+        with watch.parameter_locks.changed:
             gc.collect()
 
     Worker(collect).result()
@@ -378,7 +379,7 @@ def test_pins_are_freed_without_the_lock_whoever_collects_them() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         _Garbage(watch.parameter_locks, reading)
-    with watch.parameter_locks._changed:
+    with watch.parameter_locks.changed:
         Worker(gc.collect).result()
     assert reading.pins[0].saved == 0
 
@@ -398,7 +399,7 @@ def test_two_collections_under_the_locks_of_each_others_finalizers_do_not_deadlo
             gc.collect()
 
     def under_the_ledgers_lock() -> None:
-        with watch.parameter_locks._changed:
+        with watch.parameter_locks.changed:
             both.wait(PATIENCE)
             buffer.clear()
 

@@ -1,0 +1,237 @@
+"""Parameter states: one per hosted parameter, so that a step never changes numbers that a pass still needs.
+
+A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
+saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
+parameter to fresh storage and then writes there: open passes stay exact, and only what was really saved is copied.
+Very large parameters that are merely being read (an embedding look-up saves nothing) are not copied at once: the step
+first waits as long as the copy itself would take. Most readings are over by then; a long evaluation is not, and holds
+up others no longer than that. An `inconsistent` step writes in place, whoever reads, as Hogwild does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.nn import Parameter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ps_service.parameters.reading import Reading
+from ps_service.parameters.state import ParameterState, Pin
+from ps_wire.errors import DeadlineExceededError
+from ps_wire.limits import MIB
+from ps_wire.runtime.scopes import current_scope, waiting
+
+if TYPE_CHECKING:
+    from ps_wire.runtime.locks import ReportingLock
+
+COPY_AT_MOST = 8 * MIB
+"""A parameter larger than this, in bytes, is waited for before it is copied while forwards read it."""
+
+COPY_SECONDS_PER_BYTE: Final = 1e-9
+"""How long copying takes on a busy machine. A step waits that long for the readers of a large parameter: then waiting
+and copying together never take more than twice what the better of the two would have taken."""
+
+LONGEST_WAIT_SECONDS: Final = 0.25
+"""The most that a step waits for readers, and lets in no others meanwhile, however large the parameter is."""
+
+
+LEAST_SECONDS: Final = 0.001
+"""What a scope gives when its time is up."""
+
+
+class WouldBlock(Exception):
+    """A thread that must not wait would have to."""
+
+
+class ParameterLocks:
+    """Knows the parameter states of all parameters of an owner, and holds the one lock that guards their counts.
+
+    Attributes:
+        changed: That lock. It is notified when a reader or a step has ended.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._states = WeakIdKeyDictionary()
+        self._here = threading.local()
+
+    def state(self, parameter: Parameter) -> ParameterState:
+        """The parameter state of a parameter, however many objects share it."""
+        with self.changed:
+            state: ParameterState | None = self._states.get(parameter)
+            if state is None:
+                state = self._states[parameter] = ParameterState()
+            return state
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a hosted parameter itself, and not what stands for one."""
+        with self.changed:
+            return self._states.get(tensor) is not None
+
+    def forbid_blocking(self) -> None:
+        """From now on this thread raises `WouldBlock` where it would have to wait, before anything has been changed."""
+        self._here.nonblocking = True
+
+    def allow_blocking(self) -> None:
+        """This thread may wait again. Called before hosted code runs, which must not be stopped halfway."""
+        self._here.nonblocking = False
+
+    @contextmanager
+    def nonblocking(self) -> Iterator[None]:
+        """Forbids blocking while the block runs.
+
+        Raises:
+            WouldBlock: This thread would have to wait; nothing has been changed.
+        """
+        self.forbid_blocking()
+        try:
+            yield
+        finally:
+            self.allow_blocking()
+
+    @contextmanager
+    def alone(self, lock: ReportingLock) -> Iterator[None]:
+        """Holds a lock.
+
+        Raises:
+            WouldBlock: Another thread has it, and this one is in a hurry.
+            DeadlineExceededError: The caller's time was up before others had let go of it.
+        """
+        if not lock.acquire(blocking=False):
+            if self._is_nonblocking:
+                raise WouldBlock
+            scope = current_scope.get()
+            left = None if scope is None else scope.within(None)
+            if not lock.acquire(seconds=left):
+                raise DeadlineExceededError("others were changing the same until the time was up")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def _is_nonblocking(self) -> bool:
+        return getattr(self._here, "nonblocking", False)
+
+    def _wait(self, seconds: float | None = None) -> None:
+        if self._is_nonblocking:
+            raise WouldBlock
+        with waiting:
+            self.changed.wait(seconds)
+
+    def reading(
+        self, parameters: Sequence[Parameter], states: Sequence[ParameterState], nested: bool = False
+    ) -> Reading:
+        """Pins parameters while a block runs; see `Reading`."""
+        return Reading(self, parameters, states, nested)
+
+    def await_step(self, states: Sequence[ParameterState], nested: bool) -> None:
+        """Waits for a consistent step in progress. `changed` must be held."""
+        while any(state.writing or (state.claimed and not nested) for state in states):
+            self._wait()
+
+    def save(self, pin: Pin) -> None:
+        """An open context needs this storage for its backward."""
+        with self.changed:
+            pin._saves.append(None)
+
+    def free(self, pin: Pin) -> None:
+        """Undoes `save`. May be called by the garbage collector, at any moment and in any thread.
+
+        It takes no lock: the thread that collects may hold another, and who holds this one may wait for that.
+        """
+        pin._saves.pop()
+
+    def note_written(self, pin: Pin) -> None:
+        """Code has written to a storage in place: backwards that have saved it must not use it."""
+        with self.changed:
+            pin.written += 1
+
+    def set_requires_grad(self, parameters: Sequence[Parameter], requires_grad: bool) -> None:
+        """Freezes parameters, or unfreezes them, for the calls that begin later."""
+        with self.changed:
+            for parameter in parameters:
+                parameter.requires_grad_(requires_grad)
+
+    @contextmanager
+    def stepping(self, states: Sequence[ParameterState]) -> Iterator[None]:
+        """Lets one at a time change these parameters: an optimizer, each of which needs their `.grad`, or hosted code.
+
+        Raises:
+            DeadlineExceededError: The caller's time was up before others had done so.
+        """
+        scope = current_scope.get()
+        with self.changed:
+            while any(state.stepped for state in states):
+                left = None if scope is None else scope.within(None)
+                if left is not None and left <= LEAST_SECONDS:
+                    raise DeadlineExceededError("others were changing the same parameters until the time was up")
+                self._wait(left)
+            for state in states:
+                state.stepped = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                for state in states:
+                    state.stepped = False
+                self.changed.notify_all()
+
+    @contextmanager
+    def writing(
+        self, parameters: Sequence[Parameter], states: Sequence[ParameterState], consistent: bool
+    ) -> Iterator[None]:
+        """Lets the block write the parameters in place.
+
+        Args:
+            parameters: What will be written.
+            states: Their parameter states.
+            consistent: Whether open passes and running forwards must not see it.
+        """
+        if not consistent:
+            for state in states:
+                state.changes += 1
+            yield
+            return
+        with self.changed:
+            while any(state.claimed for state in states):
+                self._wait()
+            for state in states:
+                state.claimed = True
+        try:
+            with self.changed:
+                self._await_readers(parameters, states)
+                for state in states:
+                    state.writing = True
+                    state.changes += 1
+                pinned = [i for i, state in enumerate(states) if state.pin.reading or state.pin.saved]
+            for i in pinned:
+                # A new storage behind the same Parameter object: optimizers know parameters by identity.
+                parameters[i].data = parameters[i].data.clone()
+                states[i].pin = Pin()
+            yield
+        finally:
+            with self.changed:
+                for state in states:
+                    state.claimed = state.writing = False
+                self.changed.notify_all()
+
+    def _await_readers(self, parameters: Sequence[Parameter], states: Sequence[ParameterState]) -> None:
+        """Waits for forwards that merely read what is costly to copy, but no longer than copying takes."""
+        began = time.monotonic()
+        while waited_for := [each for each in map(_copied_bytes, parameters, states) if each]:
+            left = began + min(sum(waited_for) * COPY_SECONDS_PER_BYTE, LONGEST_WAIT_SECONDS) - time.monotonic()
+            if left <= 0:
+                return
+            self._wait(left)
+
+
+def _copied_bytes(parameter: Parameter, state: ParameterState) -> int:
+    """What of a large parameter would have to be copied only because forwards are reading it, in bytes."""
+    nbytes = parameter.numel() * parameter.element_size()
+    return nbytes if state.pin.reading and not state.pin.saved and nbytes > COPY_AT_MOST else 0

@@ -1,0 +1,75 @@
+"""One forward's view of some parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from ps_service.parameters.leaves import stand_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import torch
+    from torch.nn import Parameter
+
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import ParameterState, Pin
+
+
+class Reading:
+    """Pins some parameters while its block runs, all of them from between two steps.
+
+    Entering waits for a consistent step in progress.
+
+    Args:
+        locks: Guards the parameters.
+        parameters: What is read.
+        states: Their parameter states.
+        nested: Whether the same call reads something already. Then it does not wait for a step that may be waiting for
+            that, but only for one that writes.
+
+    Attributes:
+        leaves: What stands for each parameter: a fresh autograd leaf on the parameter's storage.
+        pins: The pin of each parameter's storage.
+        steps: How many steps each parameter has had.
+        changes: How often each parameter has been written to.
+    """
+
+    __slots__ = ("_locks", "_nested", "_parameters", "_states", "changes", "leaves", "pins", "steps")
+
+    leaves: list[torch.Tensor]
+    pins: list[Pin]
+    steps: list[int]
+    changes: list[int]
+
+    def __init__(
+        self, locks: ParameterLocks, parameters: Sequence[Parameter], states: Sequence[ParameterState], nested: bool
+    ) -> None:
+        self._locks = locks
+        self._parameters = parameters
+        self._states = states
+        self._nested = nested
+
+    def __enter__(self) -> Self:
+        states = self._states
+        with self._locks.changed:
+            for state in states:
+                if state.claimed or state.writing:
+                    self._locks.await_step(states, self._nested)
+                    break
+            self.pins = [state.pin for state in states]
+            self.leaves = [stand_in(parameter) for parameter in self._parameters]
+            self.steps = [state.steps for state in states]
+            self.changes = [state.changes for state in states]
+            for pin in self.pins:
+                pin.reading += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._locks.changed:
+            for pin in self.pins:
+                pin.reading -= 1
+            self._locks.changed.notify_all()
