@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ps_wire.codec.payload import PayloadWriter
+import numpy as np
+
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.in_process import MemoryConnection
 from ps_wire.errors import PsError, to_message
 from ps_wire.v1.frames_pb2 import Frame, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import LookupRequest
+from ps_wire.v1.values_pb2 import Value
 from trainer_client.pending import Pending
 from trainer_client.session.requests import DEFAULT, submit
 from trainer_client.session.session import Session
@@ -30,18 +34,20 @@ class Stream:
 
     Attributes:
         hello: How the trainer introduced itself.
+        payload: The first part of the payload of the frame that was read last.
     """
 
     def __init__(self, connection: MemoryConnection, hello: Hello) -> None:
         self.hello = hello
+        self.payload = b""
         self._connection = connection
-        self._arrived: asyncio.Queue[Frame] = asyncio.Queue()
+        self._arrived: asyncio.Queue[Packet] = asyncio.Queue()
 
     async def read_until_it_ends(self) -> None:
         try:
             while (packet := await self._connection.receive()) is not None:
                 if not packet.frame.HasField("part"):
-                    self._arrived.put_nowait(packet.frame)
+                    self._arrived.put_nowait(packet)
         except ConnectionBroken:
             pass
 
@@ -62,7 +68,9 @@ class Stream:
     async def frame(self) -> Frame:
         """The next frame; parts of payloads are left out."""
         async with asyncio.timeout(PATIENCE):
-            return await self._arrived.get()
+            packet = await self._arrived.get()
+        self.payload = b"".join(packet.payload)
+        return packet.frame
 
     async def request(self) -> Frame:
         """The next frame, which has to be a request."""
@@ -78,7 +86,7 @@ class Stream:
         """Checks that the session has nothing else to send now."""
         for _ in range(20):
             await asyncio.sleep(0)
-        assert self._arrived.empty(), self._arrived.get_nowait()
+        assert self._arrived.empty(), self._arrived.get_nowait().frame
 
     async def answer(self, number: int, payload: bytes = b"", **fields: Any) -> None:
         """Answers a request; the address of a look-up is its number, unless `fields` say something else."""
@@ -161,3 +169,15 @@ async def reconnected(stream: Stream, owner: ScriptedOwner, **welcome: Any) -> S
     stream = await owner.stream()
     await stream.welcome(**{"resumed": True} | welcome)
     return stream
+
+
+def encoded(message: Value, value: Any) -> bytes:
+    """Writes a value into a message; gives the payload that goes beside it."""
+    payload = PayloadWriter()
+    Encoder(payload).encode_into(message, value)
+    return b"".join(payload.chunks)
+
+
+def decoded(message: Value, payload: bytes) -> Any:
+    """Reads what `encoded` wrote."""
+    return Decoder(PayloadReader(np.frombuffer(bytearray(payload), np.uint8))).decode(message)

@@ -1,0 +1,54 @@
+"""The current context: each task and thread has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from trainer_client.graph.current import current_context, inside, reset_current, set_current
+
+CONTEXT, OTHER = cast(Any, object()), cast(Any, object())
+
+
+def test_a_block_begins_and_ends() -> None:
+    token = set_current(CONTEXT)
+    assert current_context() is CONTEXT
+    reset_current(token)
+    assert current_context() is None
+
+
+def test_an_inner_block_gives_the_outer_one_back_also_after_an_error() -> None:
+    with inside(CONTEXT):
+        with pytest.raises(ZeroDivisionError), inside(OTHER):
+            assert current_context() is OTHER
+            raise ZeroDivisionError
+        assert current_context() is CONTEXT
+        with inside(None):
+            assert current_context() is None
+        assert current_context() is CONTEXT
+    assert current_context() is None
+
+
+async def test_tasks_do_not_see_each_others_contexts() -> None:
+    entered = asyncio.Event()
+
+    async def enters() -> None:
+        set_current(CONTEXT)
+        entered.set()
+
+    task = asyncio.create_task(enters())
+    await entered.wait()
+    assert current_context() is None
+    await task
+
+
+def test_another_thread_is_in_no_context() -> None:
+    seen: list[Any] = []
+    with inside(CONTEXT):
+        thread = threading.Thread(target=lambda: seen.append(current_context()))
+        thread.start()
+        thread.join()
+    assert seen == [None]
