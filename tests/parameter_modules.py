@@ -70,3 +70,16 @@ class Calling(nn.Module):
     @remote
     def twice(self, x: torch.Tensor) -> torch.Tensor:
         return self(self(x))
+
+
+@hosted
+class IntegersFirst(nn.Module):
+    """Its first parameter is of integers, which no optimizer changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor([2]), requires_grad=False)
+        self.layer = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.factor

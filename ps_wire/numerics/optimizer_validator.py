@@ -88,8 +88,7 @@ class OptimizerValidator:
     def _try(self, group: Mapping[str, Any]) -> TrialStep:
         if not is_torchs(self._optimizer):
             return TrialStep({}, False)
-        like = self._optimizer.param_groups[0]["params"][0]
-        scratch = Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
+        scratch = _scratch(self._optimizer)
         gradient = torch.ones_like(scratch)
         scratch.grad = gradient.to_sparse() if self._make is optim.SparseAdam else gradient
         try:
@@ -122,6 +121,15 @@ class OptimizerValidator:
 def is_torchs(optimizer: optim.Optimizer) -> bool:
     """Whether an optimizer is one of torch's own."""
     return f"{type(optimizer).__module__}.".startswith("torch.optim.")
+
+
+def _scratch(optimizer: optim.Optimizer) -> Parameter:
+    """A parameter like those of an optimizer, of which some may be integers that are never trained."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    like = next((each for each in parameters if each.is_floating_point() or each.is_complex()), None)
+    if like is None:
+        return Parameter(torch.zeros(1, 1))
+    return Parameter(torch.zeros(1, 1, dtype=like.dtype, device=like.device))
 
 
 def _parts_of(state: Any) -> tuple[Mapping[Any, Any], list[Mapping[str, Any]]]:

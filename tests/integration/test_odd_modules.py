@@ -44,6 +44,10 @@ async def test_a_module_is_called_as_its_class_says() -> None:
         torch.testing.assert_close(await net.twice(x), local.twice(x).detach())
 
 
+async def test_an_optimizer_passes_over_parameters_of_integers() -> None:
+    await beside_local("IntegersFirst", (), models=parameter_modules)
+
+
 async def test_hooks_of_parameters_run_in_their_order_until_they_are_removed() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.HookedParameters")

@@ -48,6 +48,21 @@ def test_every_optimizer_passes_with_what_it_has(cls: type[optim.Optimizer]) -> 
     assert str(optimizer.state_dict()) == str(before)
 
 
+@pytest.mark.parametrize("mixed", [True, False], ids=["first", "only"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_parameters_of_integers_are_passed_over(cls: type[optim.Optimizer], mixed: bool) -> None:
+    parameters = [nn.Parameter(torch.ones(2, 3, dtype=torch.long), requires_grad=False)]
+    if mixed:
+        parameters.append(nn.Parameter(torch.ones(2, 3)))
+        gradient = torch.ones(2, 3)
+        parameters[1].grad = gradient.to_sparse() if cls is optim.SparseAdam else gradient
+    optimizer = cls(parameters)
+    validator = OptimizerValidator(optimizer, {})
+    optimizer.step()
+    validator.check_options(optimizer.param_groups, {"lr": 0.5})
+    validator.check_state(optimizer.state_dict())
+
+
 def test_an_optimizer_that_needs_more_than_gradients_is_refused() -> None:
     parameter = nn.Parameter(torch.ones(2))
     with pytest.raises(InvalidArgumentError, match=r"LBFGS cannot make a step.*closure"):
