@@ -101,6 +101,10 @@ class Engine:
                 stack.callback(free, session.trainer)
             stack.callback(self.sessions.end, session)
 
-    def close(self) -> None:
-        """Ends the compute threads."""
-        self.compute.close()
+    def close(self, seconds: float | None = None) -> None:
+        """Ends the compute threads.
+
+        Args:
+            seconds: How long what they run is waited for; None for as long as it takes.
+        """
+        self.compute.close(seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,12 @@ _log = logging.getLogger(__name__)
 
 SERVICE: Final = "ps_wire.v1.Owner"
 """Full name of the gRPC service, under which its health is asked for too."""
+
+STOP_SECONDS: Final = 20.0
+"""How long an owner that stops waits for hosted code that runs."""
+
+_LEAST_SECONDS: Final = 2.0
+"""What is left of that when draining has used up its time."""
 
 _LOOK_SECONDS: Final = 0.01
 """How often an owner that drains looks whether the passes here are over."""
@@ -160,11 +167,12 @@ class Server:
         """Takes no new work, lets what is running end, writes a checkpoint if the owner keeps one, and stops.
 
         Args:
-            seconds: How long running work is waited for.
+            seconds: How long running work is waited for. Threads of work that goes on then have two seconds more.
 
         Raises:
             CheckpointError: It could not be written; the owner has stopped all the same.
         """
+        until = time.monotonic() + seconds
         await self.quiet(seconds)
         try:
             await self._keep()
@@ -175,7 +183,7 @@ class Server:
             raise
         finally:
             self.kept.set()
-            await self.stop()
+            await self.stop(max(until - time.monotonic(), _LEAST_SECONDS))
 
     async def quiet(self, seconds: float) -> None:
         """Takes no new work, and lets what is running end.
@@ -223,8 +231,13 @@ class Server:
         if self._keeper is not None:
             self._keeper.close()
 
-    async def stop(self) -> None:
-        """Stops at once."""
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Stops: ends every connection, and waits for threads that still run hosted code.
+
+        Args:
+            seconds: How long those are waited for. What has not ended then is named in the log, and goes on in threads
+                that end with the process at the latest.
+        """
         self.engine.gate.state = Gate.State.STOPPED
         await self._end_sweeper()
         if self._memory is not None:
@@ -234,7 +247,7 @@ class Server:
             await self._server.stop(0)
         await self.servicer.shared_memory.close()
         self.servicer.close()
-        await BLOCKING.run(self.engine.close)
+        await BLOCKING.run(self.engine.close, seconds)
         # Late, because until then it can be asked how far the end has come.
         await self._close_web()
         self._close_keeper()

@@ -174,8 +174,14 @@ class ThreadPool:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(do)
 
-    def close(self) -> None:
-        """Waits for running functions, and starts no other."""
+    def close(self, seconds: float | None = None) -> None:
+        """Waits for running functions, and starts no other.
+
+        Args:
+            seconds: How long they are waited for; None for as long as it takes. Threads that still run then are named
+                in the log. They go on until their function ends, or until the process does.
+        """
+        until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
             self._closed = True
             pool = list(self._workers.all)
@@ -183,9 +189,16 @@ class ThreadPool:
             self._tokens.put(None)
         self._apart.put(None)
         for worker in pool:
-            worker.thread.join()
+            _join(worker.thread, until)
         if self._apart_thread is not None:
-            self._apart_thread.join()
+            _join(self._apart_thread, until)
+        self._report_left([worker for worker in pool if worker.thread.is_alive()])
+
+    def _report_left(self, left: list[Worker]) -> None:
+        items = [item for item in (worker.item for worker in left) if item is not None]
+        if items:
+            names = ", ".join(sorted({item.what() or "some work" for item in items}))
+            _log.warning("the compute threads were closed, but %d of them still run %s", len(items), names)
 
     # Threads
 
@@ -320,6 +333,10 @@ class ThreadPool:
             except Exception:
                 # The others must hear of theirs.
                 _log.exception("a result could not be handed over")
+
+
+def _join(thread: threading.Thread, until: float | None) -> None:
+    thread.join(None if until is None else max(0.0, until - time.monotonic()))
 
 
 def _give(future: asyncio.Future[T], result: T) -> None:

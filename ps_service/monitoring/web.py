@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from prometheus_client.aiohttp import make_aiohttp_handler
+from prometheus_client.exposition import choose_encoder
 
 from ps_service import addresses
 from ps_service.monitoring import exporter
+from ps_service.monitoring.web_log import WebLog
 from ps_service.release import RELEASE
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+
+_log = logging.getLogger(__name__)
 
 _LAST_ANSWERS_SECONDS: Final = 1.0
 """How long an answer that is being written may still take when the owner stops."""
@@ -41,9 +46,12 @@ class Web:
         self._state = state
         self._began = time.monotonic()
         application = web.Application()
-        application.router.add_get("/metrics", make_aiohttp_handler(exporter.registry(engine)))
+        self._exposed = make_aiohttp_handler(exporter.registry(engine))
+        application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._health)
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=_LAST_ANSWERS_SECONDS)
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=WebLog(), shutdown_timeout=_LAST_ANSWERS_SECONDS
+        )
         self._port = 0
 
     @property
@@ -68,6 +76,15 @@ class Web:
     async def stop(self) -> None:
         """Ends every connection. Calling it again does nothing."""
         await self._runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        accepted = ",".join(request.headers.getall(hdrs.ACCEPT, []))
+        try:
+            choose_encoder(accepted)
+        except (TypeError, ValueError):
+            _log.warning("a request for /metrics from %s accepts what cannot be read: %r", request.remote, accepted)
+            raise web.HTTPBadRequest(text="the Accept header names a version that is none\n") from None
+        return await self._exposed(request)
 
     async def _health(self, _: web.Request) -> web.Response:
         state = self._state()

@@ -196,6 +196,21 @@ async def test_stopping_twice_is_the_same_as_once(server: Server) -> None:
     await server.stop()
 
 
+async def test_stopping_leaves_code_behind_that_does_not_end(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with tc.connect(server.address, reconnect_timeout=0.0) as ps:
+        handle = await ps.create(LATCH, name="latch")
+        latch: Latch = server.engine.registry.named("latch").value
+        running = handle.wait()
+        await asyncio.to_thread(latch.begun.wait, 20)
+        await server.stop(0.01)
+        assert f"1 of them still run {LATCH}.wait" in caplog.text
+        with pytest.raises(tc.PsError):
+            await running
+        assert not latch.ended.is_set()
+        latch.opened.set()
+        await asyncio.to_thread(latch.ended.wait, 20)
+
+
 async def test_a_server_that_never_started_can_be_stopped() -> None:
     await Server(owner()).stop()
 

@@ -119,6 +119,23 @@ async def test_closing_waits_for_what_runs() -> None:
     await task
 
 
+async def test_closing_waits_no_longer_than_it_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    compute = ThreadPool(threads=2)
+    gate, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert gate.wait(PATIENCE)
+
+    task = asyncio.create_task(compute.run(work, WorkItem(what=lambda: "my.Net.forward")))
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    await asyncio.to_thread(compute.close, 0.01)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("1 of them still run my.Net.forward")
+    gate.set()
+    await task
+
+
 def test_the_default_is_two_threads_per_core() -> None:
     compute = ThreadPool()
     assert compute.threads == 2 * (os.cpu_count() or 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.monitoring.web import Web
 from ps_service.release import RELEASE
 from ps_service.server import Server
 from tests.ps_service import service_models
@@ -105,6 +107,51 @@ async def test_there_is_nothing_else(http: aiohttp.ClientSession, method: str, p
         http.request(method, f"http://{server.http_address}{path}") as response,
     ):
         assert response.status == status
+
+
+BAD = {
+    "version": b"GET /metrics HTTP/9.9\r\n\r\n",
+    "header": b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+    "address": b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    "chunk": b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "length": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "body": b"GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Encoding: gzip\r\n\r\nabcde",
+    "accept": b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    b"Accept: application/openmetrics-text; version=new\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", BAD.values(), ids=BAD)
+async def test_a_bad_request_is_one_line_in_the_log(
+    http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture, raw: bytes
+) -> None:
+    async with Server(owner(), http=HERE) as server:
+        reader, writer = await asyncio.open_connection(*server.http_address.split(":"))
+        writer.write(raw)
+        await asyncio.wait_for(reader.read(), 20)  # until the owner has closed the connection
+        writer.close()
+        (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+        assert record.name.startswith("ps_service.monitoring.")
+        assert record.exc_info is None
+        assert "\n" not in record.getMessage()
+        assert "request" in record.getMessage()
+        assert (await health(http, server))[0] == 200
+
+
+async def test_an_error_of_the_owner_keeps_its_traceback(
+    http: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> str:
+        raise ZeroDivisionError
+
+    web = Web(owner(), HERE, fails)
+    await web.start()
+    try:
+        async with http.get(f"http://{web.address}/healthz") as response:
+            assert response.status == 500
+    finally:
+        await web.stop()
+    assert "ZeroDivisionError" in caplog.text
 
 
 # From the beginning to the end
