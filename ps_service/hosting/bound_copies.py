@@ -8,19 +8,56 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from operator import gt
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ps_service.hosting.containers import SharedContainer, entries
 from ps_service.hosting.counterparts import Counterparts, Part
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.internals import Internals
+from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
-from ps_service.hosting.structure import reaches
+from ps_service.hosting.structure import is_atom, reaches
 
 _ABSENT = object()
+
+
+class Returned(NamedTuple):
+    """How a bound copy came back.
+
+    Attributes:
+        whole: Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
+        held: Whether something goes on using the bound copy or the leaves.
+        changed: Whether the run has changed a container or attribute that leads to parameters or submodules.
+        failed: Why what it has changed could not be handed on; None if it could.
+        reusable: Whether the bound copy may serve another run.
+    """
+
+    whole: bool
+    held: bool
+    changed: bool
+    failed: Exception | None
+    reusable: bool
+
+
+class Change(NamedTuple):
+    """What a run has set, or put into a container of the copy.
+
+    Attributes:
+        part: Where an attribute was set; None for a container.
+        name: Name of the attribute; empty for a container.
+        value: What was set; a list of what was put into a container.
+        container: The container.
+    """
+
+    part: Part | None
+    name: str
+    value: Any
+    container: SharedContainer | None = None
 
 
 class BoundCopy:
@@ -36,16 +73,18 @@ class BoundCopy:
 
     def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
         self._internals = internals
-        made = Counterparts(module)
+        with internals.structure_lock:
+            self._generation = internals.generation
+            self._made = made = Counterparts(module)
         self.module: nn.Module = made.module
         self._parts = made.parts
-        self._places = made.places
-        self._computed = made.computed
-        self._objects = made.objects
+        self._containers = made.containers
+        self._refilled = [container for container in made.containers if container.is_refilled]
+        self._leading = [(part, name) for part in made.parts for name in part.leading]
         self._given: list[dict[str, Any]] = []
-        # What is of no use to any other run: the leaves, and this very copy.
-        self._private = set(map(id, made.objects))
-        self._leaves: dict[int | None, Any] = {}
+        self._noted: list[Any] = []
+        self._changes: list[Change] | None = None
+        self._bound: list[tuple[nn.Parameter, torch.Tensor]] = []
         copied = [part.made.copy() for part in self._parts]
         self.module.train(training)
         for part, before in zip(self._parts, copied, strict=True):
@@ -53,12 +92,18 @@ class BoundCopy:
             now = part.made.items()
             part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
         self._readings = self._guarded(module)
-        internals.learn(self._parts)
-        self._set: list[tuple[Part, str, Any]] | None = None
-        self._registered = made.registered
+        internals.learn(self._parts, self._generation)
         self._shape = [(len(parameters), modules.copy()) for parameters, modules in made.registered]
         self._standing = _standing(made)
         self._holders: list[int] = []
+        self._references: list[int] = []
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing that leads to parameters has changed in the original since the copy was made like it."""
+        if self._generation != self._internals.generation:
+            return False
+        return not any(container.is_stale for container in self._containers)
 
     def bind(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
         """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
@@ -71,52 +116,139 @@ class BoundCopy:
             self._given.append(given)
             part.made.update(given)
             part.made.update(part.own)
-        self._leaves = {id(parameter): leaf for parameter, leaf in zip(parameters, leaves, strict=True)}
-        self.put()
+        self._bound = list(zip(parameters, leaves, strict=True))
+        self._references = self._referring()
+        self._put()
+        self._noted = [part.made[name] for part, name in self._leading]
+        for container in self._containers:
+            container.note()
 
-    def unbind(self, known: Container[int] = ()) -> bool:
-        """Hands plain attributes that the run has set or deleted on to the original, and lets go of the leaves.
+    def unbind(self, known: Container[int] = ()) -> Returned:
+        """Hands on to the original what the run has changed, and lets go of the leaves.
 
-        Except what only this run can use: what leads to a leaf or to a part of the copy. The history of tensors ends.
+        What leads to a leaf or to a part of the copy leads, in the original, to the parameter or part for which that
+        stands. The history of tensors ends.
 
         Args:
             known: Ids of the tensors that had a history before the run.
-
-        Returns:
-            Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
         """
-        whole = self._is_whole()
-        ending = Ending(known)
-        for part, name, value in self.set():
-            kept = self._internals.without_history(value, ending)
-            part.original[name] = kept
-            self._internals.note_set(part, name, kept)
+        whole, changed, failed = self._is_whole(), False, None
+        try:
+            if self.changes() or self._deleted():
+                changed = self._hand_on(Ending(known))
+        except Exception as error:
+            # Code of the module's own has run: that of its containers, for example.
+            changed, failed = True, error
         self._internals.end_histories(known)
-        for part, given in zip(self._parts, self._given, strict=True):
-            original, attributes = part.original, part.made
-            for name in given.keys() - attributes.keys():
-                original.pop(name, None)
+        for part in self._parts:
             # What belonged to this run alone goes; hooks that run on the way back still find everything else.
-            attributes.clear()
-            attributes.update(original)
-            attributes.update(part.own)
+            part.made.clear()
+            part.made.update(part.original)
+            part.made.update(part.own)
         self._given.clear()
-        self._set = None
+        self._noted, self._changes = [], None
         for reading in self._readings:
             reading.give_back()
-        return whole
+        self._vacate()
+        is_held, are_leaves_held = self._is_held, self._are_leaves_held
+        if changed or is_held or are_leaves_held:
+            changed |= self._reclaim()
+            is_held, are_leaves_held = self._is_held, self._are_leaves_held
+        reusable = whole and not is_held and self._generation == self._internals.generation
+        if is_held:
+            # Hooks that run on the way back still find the numbers of their pass.
+            self._put()
+        else:
+            self._bound = []
+        return Returned(whole, is_held or are_leaves_held, changed, failed, reusable)
 
-    def set(self) -> list[tuple[Part, str, Any]]:
-        """The plain attributes that the run has set and that all runs will share: where, name and value."""
-        if self._set is None:
+    def changes(self) -> list[Change]:
+        """What the run has set, or put into containers, and all runs will share."""
+        if self._changes is None:
             # What the run has not set itself, others may have set meanwhile.
-            self._set = [
-                (part, name, value)
+            found = [
+                Change(part, name, value)
                 for part, given in zip(self._parts, self._given, strict=True)
                 for name, value in part.made.items()
-                if given.get(name, _ABSENT) is not value and name not in part.own and not self._is_private(value)
+                if given.get(name, _ABSENT) is not value and name not in part.own
             ]
-        return self._set
+            for (part, name), noted in zip(self._leading, self._noted, strict=True):
+                if name in part.made and (value := part.made[name]) is not noted:
+                    found.append(Change(part, name, value))
+            for container in self._containers:
+                if container.is_changed:
+                    found.append(Change(None, "", container.difference().new, container))
+            self._changes = found
+        return self._changes
+
+    def _hand_on(self, ending: Ending) -> bool:
+        """Hands on what the run has changed; says whether that is something that leads to parameters."""
+        originals: Counterpart | None = None
+        changed = restructured = False
+        with self._internals.structure_lock:
+            for part, name, value, container in self.changes():
+                if part is not None and is_atom(value) and name not in part.own:
+                    part.original[name] = value
+                    continue
+                originals = originals or self._originals()
+                kept = originals.of(self._internals.without_history(value, ending))
+                restructured |= originals.replaced
+                if part is not None:
+                    restructured |= part.own.pop(name, None) is not None or name in part.leading
+                    part.original[name] = kept
+                    self._internals.note_set(part, name, kept)
+                elif container is not None:
+                    changed = True
+                    gone = container.difference().gone
+                    if any(reaches(each, self._private()) for each in gone):
+                        restructured = True
+                        self._abandon(container.made)
+                    self._hand_back(container, originals, ending)
+            for part, name in self._deleted():
+                part.original.pop(name, None)
+                restructured |= part.own.pop(name, None) is not None
+            if restructured:
+                self._internals.generation += 1
+        return changed or restructured
+
+    def _deleted(self) -> list[tuple[Part, str]]:
+        """The attributes that the run has deleted."""
+        return [
+            (part, name)
+            for part, given in zip(self._parts, self._given, strict=True)
+            for name in given.keys() - part.made.keys()
+        ]
+
+    def _hand_back(self, container: SharedContainer, originals: Counterpart, ending: Ending) -> None:
+        before = originals.replaced
+        container.hand_back(lambda each: originals.resolved(ending.resolved(each)))
+        originals.replaced = before  # what stands there as it did is nothing new
+
+    def _reclaim(self) -> bool:
+        """Puts originals in the place of what all runs share and what leads to this copy; says whether anything did."""
+        originals = self._originals()
+        with self._internals.structure_lock:
+            self._internals.replace(originals)
+            for container in self._containers:
+                for entry in entries(container.original):
+                    for each in entry:
+                        originals.of(each)
+            if originals.replaced:
+                self._internals.generation += 1
+        return originals.replaced
+
+    def _originals(self) -> Counterpart:
+        """Puts originals in the place of parts of the copy."""
+        known = dict(zip(map(id, self._made.objects), self._made.originals, strict=True))
+        known.update((id(leaf), parameter) for parameter, leaf in self._bound)
+        for part in self._parts:
+            if isinstance(part.own.get("forward"), Updating):
+                known[id(part.own["forward"])] = part.holder.forward
+        return Counterpart(known)
+
+    def _private(self) -> set[int]:
+        """Ids of what is of no use to any other run: the leaves, and this very copy."""
+        return {*map(id, self._made.objects), *(id(leaf) for _, leaf in self._bound)}
 
     def _guarded(self, module: nn.Module) -> list[Reading]:
         """Lets the layers with running statistics take turns; returns those that only read them."""
@@ -132,41 +264,60 @@ class BoundCopy:
                     part.own["_buffers"] = found[-1].own
         return found
 
-    def _is_private(self, value: Any) -> bool:
-        return reaches(value, self._private.union(map(id, self._leaves.values())))
-
-    def put(self) -> None:
+    def _put(self) -> None:
         """Puts the leaves where the parameters stand."""
-        for key, places in self._places.items():
-            leaf = self._leaves[key]
-            for container, name in places:
+        for parameter, leaf in self._bound:
+            for container, name in self._made.places.get(id(parameter), ()):
                 container[name] = leaf
-        for container, name, build in self._computed:
-            container[name] = build(self._leaves)
+        if self._made.computed or self._refilled:
+            known = dict(zip(map(id, self._made.originals), self._made.objects, strict=True))
+            known.update((id(parameter), leaf) for parameter, leaf in self._bound)
+            copies = Counterpart(known)
+            for computed in self._made.computed:
+                computed.container[computed.key] = copies.resolved(computed.original)
+            for refilled in self._refilled:
+                refilled.refill(copies.resolved)
 
-    def clear(self) -> None:
-        """Lets go of the leaves."""
-        for places in self._places.values():
+    def _vacate(self) -> None:
+        """Takes the leaves away again."""
+        for places in self._made.places.values():
             for container, name in places:
                 container[name] = None
-        for container, name, _ in self._computed:
-            container[name] = None
-        self._leaves = {}
+        for computed in self._made.computed:
+            computed.container[computed.key] = None
+        for shared in self._containers:
+            shared.forget()
+
+    def _abandon(self, container: Any) -> None:
+        """No leaves are put into a container any more: what stood there does not."""
+        for key, places in self._made.places.items():
+            self._made.places[key] = [place for place in places if place[0] is not container]
+        self._made.computed = [each for each in self._made.computed if each.container is not container]
 
     @property
-    def is_held(self) -> bool:
+    def _is_held(self) -> bool:
         """Whether anything but the bound copy itself refers to a part of it, such as a hook in an open graph."""
         return any(map(gt, self._counted(), self._holders))
 
+    @property
+    def _are_leaves_held(self) -> bool:
+        return any(map(gt, self._referring(), self._references))
+
     def _counted(self) -> list[int]:
-        return list(map(sys.getrefcount, self._objects))
+        return list(map(sys.getrefcount, self._made.objects))
+
+    def _referring(self) -> list[int]:
+        """How many references to leaves there are from Python; torch's graph, if it refers to one, has one more."""
+        return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in self._bound]  # type: ignore[attr-defined]
 
     def _is_whole(self) -> bool:
-        for (parameters, modules), (count, before) in zip(self._registered, self._shape, strict=True):
+        for (parameters, modules), (count, before) in zip(self._made.registered, self._shape, strict=True):
             if len(parameters) != count or modules != before:
                 return False
-        leaves = self._leaves
-        return all(parameters.get(name) is leaves.get(key) for parameters, name, key in self._standing)
+        leaves = {id(parameter): leaf for parameter, leaf in self._bound}
+        return all(
+            parameters.get(name) is (None if key is None else leaves[key]) for parameters, name, key in self._standing
+        )
 
 
 class BoundCopies:
@@ -175,18 +326,24 @@ class BoundCopies:
     def __init__(self, module: nn.Module, keep: int = 4) -> None:
         self._module = module
         self._keep = keep
-        self.internals = Internals()
+        self.internals = Internals(frozenset(map(id, module.parameters())))
         # One is made at once, to learn where the module keeps tensors.
         self._free: dict[bool, list[BoundCopy]] = {True: [BoundCopy(module, True, self.internals)], False: []}
 
     def lend(self, training: bool, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> BoundCopy:
         """A bound bound copy. Safe to call from several threads."""
-        try:
-            bound_copy = self._free[training].pop()
-        except IndexError:
-            bound_copy = BoundCopy(self._module, training, self.internals)
+        bound_copy = self._kept(training) or BoundCopy(self._module, training, self.internals)
         bound_copy.bind(parameters, leaves)
         return bound_copy
+
+    def _kept(self, training: bool) -> BoundCopy | None:
+        free = self._free[training]
+        while free:
+            with suppress(IndexError):  # another thread was faster
+                bound_copy = free.pop()
+                if bound_copy.is_current:
+                    return bound_copy
+        return None
 
     def take_back(self, training: bool, bound_copy: BoundCopy, known: Container[int] = ()) -> Returned:
         """Unbinds a bound copy after its run, and keeps it for another if nothing refers to it any more.
@@ -196,28 +353,11 @@ class BoundCopies:
             bound_copy: The bound copy.
             known: Ids of the tensors among the attributes that had a history before the run.
         """
-        whole = bound_copy.unbind(known)
-        if whole and not bound_copy.is_held:
-            bound_copy.clear()
-            free = self._free[training]
-            if len(free) < self._keep:
-                free.append(bound_copy)
-            return Returned(whole, False)
-        # Hooks that run on the way back still find the numbers of their pass.
-        bound_copy.put()
-        return Returned(whole, True)
-
-
-class Returned(NamedTuple):
-    """How a bound copy came back.
-
-    Attributes:
-        whole: Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
-        held: Whether something goes on using the bound copy, and with it the leaves.
-    """
-
-    whole: bool
-    held: bool
+        returned = bound_copy.unbind(known)
+        free = self._free[training]
+        if returned.reusable and len(free) < self._keep:
+            free.append(bound_copy)
+        return returned
 
 
 def _standing(made: Counterparts) -> list[tuple[dict[str, Any], str, int | None]]:

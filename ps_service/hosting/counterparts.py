@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import types
-import weakref
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection
 from copy import copy
 from typing import Any, Final, NamedTuple, Protocol
 
 from torch import nn
 
+from ps_service.hosting.containers import SharedContainer, is_container
+from ps_service.hosting.fixed_values import assembled, is_fixed, items
 from ps_service.hosting.structure import (
-    SEQUENCES,
     WEAK,
     Attributes,
     Structure,
     attributes_of,
     contents,
     is_instance,
-    target_of,
 )
 
 # Entries of a module's __dict__ that belong to the copy alone.
 _OWN = ("_parameters", "_modules", "training")
-_METHODS = (types.MethodType, types.BuiltinMethodType)
-_FIXED = (tuple, set, frozenset, functools.partial, *_METHODS)
-
-Leaves = Mapping[int | None, Any]
-"""What stands for each parameter, by the parameter's id."""
 
 
 class Place(Protocol):
@@ -47,6 +39,7 @@ class Part(NamedTuple):
         own: The attributes that are the counterpart's own; all others are shared with the original.
         holder: The hosted object.
         copy: Its counterpart.
+        leading: Names of those own attributes that lead to a parameter or submodule, and are none of torch's own.
     """
 
     original: Attributes
@@ -54,6 +47,7 @@ class Part(NamedTuple):
     own: dict[str, Any]
     holder: Any
     copy: Any
+    leading: list[str]
 
     @property
     def key(self) -> tuple[int, bool]:
@@ -62,11 +56,17 @@ class Part(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """A place whose value has to be put together from leaves each time: a tuple of parameters, for example."""
+    """A place whose value has to be put together from leaves each time: a tuple of parameters, for example.
+
+    Attributes:
+        container: Where it stands.
+        key: Under which key.
+        original: What stands there in the original.
+    """
 
     container: Place
     key: Any
-    build: Callable[[Leaves], Any]
+    original: Any
 
 
 class Counterparts:
@@ -79,6 +79,9 @@ class Counterparts:
         module: Its copy.
         parts: Every copied object with attributes.
         objects: Every copied object that can be told from others.
+        originals: As many objects of which they are copies.
+        containers: Every copied container and closure cell, except those in which torch registers parameters and
+            submodules.
         places: Where each parameter stands, by its id: containers and keys.
         computed: Places that depend on parameters.
         registered: The `_parameters` and `_modules` of every copied submodule.
@@ -89,6 +92,8 @@ class Counterparts:
         self._memo: dict[int, Any] = {}
         self.parts: list[Part] = []
         self.objects: list[Any] = []
+        self.originals: list[Any] = []
+        self.containers: list[SharedContainer] = []
         self.places: dict[int, list[tuple[Place, Any]]] = {}
         self.computed: list[Computed] = []
         self.registered: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -104,8 +109,7 @@ class Counterparts:
             return self._memo[id(value)]
         if self._is_fixed(value):
             made = assembled(value, [self._copy(item) for item in items(value)])
-            self._memo.setdefault(id(value), made)
-            return made
+            return self._memo.setdefault(id(value), made)
         return _COPIERS.get(type(value), _copier(value))(self, value)
 
     def _put(self, container: Any, key: Any, value: Any) -> None:
@@ -114,36 +118,41 @@ class Counterparts:
             self.places.setdefault(id(value), []).append((container, key))
             container[key] = None
         elif self._is_computed(value):
-            self.computed.append(Computed(container, key, self._builder(value)))
+            for item in items(value):
+                self._copy_all(item)
+            self.computed.append(Computed(container, key, value))
             container[key] = None
         else:
             container[key] = self._copy(value)
 
+    def _copy_all(self, value: Any) -> None:
+        """Copies what has a place of its own in a value that is put together for each run."""
+        if self._structure.is_parameter(value):
+            return
+        if self._is_computed(value):
+            for item in items(value):
+                self._copy_all(item)
+        else:
+            self._copy(value)
+
     def _is_fixed(self, value: Any) -> bool:
         """Whether a value is put together at once, because its items cannot be replaced one by one."""
-        if isinstance(value, dict):
-            return any(type(key) is not str and self._structure.leads(key) for key in value)
         return is_fixed(value) or type(value) in WEAK
 
     def _is_computed(self, value: Any) -> bool:
         """Whether a value cannot be written to, and holds a parameter."""
         if not self._structure.leads(value) or not self._is_fixed(value):
             return False
-        return any(self._structure.is_parameter(item) or self._is_computed(item) for item in items(value))
+        return any(map(self._depends, items(value)))
 
-    def _builder(self, value: Any) -> Callable[[Leaves], Any]:
-        if self._structure.is_parameter(value):
-            key = id(value)
-            return lambda leaves: leaves[key]
-        if not self._is_computed(value):
-            made = self._copy(value)
-            return lambda leaves: made
-        builders = [self._builder(item) for item in items(value)]
-        return lambda leaves: assembled(value, [build(leaves) for build in builders])
+    def _depends(self, value: Any) -> bool:
+        """Whether what stands for a value is another one in each run."""
+        return self._structure.is_parameter(value) or self._is_computed(value)
 
     def _note(self, value: Any, made: Any) -> None:
         self._memo[id(value)] = made
         self.objects.append(made)
+        self.originals.append(value)
 
     def _copy_instance(self, value: Any) -> Any:
         made = _blank(value)
@@ -160,24 +169,49 @@ class Counterparts:
         for original, target in zip(attributes_of(value), attributes_of(made), strict=True):
             attributes = original.copy()
             own: dict[str, Any] = {}
-            self.parts.append(Part(original, target, own, value, made))
+            leading: list[str] = []
+            self.parts.append(Part(original, target, own, value, made, leading))
             target.update(attributes)
             for name, each in attributes.items():
                 if is_module and name in _OWN:
-                    counterpart = self._copy(each)
-                    own[name] = counterpart.copy() if counterpart is each and isinstance(each, dict) else counterpart
+                    own[name] = self._copy_registered(each) if isinstance(each, dict) else each
                 elif self._structure.leads(each):
                     self._put(target, name, each)
                     own[name] = target[name]
+                    leading.append(name)
             target.update(own)
+
+    def _copy_registered(self, value: dict[str, Any]) -> Any:
+        """The counterpart of a dict in which torch registers parameters or submodules."""
+        if id(value) in self._memo:
+            return self._memo[id(value)]
+        made = value.copy()
+        if self._structure.leads(value):
+            self._note(value, made)
+            self._put_all(made, value)
+        return made
 
     def _copy_items(self, value: Any) -> Any:
         made = copy(value)
         self._note(value, made)
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(items):
-            if self._structure.leads(item):
-                self._put(made, key, item)
+        keys: Collection[Any] = value if isinstance(value, (dict, set)) else ()
+        is_refilled = any(map(self._depends, keys))
+        self.containers.append(SharedContainer(value, made, is_refilled))
+        if is_refilled:
+            for each in (*value, *value.values()) if isinstance(value, dict) else value:
+                self._copy_all(each)
+            made.clear()
+        elif isinstance(value, set):
+            made.clear()
+            made.update(map(self._copy, list(value)))
+        elif isinstance(value, dict) and any(map(self._structure.leads, value)):
+            made.clear()
+            for key, item in list(value.items()):
+                self._put(made, self._copy(key), item)
+        else:
+            for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+                if self._structure.leads(item):
+                    self._put(made, key, item)
         if is_instance(value):
             self._copy_attributes(value, made)
         return made
@@ -185,6 +219,7 @@ class Counterparts:
     def _copy_cell(self, value: types.CellType) -> types.CellType:
         made = types.CellType()
         self._note(value, made)
+        self.containers.append(SharedContainer(value, made, is_refilled=False))
         for held in contents(value):
             self._put(_Attribute(made, "cell_contents"), None, held)
         return made
@@ -206,6 +241,7 @@ class Counterparts:
         for parameter_state, other in zip(value.__closure__ or (), parameter_states, strict=True):
             if self._is_fresh(parameter_state):
                 self._note(parameter_state, other)
+                self.containers.append(SharedContainer(parameter_state, other, is_refilled=False))
                 for held in contents(parameter_state):
                     self._put(_Attribute(other, "cell_contents"), None, held)
         if self._structure.leads(value.__defaults__):
@@ -213,6 +249,7 @@ class Counterparts:
         if any(map(self._structure.leads, (value.__kwdefaults__ or {}).values())):
             made.__kwdefaults__ = dict(value.__kwdefaults__ or {})
             self._put_all(made.__kwdefaults__, value.__kwdefaults__)
+        self.containers.append(SharedContainer(value.__dict__, made.__dict__, is_refilled=False))
         self._put_all(made.__dict__, value.__dict__)
         return made
 
@@ -256,58 +293,5 @@ def _blank(value: Any) -> Any:
         return None
 
 
-def is_fixed(value: Any) -> bool:
-    """Whether a value is put together from its pieces at once; it is no weak reference, and no dict."""
-    return isinstance(value, _FIXED)
-
-
 def _copier(value: Any) -> Callable[[Counterparts, Any], Any]:
-    return Counterparts._copy_items if isinstance(value, (list, dict, deque)) else Counterparts._copy_instance
-
-
-def items(value: Any) -> list[Any]:
-    """What such a value is made of."""
-    if type(value) in WEAK:
-        return [target_of(value)]
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    if isinstance(value, SEQUENCES):
-        return list(value)
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, types.BuiltinMethodType):
-        return [value.__self__]
-    return [value.func, *value.args, *value.keywords.values()]
-
-
-def assembled(value: Any, items: Sequence[Any]) -> Any:
-    """Such a value, of other pieces."""
-    if type(value) in WEAK:
-        return _weak(value, items[0])
-    if isinstance(value, dict):
-        made = copy(value)
-        made.clear()
-        made.update(zip(items[: len(value)], items[len(value) :], strict=True))
-        return made
-    if isinstance(value, tuple):
-        return type(value)(*items) if hasattr(value, "_fields") else tuple.__new__(type(value), items)
-    if isinstance(value, (set, frozenset)):
-        return type(value)(items)
-    if isinstance(value, types.MethodType):
-        return types.MethodType(items[1], items[0])
-    if isinstance(value, types.BuiltinMethodType):
-        return getattr(items[0], value.__name__)
-    count = 1 + len(value.args)
-    keywords = dict(zip(value.keywords, items[count:], strict=True))
-    return functools.partial(items[0], *items[1:count], **keywords)
-
-
-def _weak(value: Any, target: Any) -> Any:
-    """A weak reference of a value's kind to something else."""
-    if isinstance(value, weakref.WeakMethod):
-        method: Any = value()
-        return weakref.WeakMethod(types.MethodType(method.__func__, target))
-    try:
-        return weakref.ref(target) if type(value) is weakref.ReferenceType else weakref.proxy(target)
-    except TypeError:
-        return value  # to a plain list, for example
+    return Counterparts._copy_items if is_container(value) else Counterparts._copy_instance

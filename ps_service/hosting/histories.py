@@ -7,17 +7,15 @@ and are refused if they compute with it what a trainer would propagate through.
 
 from __future__ import annotations
 
-import types
-from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from ps_service.hosting.counterparts import assembled, is_fixed, items
-from ps_service.hosting.structure import all_below, attributes_of, contents, is_atom, is_instance
+from ps_service.hosting.replacing import Replacing
+from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 
@@ -69,68 +67,24 @@ def reaches_ended(roots: Iterable[Any]) -> bool:
     return bool(reached_from(roots, ENDED)[1])
 
 
-class Ending:
-    """Puts aliases in the place of tensors with a history; the same one wherever the same tensor stands.
+class Ending(Replacing):
+    """Puts aliases in the place of tensors with a history.
 
     Args:
         known: Ids of tensors that stay: they had their history before the run.
     """
 
     def __init__(self, known: Container[int] = ()) -> None:
-        self._known = known
-        # With the originals, so that no id is used again meanwhile.
-        self._made: dict[int, tuple[Any, Any]] = {}
+        super().__init__()
+        self._ids = known
 
     def is_meant(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is to be replaced."""
-        return has_open_history(tensor) and id(tensor) not in self._known
+        return has_open_history(tensor) and id(tensor) not in self._ids
 
-    def of(self, value: Any) -> Any:
-        """What is to stand for a value; of what can be written to the value itself, with other contents."""
-        for each in list(all_below(value, MOST, into_modules=False)):
-            if not isinstance(each, nn.Module):
-                self._replace_in(each)
-        return self._resolved(value)
+    def _substitute(self, value: Any) -> Any:
+        return ended(value) if isinstance(value, torch.Tensor) and self.is_meant(value) else value
 
-    def _resolved(self, value: Any) -> Any:
-        if is_atom(value):
-            return value
-        known = self._made.get(id(value))
-        if known is not None:
-            return known[1]
-        made = value
-        if isinstance(value, torch.Tensor):
-            made = ended(value) if self.is_meant(value) else value
-        elif is_fixed(value):
-            before = items(value)
-            after = [self._resolved(item) for item in before]
-            made = value if _are_same(before, after) else assembled(value, after)
-        self._made[id(value)] = value, made
-        return made
-
-    def _replace_in(self, value: Any) -> None:
-        if isinstance(value, (list, deque)):
-            self._replace_items(value, list(enumerate(value)))
-        elif isinstance(value, dict):
-            self._replace_items(value, list(value.items()))
-        elif type(value) is types.CellType:
-            for held in contents(value):
-                if (made := self._resolved(held)) is not held:
-                    value.cell_contents = made
-        elif type(value) is types.FunctionType:
-            value.__defaults__ = self._resolved(value.__defaults__)
-            for held in (value.__kwdefaults__, value.__dict__):
-                self._replace_items(held, list((held or {}).items()))
-        if is_instance(value):
-            for attributes in attributes_of(value):
-                self._replace_items(attributes, list(attributes.items()))
-
-    def _replace_items(self, container: Any, items: Sequence[tuple[Any, Any]]) -> None:
-        for key, item in items:
-            made = self._resolved(item)
-            if made is not item:
-                container[key] = made
-
-
-def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
-    return all(old is new for old, new in zip(before, after, strict=True))
+    def _behind(self, value: Any) -> list[Any]:
+        found = all_below(value, MOST, into_modules=False)
+        return [each for each in list(found) if not isinstance(each, nn.Module)]

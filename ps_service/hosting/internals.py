@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -11,12 +12,14 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from ps_service.hosting.containers import is_container
 from ps_service.hosting.histories import Ending, has_open_history
-from ps_service.hosting.structure import is_atom, tensors_below
+from ps_service.hosting.structure import is_atom, is_instance, tensors_below
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.hosting.counterparts import Part
+    from ps_service.hosting.replacing import Replacing
     from ps_service.parameters.locks import ParameterLocks
 
 Code = tuple[str, bool]
@@ -48,15 +51,29 @@ class Internals:
     call has been seen to change a tensor, runs alone. Running statistics of normalization layers do not count: those
     layers take turns themselves, each for its own forward.
 
+    Args:
+        parameters: Ids of the module's parameters.
+
     Attributes:
-        changing: Whether some call has changed a tensor in place.
+        changing: Whether some call has changed a tensor in place, or at once with others what leads to parameters.
         ends_histories: Whether some call has left a tensor with a history behind.
+        is_remembered: Whether something has gone on using a copy of the module after its call.
+        structure_lock: Held while what leads to parameters is changed, or copied.
+        generation: How often it has been changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: frozenset[int] = frozenset()) -> None:
+        self._parameters = parameters
+        self.is_remembered = False
+        self.structure_lock = threading.RLock()
+        self.generation = 0
+        self._unsettled: set[Code] = set()
         self._lock = ReportingLock()
         self._norms: dict[int, threading.Lock] = {}
         self._places: dict[tuple[int, bool], tuple[Any, set[str]]] = {}
+        # So that no id is used again meanwhile.
+        self._holders: dict[int, Any] = {}
+        self._learned = 0
         # The same, to be gone through quickly.
         self._flat: list[tuple[Any, str]] = []
         self._buffers: list[dict[str, torch.Tensor | None]] = []
@@ -68,10 +85,28 @@ class Internals:
         """The lock of a normalization layer's running statistics."""
         return self._norms.setdefault(id(layer), threading.Lock())
 
-    def learn(self, parts: Sequence[Part]) -> None:
-        """Where the parts of a module may keep tensors."""
+    def learn(self, parts: Sequence[Part], generation: int) -> None:
+        """Where the parts of a module may keep tensors.
+
+        Args:
+            parts: The parts of a copy.
+            generation: The one in which it was made.
+        """
+        with self.structure_lock:
+            self._learn(parts, generation)
+
+    def _learn(self, parts: Sequence[Part], generation: int) -> None:
+        if generation > self._learned:
+            # Some of those that were known may be gone.
+            self._learned = generation
+            self._places, self._buffers, self._holders = {}, [], {}
         for part in parts:
-            names = {name for name, value in part.original.items() if name not in part.own and _may_hold(name, value)}
+            self._holders[id(part.holder)] = part.holder
+            names = {
+                name
+                for name, value in part.original.items()
+                if (name not in part.own or name in part.leading) and _may_hold(name, value)
+            }
             if isinstance(part.holder, _NormBase) and id(part.holder) in self._norms:
                 names.discard("_buffers")
             if part.key not in self._places and isinstance(part.holder, nn.Module) and isinstance(part.original, dict):
@@ -113,6 +148,13 @@ class Internals:
             if made is not value:
                 attributes[name] = made
 
+    def replace(self, replacing: Replacing) -> None:
+        """Puts other objects in the place of some, in what all runs share."""
+        for attributes, name in self._flat:
+            value = attributes.get(name)
+            if (made := replacing.of(value)) is not value:
+                attributes[name] = made
+
     def found(self) -> Found:
         """The tensors that the module keeps now."""
         tensors: list[torch.Tensor] = []
@@ -123,7 +165,7 @@ class Internals:
                 tensors.append(value)
             elif not isinstance(value, (dict, list)) or value:
                 is_all &= tensors_below(value, tensors, MOST)
-        return Found(tensors, is_all)
+        return Found([each for each in tensors if id(each) not in self._parameters], is_all)
 
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
@@ -134,7 +176,15 @@ class Internals:
 
     def is_free(self, code: Code) -> bool:
         """Whether a call may run beside others without further ado."""
-        return not self.changing and (code in self._harmless or not self.found().tensors)
+        if self.changing:
+            return False
+        return code in self._harmless or (code not in self._unsettled and not self._has_any())
+
+    def _has_any(self) -> bool:
+        """Whether there is anything that a call could change for others."""
+        if self.found().tensors:
+            return True
+        return any(name != "_buffers" and _is_writable(attributes.get(name)) for attributes, name in self._flat)
 
     @contextmanager
     def turn(self, parameter_locks: ParameterLocks, code: Code, nested: bool) -> Iterator[None]:
@@ -161,15 +211,20 @@ class Internals:
         with parameter_locks.alone(self._lock):
             yield
 
-    def note_run(self, code: Code, before: Found, versions: Sequence[int]) -> None:
+    def note_run(self, code: Code, before: Found, versions: Sequence[int], restructured: bool) -> None:
         """A call has run.
 
         Args:
             code: What ran.
             before: The tensors that were there.
             versions: How often each had been written to then.
+            restructured: Whether it has changed what leads to parameters.
         """
-        if any(tensor._version != version for tensor, version in zip(before.tensors, versions, strict=True)):
+        if restructured:
+            # Something that is made once, in the first call, need not hold up all later ones.
+            self.changing |= code in self._harmless
+            self._unsettled.add(code)
+        elif any(tensor._version != version for tensor, version in zip(before.tensors, versions, strict=True)):
             self.changing = True
         elif code not in self._harmless:
             self._harmless.add(code)
@@ -185,6 +240,10 @@ class Internals:
         finally:
             for lock in locks:
                 lock.release()
+
+
+def _is_writable(value: Any) -> bool:
+    return is_container(value) or is_instance(value) or isinstance(value, types.FunctionType)
 
 
 def _may_hold(name: str, value: Any) -> bool:

@@ -6,7 +6,7 @@ import functools
 import types
 import weakref
 from collections import deque
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import Container, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
 from typing import Any, Final, Protocol
 
 import torch
@@ -131,19 +131,20 @@ def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
     return any(id(each) in ids for each in all_below(value, most))
 
 
-def all_below(value: Any, most: int, into_modules: bool = True) -> Iterator[Any]:
+def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
     """A value and what it leads to.
 
     Args:
         value: Where to begin.
         most: How many objects to look at; the others are left out.
         into_modules: Whether to go on behind modules.
+        ends: Ids of objects behind which not to go on.
     """
     stack, seen = [value], {id(value): value}
     while stack and len(seen) < most:
         each = stack.pop()
         yield each
-        if isinstance(each, nn.Module) and not into_modules:
+        if id(each) in ends or (isinstance(each, nn.Module) and not into_modules):
             continue
         for child in below(each):
             if type(child) not in _ATOMS and id(child) not in seen:
@@ -212,6 +213,8 @@ def attributes_of(value: Any) -> list[Attributes]:
 
 class Attributes(Protocol):
     """Where an instance keeps its attributes."""
+
+    def __contains__(self, name: object, /) -> bool: ...
 
     def __getitem__(self, name: str, /) -> Any: ...
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Sequence
 from contextlib import ExitStack
-from operator import gt
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -74,6 +72,7 @@ class Binding:
         self._code = code
         self._recorded = recorded
         self._whole = True
+        self._failed: Exception | None = None
         self._run = (code, training)
         self._internals = hosted.bound_copies.internals
         self._stack: ExitStack | None = None
@@ -104,7 +103,6 @@ class Binding:
             ]
             self._before = [(leaf.data_ptr(), leaf.requires_grad) for leaf in reading.leaves]
             self._tensors = reading.leaves
-            self._references = _references(self._tensors) if recorded else []
             self._hooks = HookWatch(self._tensors)
             self._bound_copy = hosted.bound_copies.lend(training, parameters, reading.leaves)
             self._found = self._internals.found()
@@ -139,8 +137,8 @@ class Binding:
     def kept(self) -> Found:
         """The tensors beside the parameters that outlive the call, as they are at its end."""
         tensors, is_all = self._internals.found()
-        for _, _, value in self._bound_copy.set():
-            is_all &= tensors_below(value, tensors, MOST)
+        for change in self._bound_copy.changes():
+            is_all &= tensors_below(change.value, tensors, MOST)
         return Found([*tensors, *self._internals.buffers()], is_all)
 
     @property
@@ -162,10 +160,11 @@ class Binding:
         """The code is done: nobody runs on the bound copy any more, and the parameters are not read any more."""
         assert self.hosted.bound_copies is not None
         try:
-            self._aliases = [name for _, name, value in self._bound_copy.set() if self._lies_within(value)]
+            self._aliases = [each.name for each in self._bound_copy.changes() if self._lies_within(each.value)]
             returned = self.hosted.bound_copies.take_back(self._training, self._bound_copy, self._historic)
-            self._whole = returned.whole
-            self._internals.note_run(self._run, self._found, self._versions)
+            self._whole, self._failed = returned.whole, returned.failed
+            self._internals.note_run(self._run, self._found, self._versions, returned.changed)
+            self._internals.is_remembered |= returned.held
             self._hooked = self._hooks.remove_new()
             self._touched = [
                 i
@@ -178,7 +177,7 @@ class Binding:
                 or self._originals
             ]
             self._written = {i for i in self._touched if self._is_written(i, self._tensors[i])}
-            if self._recorded and (returned.held or any(map(gt, _references(self._tensors), self._references))):
+            if self._recorded and returned.held:
                 self.hold()
         finally:
             self._reading.__exit__(None, None, None)
@@ -186,7 +185,8 @@ class Binding:
     def _lies_within(self, value: Any) -> bool:
         tensors: list[torch.Tensor] = []
         tensors_below(value, tensors, MOST)
-        return any(is_within(each, self._tensors) for each in tensors)
+        leaves = set(map(id, self._tensors))
+        return any(is_within(each, self._tensors) for each in tensors if id(each) not in leaves)
 
     def inspect(self, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
         """Sees to it that the backward of a call needs nothing that is not kept for it.
@@ -218,9 +218,12 @@ class Binding:
             self.hold()
 
     def _is_examined(self) -> bool:
-        """Whether the whole graph is looked at, which costs more than a small call: at first, and then now and then."""
+        """Whether the whole graph is looked at, which costs more than a small call.
+
+        At first, and then now and then; and always once something that is not known has gone on using a bound copy.
+        """
         count = self.hosted.recorded[self._code] = self.hosted.recorded[self._code] + 1
-        return count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
+        return self._internals.is_remembered or count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
 
     def _examine(self, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
         if any(map(self._parameter_locks.knows, leaves)):
@@ -342,10 +345,17 @@ class Binding:
                 f"{self._code} has added, replaced or deleted a parameter or submodule of {self.hosted}; the structure "
                 "of a hosted module is fixed once it is made. Write to parameters with copy_() or .data instead"
             )
-        for name in self._aliases:
+        if self._failed is not None:
             raise InvalidArgumentError(
-                f"{self._code} has set attribute {name!r} of {self.hosted} to a tensor in the memory of a parameter, "
-                f"but {WHY}. Keep a copy of it, with clone()"
+                f"{self._code} has changed what leads to parameters or submodules of {self.hosted} in a way that "
+                f"cannot be followed: {self._failed!r}"
+            )
+        for name in self._aliases:
+            where = f"set attribute {name!r} of" if name else "put into a container beside a parameter or layer of"
+            to = "to " if name else ""
+            raise InvalidArgumentError(
+                f"{self._code} has {where} {self.hosted} {to}a tensor in the memory of a parameter, but {WHY}. Keep a "
+                "copy of it, with clone()"
             )
         for i in self._hooked:
             raise InvalidArgumentError(
@@ -360,11 +370,6 @@ class Binding:
                     f"{self.hosted}. Gradients of hosted parameters belong to the pass of a trainer; inside hosted "
                     "code use torch.autograd.grad"
                 )
-
-
-def _references(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """How many references there are from Python; torch's graph, however often it refers to a tensor, has one more."""
-    return [sys.getrefcount(each) - (each._use_count() > 1) for each in tensors]  # type: ignore[attr-defined]
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

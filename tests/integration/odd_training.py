@@ -14,7 +14,7 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from tests import hooked_modules, odd_modules, parameter_modules, stateful_modules
+from tests import hooked_modules, odd_modules, parameter_modules, restructuring_modules, stateful_modules
 from tests.training import same_gradients, same_state, twin
 
 MODELS = "tests.odd_modules"
@@ -24,7 +24,11 @@ MODELS = "tests.odd_modules"
 async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
     """An owner of modules that are unusual, and a trainer."""
     server = Server(
-        Engine("ps0", AllowList([odd_modules, hooked_modules, stateful_modules, parameter_modules]), threads=8)
+        Engine(
+            "ps0",
+            AllowList([odd_modules, hooked_modules, stateful_modules, parameter_modules, restructuring_modules]),
+            threads=8,
+        )
     )
     await server.start()
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,36 +15,8 @@ from ps_service.hosting.bound_copies import BoundCopies
 from ps_service.hosting.histories import reaches_ended
 from ps_service.hosting.structure import tensors_below
 from ps_wire.numerics.autograd_graph import reached_from
+from tests.ps_service.hosting.host import Host, bound
 from tests.ps_service.threads import PATIENCE, Worker
-
-
-class Host(nn.Module):
-    """A module of which tests set whatever they like."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(2))
-        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
-        self.layer = nn.Linear(2, 2)
-        self.calls = 0
-
-    def method(self) -> torch.Tensor:
-        return self.weight
-
-    def double(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return output * 2
-
-
-@contextmanager
-def bound(pool: BoundCopies, module: nn.Module, training: bool = True) -> Iterator[Any]:
-    """A bound copy of the module."""
-    parameters = list(module.parameters())
-    leaves = [parameter.data.requires_grad_(parameter.requires_grad) for parameter in parameters]
-    bound_copy = pool.lend(training, parameters, leaves)
-    try:
-        yield bound_copy.module
-    finally:
-        pool.take_back(training, bound_copy)
 
 
 @pytest.fixture
@@ -189,27 +159,6 @@ def test_a_skin_that_waits_holds_nothing_of_its_last_run(host: Host, pool: Bound
     assert gone() is None
 
 
-@pytest.mark.parametrize(
-    "look_up",
-    [
-        lambda bound_copy: bound_copy.frozen,
-        lambda bound_copy: [bound_copy.frozen],
-        lambda bound_copy: bound_copy.layer,
-        lambda bound_copy: ["layer", (bound_copy.layer,)],
-        lambda bound_copy: {"itself": bound_copy},
-        lambda bound_copy: bound_copy.method,
-        lambda bound_copy: {"method": bound_copy.layer.forward},
-    ],
-    ids=["leaf", "leaves", "submodule", "submodules", "itself", "method", "methods"],
-)
-def test_what_leads_to_a_skin_belongs_to_its_run_alone(host: Host, pool: BoundCopies, look_up: Any) -> None:
-    with bound(pool, host) as bound_copy:
-        bound_copy.__dict__["found"] = look_up(bound_copy)
-    assert "found" not in host.__dict__
-    with bound(pool, host) as bound_copy:
-        assert "found" not in bound_copy.__dict__
-
-
 def test_what_leads_to_the_module_is_the_skins_own_in_the_skin(host: Host) -> None:
     host.__dict__["direct"] = host.layer
     host.bound = host.method
@@ -218,8 +167,12 @@ def test_what_leads_to_the_module_is_the_skins_own_in_the_skin(host: Host) -> No
         with bound(pool, host) as bound_copy:
             assert bound_copy.direct is bound_copy.layer is not host.layer
             assert bound_copy.bound() is bound_copy.weight is not host.weight
-            bound_copy.bound = None
     assert host.bound() is host.weight
+    with bound(pool, host) as bound_copy:
+        bound_copy.bound = None
+    assert host.bound is None
+    with bound(pool, host) as bound_copy:
+        assert bound_copy.bound is None
 
 
 def test_containers_keep_their_kinds(host: Host) -> None:

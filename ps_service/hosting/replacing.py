@@ -1,0 +1,130 @@
+"""Replacing: other objects in the place of some, wherever a value leads to them."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
+
+from ps_service.hosting.fixed_values import assembled, is_fixed, items
+from ps_service.hosting.structure import WEAK, all_below, attributes_of, contents, is_atom, is_instance
+
+MOST: Final = 1_000_000
+"""Objects behind one value that are looked at."""
+
+
+class Replacing:
+    """Puts others in the place of some objects; the same one wherever the same object stands.
+
+    What can be written to stays the same object, with other contents. What cannot (tuples, bound methods, partials) is
+    put together anew.
+
+    Attributes:
+        replaced: Whether anything has been replaced so far.
+    """
+
+    def __init__(self) -> None:
+        # With the originals, so that no id is used again meanwhile.
+        self._made: dict[int, tuple[Any, Any]] = {}
+        self.replaced = False
+
+    def of(self, value: Any) -> Any:
+        """What is to stand for a value; of what can be written to the value itself, with other contents."""
+        if not is_atom(value):
+            for each in self._behind(value):
+                self._replace_in(each)
+        return self.resolved(value)
+
+    def resolved(self, value: Any) -> Any:
+        """What is to stand for a value, without a change to the contents of anything."""
+        if is_atom(value):
+            return value
+        known = self._made.get(id(value))
+        if known is not None:
+            return known[1]
+        made = self._substitute(value)
+        if made is value and self._is_fixed(value):
+            before = items(value)
+            after = [self.resolved(item) for item in before]
+            made = value if _are_same(before, after) else assembled(value, after)
+        self.replaced |= made is not value
+        self._made[id(value)] = value, made
+        return made
+
+    def _substitute(self, value: Any) -> Any:
+        """What stands for one object; the object itself if it stays."""
+        raise NotImplementedError
+
+    def _behind(self, value: Any) -> list[Any]:
+        """The value and what it leads to, as far as contents are replaced."""
+        raise NotImplementedError
+
+    def _is_fixed(self, value: Any) -> bool:
+        return is_fixed(value)
+
+    def _replace_in(self, value: Any) -> None:
+        if isinstance(value, (list, deque)):
+            self._replace_items(value, list(enumerate(value)))
+        elif isinstance(value, dict):
+            self._replace_in_dict(value)
+        elif isinstance(value, set):
+            before = list(value)
+            after = [self.resolved(item) for item in before]
+            if not _are_same(before, after):
+                value.clear()
+                value.update(after)
+        elif type(value) is types.CellType:
+            for held in contents(value):
+                if (made := self.resolved(held)) is not held:
+                    value.cell_contents = made
+        elif type(value) is types.FunctionType:
+            if (defaults := self.resolved(value.__defaults__)) is not value.__defaults__:
+                value.__defaults__ = defaults
+            for named in (value.__kwdefaults__, value.__dict__):
+                self._replace_items(named, list((named or {}).items()))
+        if is_instance(value) and not is_fixed(value):
+            for attributes in attributes_of(value):
+                self._replace_items(attributes, list(attributes.items()))
+
+    def _replace_in_dict(self, value: dict[Any, Any]) -> None:
+        keys = list(value)
+        made = [self.resolved(key) for key in keys]
+        if _are_same(keys, made):
+            self._replace_items(value, list(value.items()))
+            return
+        contents = [self.resolved(each) for each in value.values()]
+        value.clear()
+        value.update(zip(made, contents, strict=True))
+
+    def _replace_items(self, container: Any, items: Sequence[tuple[Any, Any]]) -> None:
+        for key, item in items:
+            made = self.resolved(item)
+            if made is not item:
+                container[key] = made
+
+
+class Counterpart(Replacing):
+    """Puts the counterparts of known objects in their place: those of a copy for those of its original, or back.
+
+    Args:
+        known: The counterparts, by the ids of what they stand for. Those objects live for as long as this one.
+    """
+
+    def __init__(self, known: Mapping[int, Any]) -> None:
+        super().__init__()
+        self._known = known
+        self._ends: Container[int] = {*known, *map(id, known.values())}
+
+    def _substitute(self, value: Any) -> Any:
+        return self._known.get(id(value), value)
+
+    def _behind(self, value: Any) -> list[Any]:
+        return [each for each in all_below(value, MOST, ends=self._ends) if id(each) not in self._ends]
+
+    def _is_fixed(self, value: Any) -> bool:
+        return is_fixed(value) or type(value) in WEAK
+
+
+def _are_same(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    return all(old is new for old, new in zip(before, after, strict=True))

@@ -1,0 +1,67 @@
+"""Hosted modules whose calls change what leads to their layers and parameters train as they do locally."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from tests.integration.odd_training import train_both, training
+from tests.restructuring_modules import SIZE, WAYS, Restructuring
+from tests.training import apart, pins, same_gradients, twin
+
+MODELS = "tests.restructuring_modules"
+X = torch.arange(2.0 * SIZE).reshape(2, SIZE) / 10
+
+
+@pytest.mark.parametrize("hooked", [False, True], ids=["", "hooked"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_call_goes_on_from_what_the_last_one_has_left(way: str, hooked: bool) -> None:
+    async with training() as (server, ps):
+        net = await ps.module(f"{MODELS}.Restructuring", way, hooked)
+        local = await twin(net, Restructuring(way, hooked))
+        await train_both(ps, net, local, passes=5)
+        assert await net.seen() == local.seen()
+        assert pins(server) == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_it_does_so_in_both_modes(way: str) -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Restructuring", way)
+        local = await twin(net, Restructuring(way))
+        for mode in (True, False, False, True, False):
+            net.train(mode)
+            local.train(mode)
+            torch.testing.assert_close(await net(X), local(X).detach())
+        await train_both(ps, net, local)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_passes_that_are_open_at_once_have_gradients_of_their_own(way: str) -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Restructuring", way)
+        local, other = await twin(net, Restructuring(way)), await twin(net, Restructuring(way))
+        async with ps.context() as ctx:
+            loss = (await net(X)).sum()
+            local(X).sum().backward()
+            with torch.no_grad():
+                other(X)
+            other(X).mul(10).sum().backward()
+
+            async def second() -> None:
+                async with ps.context() as inner:
+                    await inner.backward((await net(X)).mul(10).sum())
+                    await same_gradients(inner, [(net, other)])
+
+            await apart(second())
+            await ctx.backward(loss)
+            await same_gradients(ctx, [(net, local)])
+
+
+async def test_calls_at_once_lose_none_of_what_they_count() -> None:
+    async with training() as (_, ps):
+        net = await ps.module(f"{MODELS}.Restructuring", "counting")
+        await asyncio.gather(*(net(X) for _ in range(40)))
+        assert (await net.seen())[-1] == 40
