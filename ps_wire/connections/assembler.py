@@ -66,12 +66,14 @@ class Assembler:
         Raises:
             InvalidArgumentError: The packet does not fit the ones before it; the connection is of no more use.
         """
-        number = packet.frame.number
-        if packet.frame.HasField("part"):
+        frame, payload = packet
+        number = frame.number
+        if frame.HasField("part"):
             return self._continue(number, packet)
-        announced, arrived = packet.frame.payload_bytes, packet.nbytes
-        if not announced and not arrived:
-            return Message(packet.frame)
+        announced = frame.payload_bytes
+        if not announced and not payload:
+            return Message(frame)
+        arrived = packet.nbytes
         if announced >= LARGE_BYTES:
             RECLAIMER.used()
         if arrived > announced:
@@ -82,9 +84,9 @@ class Assembler:
         if announced > self._limit or held + announced > 2 * self._limit:
             return self.refuse(packet, self._too_large(announced))
         if arrived == announced:
-            return Message(packet.frame, whole(packet.payload, arrived))
-        partial = self._partial[number] = _Partial(packet.frame)
-        partial.add(packet.payload)
+            return Message(frame, whole(payload, arrived))
+        partial = self._partial[number] = _Partial(frame)
+        partial.add(payload)
         return None
 
     def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:

@@ -54,24 +54,21 @@ class Outbox:
                 RECLAIMER.used()
         # A small message does not wait for large ones.
         fits = nbytes <= self._part_bytes if not self._waiting else nbytes <= _SMALL
-        if fits and self._sent_now(frame, chunks, later):
-            if sent is not None:
-                sent()
-            return
+        if fits and self._connection is not None and not self._ended:
+            try:
+                gone = self._connection.send_now(Packet(frame, tuple(chunks)), later)
+            except ConnectionBroken:
+                # What reads from the connection notices too, and ends it.
+                gone = True
+            if gone:
+                if sent is not None:
+                    sent()
+                return
         message = packets(frame, chunks, self._part_bytes)
         self._waiting.append(message if sent is None else _telling(message, sent))
         if not self._ended:
             self._idle.clear()
         self._ready.set()
-
-    def _sent_now(self, frame: Frame, chunks: Sequence[memoryview], later: bool) -> bool:
-        if self._connection is None or self._ended:
-            return False
-        try:
-            return self._connection.send_now(Packet(frame, tuple(chunks)), later)
-        except ConnectionBroken:
-            # Whoever reads from the connection notices too, and ends it.
-            return True
 
     async def drain(self, connection: Connection) -> None:
         """Writes what is queued, and what will be, until cancelled.

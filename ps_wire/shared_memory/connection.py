@@ -41,8 +41,13 @@ from ps_wire.v1.frames_pb2 import Frame
 INLINE_BYTES: Final = 32 * 1024
 """Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
 
+_JOINED_BYTES: Final = 4096
+"""Payloads up to this size are copied into their record: that costs less than a second piece of memory to write."""
+
 _LONG_COPY: Final = 4 * MIB
 """Payloads from this size on are copied in a thread: the event loop has others to serve."""
+
+_MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _MANY_LENT: Final = 64
 """Segments that may hold tensors in use before what arrives is copied out, so that the other side has some left."""
@@ -69,7 +74,7 @@ class SharedMemoryConnection:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._traffic = traffic or Traffic()
-        self._max_message_bytes = max_message_bytes
+        self._most_bytes = max(max_message_bytes, INLINE_BYTES)
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
         self._rest = bytearray()
@@ -86,51 +91,56 @@ class SharedMemoryConnection:
 
     async def send(self, packet: Packet) -> None:
         await self._socket.drained.wait()
-        segment = self._segment_for(packet.nbytes)
-        if segment is not None and packet.nbytes >= _LONG_COPY:
+        nbytes = packet.nbytes
+        segment = self._segment_for(nbytes) if nbytes >= _LONG_COPY else None
+        if segment is not None:
             # The event loop, and smaller messages, go on meanwhile.
             await COPIES.run(segment.write, packet.payload)
-            self._send_record(packet, segment)
+            self._send_record(packet, nbytes, segment)
         else:
-            self._send(packet, segment)
+            self._send(packet, nbytes, later=False)
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
+        nbytes = packet.nbytes if packet.payload else 0
         # While the other side is slow, messages wait in the outbox, where they can still be counted.
-        nbytes = packet.nbytes
-        if nbytes >= _LONG_COPY or not self._socket.drained.is_set():
+        if nbytes >= _LONG_COPY or self._socket.unsent:
             return False
-        if later and not packet.payload:
-            frame = packet.frame.SerializeToString()
-            self._writer.postpone(HEADER.pack(INLINE, len(frame), 0, 0) + frame)
-        else:
-            self._send(packet, self._segment_for(nbytes))
+        self._send(packet, nbytes, later)
         return True
 
+    def _send(self, packet: Packet, nbytes: int, later: bool) -> None:
+        frame, payload = packet
+        segment = self._segment_for(nbytes) if nbytes > INLINE_BYTES else None
+        if segment is not None:
+            segment.write(payload)
+            self._send_record(packet, nbytes, segment)
+            return
+        header = frame.SerializeToString()
+        record = HEADER.pack(INLINE, len(header), 0, nbytes) + header
+        if nbytes > _JOINED_BYTES:
+            self._writer.write(record, payload)
+        elif payload:
+            self._writer.write(b"".join((record, *payload)))
+        elif later:
+            self._writer.postpone(record)
+        else:
+            self._writer.write(record)
+
     def _segment_for(self, nbytes: int) -> Segment | None:
-        if nbytes <= INLINE_BYTES:
-            return None
         try:
             return self._pool.take(nbytes)
         except OSError:
             # Out of descriptors or of memory: the socket still works.
             return None
 
-    def _send(self, packet: Packet, segment: Segment | None) -> None:
-        if segment is None:
-            frame = packet.frame.SerializeToString()
-            self._writer.write(HEADER.pack(INLINE, len(frame), 0, packet.nbytes) + frame, packet.payload)
-        else:
-            segment.write(packet.payload)
-            self._send_record(packet, segment)
-
-    def _send_record(self, packet: Packet, segment: Segment) -> None:
+    def _send_record(self, packet: Packet, nbytes: int, segment: Segment) -> None:
         """Says that a payload lies in a segment."""
         self._tell_dropped()
         self._tidy_later()
         frame = packet.frame.SerializeToString()
         kind = SEGMENT if segment.known else NEW_SEGMENT
-        record = HEADER.pack(kind, len(frame), segment.number, packet.nbytes) + frame
-        self._traffic.sent += packet.nbytes
+        record = HEADER.pack(kind, len(frame), segment.number, nbytes) + frame
+        self._traffic.sent += nbytes
         self._writer.write(record, (), None if segment.known else segment.hand_over())
 
     async def receive(self) -> Packet | None:
@@ -156,7 +166,7 @@ class SharedMemoryConnection:
     async def close(self) -> None:
         if not self._broken and not self._ended:
             with suppress(ConnectionBroken):
-                self._writer.write_out(HEADER.pack(END, 0, 0, 0))
+                self._writer.write(HEADER.pack(END, 0, 0, 0), at_once=True)
         self._ended = True
         self._let_go()
         self._wake()
@@ -210,11 +220,11 @@ class SharedMemoryConnection:
         try:
             while self._arrived and self._handle is not None:
                 last = handle(self._arrived.popleft())
-                if isinstance(last, asyncio.Future):
+                if last is True:
+                    self._hand_no_more()
+                elif last is not False:
                     self._pause(last)
                     return
-                if last:
-                    self._hand_no_more()
                 elif self._arrived and time.perf_counter() - began > TURN_SECONDS:
                     self._pause(self._next_turn())
                     return
@@ -262,18 +272,21 @@ class SharedMemoryConnection:
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of some bytes; returns where they end."""
-        position = 0
-        while len(data) - position >= HEADER.size:
+        position, available = 0, len(data)
+        while available - position >= HEADER.size:
             kind, frame_bytes, number, payload_bytes = HEADER.unpack_from(data, position)
-            if frame_bytes > MAX_FRAME_BYTES + MIB or payload_bytes > max(self._max_message_bytes, INLINE_BYTES):
+            if frame_bytes > _MOST_FRAME_BYTES or payload_bytes > self._most_bytes:
                 raise InvalidArgumentError("a record is over the limit")
             middle = position + HEADER.size + frame_bytes
             end = middle + payload_bytes if kind == INLINE else middle
-            if end > len(data):
+            if end > available:
                 break
             if kind <= NEW_SEGMENT:
                 frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
-                self._arrived.append(Packet(frame, self._payload(kind, number, payload_bytes, data[middle:end])))
+                payload: tuple[memoryview, ...] = ()
+                if payload_bytes or kind != INLINE:
+                    payload = self._payload(kind, number, payload_bytes, data[middle:end])
+                self._arrived.append(Packet(frame, payload))
             else:
                 self._notice(kind, number)
             position = end
@@ -281,7 +294,7 @@ class SharedMemoryConnection:
 
     def _payload(self, kind: int, number: int, nbytes: int, inline: memoryview) -> tuple[memoryview, ...]:
         if kind == INLINE:
-            return (memoryview(bytearray(inline)),) if nbytes else ()
+            return (memoryview(bytearray(inline)),)
         if kind == NEW_SEGMENT:
             if not self._socket.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")

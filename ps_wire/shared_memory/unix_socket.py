@@ -20,6 +20,10 @@ Piece = bytes | bytearray | memoryview
 
 _READ_BYTES: Final = 256 * 1024
 _MAX_DESCRIPTORS: Final = 16
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
+_CUT_SHORT: Final = int(socket.MSG_CTRUNC)
+"""A plain number: arithmetic with `enum` flags is slow."""
+
 _SECONDS_UNTIL_READ: Final = 0.01
 """The kernel allows so many descriptors on their way: soon the other side has taken some."""
 
@@ -59,6 +63,7 @@ class UnixSocket:
 
     Attributes:
         descriptors: Those that have arrived and were not taken yet, in order.
+        unsent: What waits to be written, each piece with the descriptor that travels with its first byte.
         drained: Set while nothing waits to be written.
     """
 
@@ -67,14 +72,14 @@ class UnixSocket:
     ) -> None:
         sock.setblocking(False)
         self.descriptors: deque[int] = deque()
+        self.unsent: deque[tuple[memoryview, int | None]] = deque()
         self.drained = asyncio.Event()
         self.drained.set()
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._on_bytes = on_bytes
         self._on_broken = on_broken
-        self._buffer = _buffers.own
-        self._unsent: deque[tuple[memoryview, int | None]] = deque()
+        self._buffer = memoryview(_buffers.own)
         self._closed = False
         self._unwritable = False
         self._looking: asyncio.TimerHandle | None = None
@@ -99,7 +104,7 @@ class UnixSocket:
         if len(pieces) > _PIECES_PER_CALL:
             pieces = joined(pieces)
         sent = 0
-        if not self._unsent and descriptor is None:
+        if not self.unsent and descriptor is None:
             try:
                 sent = self._sock.sendmsg(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
@@ -109,7 +114,7 @@ class UnixSocket:
             if sent == sum(map(len, pieces)):
                 return
         self._keep(pieces, sent, descriptor)
-        if self._unsent and self.drained.is_set():
+        if self.unsent and self.drained.is_set():
             self.drained.clear()
             self._loop.add_writer(self._sock.fileno(), self._flush)
             if descriptor is not None:
@@ -179,12 +184,12 @@ class UnixSocket:
             if sent >= len(piece):
                 sent -= len(piece)
                 continue
-            self._unsent.append((memoryview(piece)[sent:], descriptor))
+            self.unsent.append((memoryview(piece)[sent:], descriptor))
             sent, descriptor = 0, None
 
     def _flush(self) -> None:
         try:
-            while self._unsent:
+            while self.unsent:
                 if not self._send_some():
                     return
         except BlockingIOError:
@@ -200,46 +205,44 @@ class UnixSocket:
         self.drained.set()
 
     def _try_again(self) -> None:
-        if not self.is_closed and self._unsent:
+        if not self.is_closed and self.unsent:
             self._loop.add_writer(self._sock.fileno(), self._flush)
 
     def _send_some(self) -> bool:
         """Writes once; says whether the kernel took all that was offered."""
-        first, descriptor = self._unsent[0]
+        first, descriptor = self.unsent[0]
         if descriptor is not None:
             offered = [first]
             sent = socket.send_fds(self._sock, offered, [descriptor])
             # It is on its way. What is left of the piece travels without.
-            self._unsent[0] = (first, None)
+            self.unsent[0] = (first, None)
             os.close(descriptor)
         else:
             offered = []
-            for piece, other in self._unsent:
+            for piece, other in self.unsent:
                 if other is not None or len(offered) == _PIECES_PER_CALL:
                     break
                 offered.append(piece)
             sent = self._sock.sendmsg(offered)
         for _ in offered:
-            self._unsent.popleft()
+            self.unsent.popleft()
         left = []
         for piece in offered:
             if sent < len(piece):
                 left.append((piece[sent:], None))
             sent = max(0, sent - len(piece))
-        self._unsent.extendleft(reversed(left))
+        self.unsent.extendleft(reversed(left))
         return not left
 
     def _drop_unsent(self) -> None:
-        for _, descriptor in self._unsent:
+        for _, descriptor in self.unsent:
             if descriptor is not None:
                 os.close(descriptor)
-        self._unsent.clear()
+        self.unsent.clear()
 
     def _read(self) -> None:
         try:
-            nbytes, ancillary, flags, _ = self._sock.recvmsg_into(
-                [self._buffer], socket.CMSG_SPACE(4 * _MAX_DESCRIPTORS)
-            )
+            nbytes, ancillary, flags, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
@@ -248,11 +251,11 @@ class UnixSocket:
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.descriptors.extend(struct.unpack(f"{len(data) // 4}i", data))
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CUT_SHORT:
             self._break("this process has no file descriptors left")
             return
         if nbytes:
-            self._on_bytes(memoryview(self._buffer)[:nbytes])
+            self._on_bytes(self._buffer[:nbytes])
         else:
             self._break("the other side is gone")
 

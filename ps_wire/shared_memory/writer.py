@@ -56,32 +56,38 @@ class RecordWriter:
         self._bunch = 0
         self._ended = False
 
-    def write(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
-        """Writes a record.
+    def write(
+        self,
+        record: bytes,
+        payload: Sequence[memoryview] = (),
+        descriptor: int | None = None,
+        at_once: bool = False,
+    ) -> None:
+        """Writes a record, behind all that waited for it.
 
         The first of a turn of the event loop goes out at once, so that the other side can begin. What follows in the
         same turn goes out in bunches: many calls at once, or their answers, do not cost a system call each.
 
-        Raises:
-            ConnectionBroken: Nothing can be written any more.
-        """
-        if not self._is_busy:
-            self._is_busy = True
-            self._loop.call_soon(self._end_turn)
-        elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
-            self._postponed += record
-            self._bunch += 1
-            return
-        self.write_out(record, payload, descriptor)
-
-    def write_out(self, record: bytes, payload: Sequence[memoryview] = (), descriptor: int | None = None) -> None:
-        """Writes a record now, behind all that waited for it.
+        Args:
+            record: The record.
+            payload: The bytes behind it.
+            descriptor: A file descriptor that travels with it.
+            at_once: Whether it goes out now in any case.
 
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
+        if not at_once:
+            if not self._is_busy:
+                self._is_busy = True
+                self._loop.call_soon(self._end_turn)
+            elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
+                self._postponed += record
+                self._bunch += 1
+                return
         self._bunch = 0
-        record = self._notes() + record
+        if self._postponed or self._freed:
+            record = self._notes() + record
         self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
         self._socket.write((record, *payload), descriptor)
 
@@ -113,7 +119,7 @@ class RecordWriter:
         self._flushing = False
         if not self._ended and (self._postponed or self._freed):
             with suppress(ConnectionBroken):
-                self.write_out(b"")
+                self.write(b"", at_once=True)
 
     def end(self) -> None:
         """Nothing more is written by itself."""
