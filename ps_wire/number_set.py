@@ -26,6 +26,9 @@ class SeenNumbers:
         self._most = most
 
     def add(self, number: int) -> None:
+        if number == self.floor + 1 and not self._above:
+            self.floor = number
+            return
         if number <= self.floor:
             self._holes.discard(number)
             return
@@ -56,12 +59,14 @@ class SeenNumbers:
 
     def cover(self, before: int, but: Iterable[int]) -> None:
         """All numbers below one have been seen; of some it is not said, and what was known of them stays so."""
-        unseen = sorted(number for number in set(but) if 0 < number < before and number not in self)[-self._most :]
-        self._holes = {*unseen, *(hole for hole in self._holes if hole >= before)}
+        if but or self._holes:
+            unseen = sorted(number for number in set(but) if 0 < number < before and number not in self)[-self._most :]
+            self._holes = {*unseen, *(hole for hole in self._holes if hole >= before)}
         if before - 1 > self.floor:
             self.floor = before - 1
-            self._above = {number for number in self._above if number > self.floor}
-            self._close()
+            if self._above:
+                self._above = {number for number in self._above if number > self.floor}
+                self._close()
 
     def discard(self, number: int) -> None:
         """Forgets that a number was seen; meant for a few."""

@@ -40,18 +40,18 @@ class PayloadWriter:
 
 
 class PayloadReader:
-    """Hands out the bytes of tensors by offset; no byte belongs to two of them."""
+    """Hands out the bytes of tensors by offset; no byte belongs to two of them.
 
-    __slots__ = ("_buffer", "_taken")
+    Attributes:
+        nbytes: How many bytes the message has.
+    """
+
+    __slots__ = ("_buffer", "_taken", "nbytes")
 
     def __init__(self, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
         self._taken = 0
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes the message has."""
-        return 0 if self._buffer is None else len(self._buffer)
+        self.nbytes = 0 if buffer is None else len(buffer)
 
     def take(self, offset: int, nbytes: int) -> Buffer:
         """The bytes at `offset`, writable and not copied.
@@ -68,6 +68,10 @@ class PayloadReader:
         if self._taken > have:
             raise InvalidArgumentError(f"tensors claim more bytes than the {have} of the payload; none may share any")
         return self._buffer[offset : offset + nbytes]
+
+
+NO_PAYLOAD: Final = PayloadReader()
+"""For messages without tensors."""
 
 
 def whole(chunks: Sequence[memoryview], nbytes: int) -> Buffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from ps_wire.v1.values_pb2 import Handle, Value
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader, PayloadWriter
 
-_PLAIN: Final = (list, tuple)
+_PLAIN: Final = frozenset((list, tuple))
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -51,36 +52,39 @@ class Encoder:
         self.encode_into(message, value)
         return message
 
-    def encode_into(self, message: Value, value: Any) -> None:
-        """Like `encode`, for a message that is part of another."""
-        self._fill(message, value, 0)
-
-    def _fill(self, message: Value, value: Any, depth: int) -> None:
-        if isinstance(value, torch.Tensor):
-            self._tensor(message, value)
+    def encode_into(self, message: Value, value: Any, depth: int = 0) -> None:
+        """Like `encode`, for a message that is part of another, inside of so many containers."""
+        if value is None:
+            message.none.SetInParent()
+        elif isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            if value.layout is torch.strided:
+                tensors.pack(value, message.tensor, self._payload)
+            else:
+                self._sparse(message, value)
         elif isinstance(value, Ref):
             message.handle.CopyFrom(value.to_message())
         elif isinstance(value, (list, tuple)) and (type(value) in _PLAIN or codec_of(type(value)) is None):
             # torch.Size, and NamedTuples that are not registered, cross as plain tuples.
             sequence = message.list if isinstance(value, list) else message.tuple
             sequence.SetInParent()
-            self._check(depth)
+            if depth >= MAX_DEPTH:
+                raise _too_deep()
             for item in value:
-                self._fill(sequence.items.add(), item, depth + 1)
+                self.encode_into(sequence.items.add(), item, depth + 1)
         elif isinstance(value, dict):
             message.dict.SetInParent()
-            self._check(depth)
+            if depth >= MAX_DEPTH:
+                raise _too_deep()
             for key, item in value.items():
                 entry = message.dict.items.add()
-                self._fill(entry.key, key, depth + 1)
-                self._fill(entry.value, item, depth + 1)
+                self.encode_into(entry.key, key, depth + 1)
+                self.encode_into(entry.value, item, depth + 1)
         else:
             self._scalar(message, value, depth)
 
     def _scalar(self, message: Value, value: Any, depth: int) -> None:
         match value:
-            case None:
-                message.none.SetInParent()
             case bool() | np.bool_():
                 message.boolean = bool(value)
             case int() | np.integer():
@@ -96,9 +100,10 @@ class Encoder:
             case torch.device():
                 message.device = str(value)
             case slice():
-                self._check(depth)
+                if depth >= MAX_DEPTH:
+                    raise _too_deep()
                 for name in ("start", "stop", "step"):
-                    self._fill(getattr(message.slice, name), getattr(value, name), depth + 1)
+                    self.encode_into(getattr(message.slice, name), getattr(value, name), depth + 1)
             case _:
                 self._other(message, value, depth)
 
@@ -114,21 +119,18 @@ class Encoder:
         else:
             message.big_integer = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
-    def _tensor(self, message: Value, value: torch.Tensor) -> None:
-        self.tensors.append(value)
-        if value.layout == torch.sparse_coo:
-            tensors.pack_sparse(value, message.sparse, self._payload)
-        elif value.layout == torch.strided:
-            tensors.pack(value, message.tensor, self._payload)
-        else:
+    def _sparse(self, message: Value, value: torch.Tensor) -> None:
+        if value.layout is not torch.sparse_coo:
             raise InvalidArgumentError(f"a tensor of layout {value.layout} cannot be sent; make it dense or COO first")
+        tensors.pack_sparse(value, message.sparse, self._payload)
 
     def _other(self, message: Value, value: Any, depth: int) -> None:
         codec = codec_of(type(value))
         if codec is not None:
-            self._check(depth)
+            if depth >= MAX_DEPTH:
+                raise _too_deep()
             message.record.class_name = codec.name
-            self._fill(message.record.state, codec.encode(value), depth + 1)
+            self.encode_into(message.record.state, codec.encode(value), depth + 1)
             return
         if isinstance(value, NAMED):
             message.name = name_of(value)
@@ -142,11 +144,6 @@ class Encoder:
                 "name, and instances of classes decorated with @by_value"
             )
         message.handle.CopyFrom(handle)
-
-    @staticmethod
-    def _check(depth: int) -> None:
-        if depth >= MAX_DEPTH:
-            raise TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
 
 
 class Decoder:
@@ -171,28 +168,29 @@ class Decoder:
         self._on_tensor = on_tensor
         self._on_name = on_name
 
-    def decode(self, message: Value) -> Any:
-        """The value of a message.
+    def decode(self, message: Value, depth: int = 0) -> Any:
+        """The value of a message that stands inside of so many containers.
 
         Raises:
             InvalidArgumentError: The message is not one that `Encoder` could have made.
             TooLargeError: Containers are nested too deeply.
         """
-        return self._read(message, 0)
-
-    def _read(self, message: Value, depth: int) -> Any:
         if depth > MAX_DEPTH:
-            raise TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
+            raise _too_deep()
         kind = message.WhichOneof("kind")
         match kind:
+            case "none":
+                return None
             case "tensor":
-                return self._tensor(tensors.unpack(message.tensor, self._payload), message.tensor.requires_grad)
+                tensor = tensors.unpack(message.tensor, self._payload)
+                return tensor if self._on_tensor is None else self._on_tensor(tensor, message.tensor.requires_grad)
             case "sparse":
-                return self._tensor(tensors.unpack_sparse(message.sparse, self._payload), message.sparse.requires_grad)
+                tensor = tensors.unpack_sparse(message.sparse, self._payload)
+                return tensor if self._on_tensor is None else self._on_tensor(tensor, message.sparse.requires_grad)
             case "list":
-                return [self._read(item, depth + 1) for item in message.list.items]
+                return list(map(self.decode, message.list.items, repeat(depth + 1)))
             case "tuple":
-                return tuple([self._read(item, depth + 1) for item in message.tuple.items])
+                return tuple(map(self.decode, message.tuple.items, repeat(depth + 1)))
             case "dict":
                 return self._dict(message, depth)
             case "integer" | "floating" | "boolean" | "text" | "binary":
@@ -202,8 +200,6 @@ class Decoder:
 
     def _rare(self, message: Value, kind: str | None, depth: int) -> Any:
         match kind:
-            case "none":
-                return None
             case "big_integer":
                 return int.from_bytes(message.big_integer, "little", signed=True)
             case "handle":
@@ -222,13 +218,13 @@ class Decoder:
                 return self._record(message, depth)
             case "slice":
                 parts = message.slice
-                return slice(*(self._read(part, depth + 1) for part in (parts.start, parts.stop, parts.step)))
+                return slice(*(self.decode(part, depth + 1) for part in (parts.start, parts.stop, parts.step)))
             case _:
                 raise InvalidArgumentError("a value of a kind that is not known here")
 
     def _record(self, message: Value, depth: int) -> Any:
         codec = codec_named(message.record.class_name)
-        state = self._read(message.record.state, depth + 1)
+        state = self.decode(message.record.state, depth + 1)
         try:
             return codec.decode(state)
         except Exception as error:
@@ -237,15 +233,16 @@ class Decoder:
     def _dict(self, message: Value, depth: int) -> dict[Any, Any]:
         result = {}
         for item in message.dict.items:
-            key = self._read(item.key, depth + 1)
+            key = self.decode(item.key, depth + 1)
             try:
-                result[key] = self._read(item.value, depth + 1)
+                result[key] = self.decode(item.value, depth + 1)
             except TypeError:
                 raise InvalidArgumentError(f"a {type(key).__name__} cannot be the key of a dict") from None
         return result
 
-    def _tensor(self, tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-        return self._on_tensor(tensor, requires_grad) if self._on_tensor is not None else tensor
+
+def _too_deep() -> TooLargeError:
+    return TooLargeError(f"containers are nested more than {MAX_DEPTH} deep")
 
 
 def _device(text: str) -> torch.device:

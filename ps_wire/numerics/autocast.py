@@ -36,11 +36,11 @@ class Autocasts(NamedTuple):
     @classmethod
     def current(cls) -> Autocasts:
         """Those of this thread."""
-        regions = [each for each in _DEVICES if torch.is_autocast_enabled(each)]
-        if not regions:
-            return NONE
-        found = tuple(Autocast(each, torch.get_autocast_dtype(each)) for each in regions)
-        return cls(found, torch.is_autocast_cache_enabled())
+        found: tuple[Autocast, ...] = ()
+        for each in _DEVICES:
+            if torch.is_autocast_enabled(each):
+                found = (*found, Autocast(each, torch.get_autocast_dtype(each)))
+        return cls(found, torch.is_autocast_cache_enabled()) if found else NONE
 
     def entered(self) -> AbstractContextManager[object]:
         """A block in which they are switched on in this thread as well."""
