@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.runtime import forks
 from ps_wire.runtime.scopes import waiting
+from ps_wire.runtime.threads import BLOCKING
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Outcome = Callable[[], T]
 """Gives the result, or raises."""
+
+DEFAULT: Final = -1.0
+"""Stands for the seconds that the client's settings give a call."""
 
 _NOT_YET: Final[Any] = object()
 
@@ -27,9 +34,15 @@ class Pending(Generic[T]):
 
     In asyncio, `await` it: one at a time, or many with `asyncio.gather`. In a plain thread, call `wait`. Several tasks
     and threads may do so; they get the same result. Cancelling the task that awaits it cancels the request.
+
+    Args:
+        loop: The client's event loop, if that has to bring the answer.
+        cancel: Called when it is given up.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None]) -> None:
+    __slots__ = ("__weakref__", "_cancel", "_error", "_loop", "_mutex", "_outcome", "_value", "_wakers")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
         self._loop = loop
         self._cancel = cancel
         self._mutex = threading.Lock()
@@ -61,7 +74,7 @@ class Pending(Generic[T]):
         pending = cls(loop, cancel)
 
         try:
-            if _running_loop() is loop:
+            if asyncio._get_running_loop() is loop:
                 start()
             else:
                 loop.call_soon_threadsafe(start)
@@ -70,11 +83,54 @@ class Pending(Generic[T]):
             raise ClosedError("this client is closed, and so is its event loop") from None
         return pending
 
-    def resolve(self, outcome: Outcome[T]) -> None:
-        """The answer is there. `outcome` is evaluated by who waits, in its own thread; later answers are ignored."""
+    @classmethod
+    def in_thread(
+        cls, loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any, cancel: Callable[[], None]
+    ) -> Pending[T]:
+        """Calls a function in a thread, which may wait for other calls, in the context variables of who asks.
+
+        Args:
+            loop: The client's event loop.
+            function: The function.
+            args: Its arguments.
+            cancel: Called when it is given up. A function that has begun goes on.
+        """
+        if forks.is_foreign(loop):
+            raise forks.refusal()
+        pending = cls(loop, cancel)
+        BLOCKING.start(partial(contextvars.copy_context().run, pending._call, function, args))
+        return pending
+
+    def _call(self, function: Callable[..., T], args: tuple[Any, ...]) -> None:
+        if self._outcome is not None:
+            return  # it was cancelled before it could begin
+        try:
+            result = function(*args)
+        except BaseException as error:
+            self.resolve(raiser(error))
+        else:
+            self.resolve(lambda: result)
+
+    @classmethod
+    def all_of(cls, loop: asyncio.AbstractEventLoop, parts: Mapping[K, Pending[T]]) -> Pending[dict[K, T]]:
+        """The results of several under their keys, once all are there; the first error, if one of them has one.
+
+        Whoever gives it up gives up all.
+        """
+        parts = dict(parts)
+        whole: Pending[dict[K, T]] = Pending(loop, partial(_cancel_all, parts.values()))
+        _when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
+        return whole
+
+    def resolve(self, outcome: Outcome[T]) -> bool:
+        """The answer is there. `outcome` is evaluated by who waits, in its own thread; later answers are ignored.
+
+        Returns:
+            Whether this was the first.
+        """
         with self._mutex:
             if self._outcome is not None:
-                return
+                return False
             self._outcome = outcome
             wakers, self._wakers = self._wakers, []
         for wake in wakers:
@@ -83,6 +139,7 @@ class Pending(Generic[T]):
             except Exception:
                 # The others must hear of it.
                 _log.exception("somebody could not be told that an answer is there")
+        return True
 
     def done(self) -> bool:
         """Whether the answer is there."""
@@ -90,8 +147,13 @@ class Pending(Generic[T]):
 
     def cancel(self) -> None:
         """Gives up: the owner is told, and whoever waits gets a `CancelledCallError`. No effect once done."""
-        if not self.done():
-            self.resolve(_raiser(CancelledCallError("the call was cancelled; the owner may have run it all the same")))
+        if self._outcome is None:
+            error = CancelledCallError("the call was cancelled; the owner may have run it all the same")
+            if self.resolve(raiser(error)):
+                self._when_cancelled()
+
+    def _when_cancelled(self) -> None:
+        if self._cancel is not None:
             self._cancel()
 
     def wait(self, timeout: float | None = None) -> T:
@@ -105,9 +167,9 @@ class Pending(Generic[T]):
             RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
             ClosedError: A process of which this one is a fork has made the call.
         """
-        if not self.done():
+        if self._outcome is None:
             self._check_process()
-            if self._loop is not None and _running_loop() is self._loop:
+            if self._loop is not None and asyncio._get_running_loop() is self._loop:
                 raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
             woken = threading.Lock()
             woken.acquire()
@@ -123,12 +185,12 @@ class Pending(Generic[T]):
         return self._result()
 
     def __await__(self) -> Generator[Any, None, T]:
-        if not self.done():
+        if self._outcome is None:
             self._check_process()
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
-            self.on_done(lambda: _wake(loop, future))
+            self.on_done(partial(_wake, loop, future))
             try:
                 yield from future.__await__()
             except asyncio.CancelledError:
@@ -168,22 +230,43 @@ class Pending(Generic[T]):
         return f"<Pending {'done' if self.done() else 'on its way'}>"
 
 
-def _raiser(error: BaseException) -> Outcome[Any]:
-    def outcome() -> Any:
-        raise error
+def raiser(error: BaseException) -> Outcome[Any]:
+    """The outcome of what has failed."""
+    return partial(_raise, error)
 
-    return outcome
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+def _when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
+    """Has a function called once all are done, in whichever thread brings the last."""
+    for part in parts:
+        if not part.done():
+            part.on_done(partial(_when_all_done, parts, tell))
+            return
+    tell()
+
+
+def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
+    return {key: part.wait() for key, part in parts.items()}
+
+
+def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
+    for part in parts:
+        part.cancel()
 
 
 def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
     if task.cancelled():
-        return _raiser(ClosedError("the client was closed while this was running"))
+        return raiser(ClosedError("the client was closed while this was running"))
     return task.result
 
 
 def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    if _running_loop() is loop:
-        _set(future)
+    if asyncio._get_running_loop() is loop:
+        if not future.done():
+            future.set_result(None)
     else:
         # The loop of who waited may be closed.
         with suppress(RuntimeError):
@@ -193,10 +276,3 @@ def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -23,7 +23,6 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.values_pb2 import Handle, Value
 from tests.integration.support import COUNTER, serving
-from trainer_client.session.requests import submit
 
 MODULES = ("antigravity", "this", "wsgiref", "turtle", "idlelib", "tkinter", "lib2to3", "torch.utils.bottleneck")
 """Real modules that nothing here imports."""
@@ -110,10 +109,10 @@ def hostile_requests(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOpt
         Handle(owner=name),
         net.ref._replace(parameter=name).to_message(),
     ):
-        yield submit(net.session, Request(fetch=pb.FetchRequest(target=handle)), None, _nothing)
+        yield net.session.submit(Request(fetch=pb.FetchRequest(target=handle)), None, _nothing)
     for value in (Value(device=name), Value(dtype=10_000), Value(binary=pickle.dumps(Evil()))):
         call = pb.CallRequest(target=net.ref.to_message(), args=Value(tuple={"items": [value]}))
-        yield submit(net.session, Request(call=call), None, _nothing)
+        yield net.session.submit(Request(call=call), None, _nothing)
 
 
 def _nothing(reply: Any, payload: Any) -> None:

@@ -19,7 +19,6 @@ from ps_wire.refs import ContextId
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import BackwardRequest, CallRequest, FetchRequest, StepRequest
 from tests.integration.support import AFFINE, COUNTER, fingerprint, serving
-from trainer_client.session.requests import submit
 
 LR = torch.optim.lr_scheduler
 
@@ -37,7 +36,7 @@ class World:
     counter: tc.RemoteObject
 
     def raw(self, **operation: Any) -> Awaitable[Reply]:
-        return submit(self.net.session, Request(**operation), None, lambda reply, _: reply)
+        return self.net.session.submit(Request(**operation), None, lambda reply, _: reply)
 
     async def backward(self, *gradients: Any, outputs: list[int], call: int = 1) -> None:
         """A backward of a recorded call with whatever gradients."""
@@ -46,7 +45,7 @@ class World:
             payload = PayloadWriter()
             message = BackwardRequest(context=ctx.id.to_message(), call=call, outputs=outputs)
             Encoder(payload).encode_into(message.gradients, list(gradients))
-            await submit(self.net.session, Request(backward=message), payload, lambda reply, _: reply)
+            await self.net.session.submit(Request(backward=message), payload, lambda reply, _: reply)
 
     async def train(self) -> None:
         """One good step, so that there is a state to spoil."""

@@ -25,7 +25,6 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LookupRequest, RegisterRequest, RendezvousRequest
 from tests.integration.restarting import TALLY, WEIGHTED, Owner, Told, owners, step
 from tests.integration.support import AFFINE, COUNTER, GATE, bits, fingerprint, until
-from trainer_client.session.requests import submit
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
 
@@ -356,7 +355,7 @@ async def test_who_is_waited_for_in_the_directory_is_still_waited_for(owner: Own
     async with tc.connect(owner.address) as other:
 
         def ask(client: tc.Client, **request: Any) -> Any:
-            return submit(client.session("ps0"), Request(**request), None, lambda reply, _: reply)
+            return client.session("ps0").submit(Request(**request), None, lambda reply, _: reply)
 
         await ask(ps, register=RegisterRequest(name="anna", address="here:1"))
         looking = ask(ps, lookup=LookupRequest(name="bert", wait_seconds=30))

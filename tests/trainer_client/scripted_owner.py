@@ -18,8 +18,7 @@ from ps_wire.errors import PsError, to_message
 from ps_wire.v1.frames_pb2 import Frame, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import LookupRequest
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.pending import Pending
-from trainer_client.session.requests import DEFAULT, submit
+from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.session import Session
 from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
@@ -155,7 +154,7 @@ def look_up(session: Session, name: str, nbytes: int = 0, timeout: float | None 
     if nbytes:
         payload.add(memoryview(bytes(nbytes)))
     request = Request(lookup=LookupRequest(name=name))
-    return submit(session, request, payload, lambda reply, _: reply.lookup.member.address, timeout)
+    return session.submit(request, payload, lambda reply, _: reply.lookup.member.address, timeout)
 
 
 async def addresses(pending: Sequence[Pending[str]]) -> list[str]:

@@ -33,8 +33,8 @@ from trainer_client.handles.freezing import set_everywhere
 from trainer_client.handles.handles import RemoteModule, RemoteObject, RemoteParameter, handle_from
 from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.optimizers import optimizer, scheduler
-from trainer_client.pending import Pending
-from trainer_client.session.requests import DEFAULT, nothing, submit
+from trainer_client.pending import DEFAULT, Pending
+from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Client:
         Raises:
             UnknownNameError: There is nothing of that name.
         """
-        return submit(self.session(owner), Request(delete=DeleteRequest(name=name)), None, nothing)
+        return self.session(owner).submit(Request(delete=DeleteRequest(name=name)), None, nothing)
 
     def optimizer(
         self,
@@ -350,7 +350,7 @@ class Client:
 
     def status(self, owner: str = "") -> Pending[StatusReply]:
         """What an owner hosts and does."""
-        return submit(self.session(owner), Request(status=StatusRequest()), None, lambda reply, _: reply.status)
+        return self.session(owner).submit(Request(status=StatusRequest()), None, lambda reply, _: reply.status)
 
     def _create(
         self,
@@ -374,11 +374,11 @@ class Client:
         def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
             return handle_from(session, reply.create.object)
 
-        return submit(session, Request(create=request), payload, finish, timeout)
+        return session.submit(Request(create=request), payload, finish, timeout)
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._opening)}>"
 
 
 def _attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
-    return submit(session, Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
+    return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))

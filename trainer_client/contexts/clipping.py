@@ -10,7 +10,7 @@ import torch
 
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import NormRequest, ScaleRequest
-from trainer_client.session.requests import nothing, submit
+from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -62,5 +62,5 @@ async def _ask(
     request: Callable[[list[Any]], Request],
     finish: Callable[[Reply, PayloadReader], Any],
 ) -> list[Any]:
-    pending = [submit(session, request(handles), None, finish) for session, handles in remote.items()]
+    pending = [session.submit(request(handles), None, finish) for session, handles in remote.items()]
     return [await each for each in pending]

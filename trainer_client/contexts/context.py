@@ -25,7 +25,7 @@ from trainer_client.graph.recorder import ROOT, RecordedCall
 from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
 from trainer_client.handles.handles import RemoteParameter
 from trainer_client.pending import Pending
-from trainer_client.session.requests import nothing, submit
+from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Context:
         while asking:
             asked.update(session.owner for session in asking)
             others: set[str] = set()
-            replies = [submit(session, self._gradients_request(), None, _read_gradients) for session in asking]
+            replies = [session.submit(self._gradients_request(), None, _read_gradients) for session in asking]
             for session, reply in zip(asking, replies, strict=True):
                 gradients, called = await reply
                 others.update(called)
@@ -341,7 +341,7 @@ class Context:
         before, but = over or (0, ())
         for session in self.sessions:
             ending = EndContextRequest(context=self.id.to_message(), all_before=before, but=but)
-            submit(session, Request(end_context=ending), None, nothing)
+            session.submit(Request(end_context=ending), None, nothing)
         self._gradients.clear()
 
     async def __aenter__(self) -> Self:

@@ -23,7 +23,6 @@ from ps_wire.errors import ContextEndedError
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import BackwardRequest
 from trainer_client.numerics import write_numerics
-from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -149,7 +148,7 @@ class WayBack:
         if len(self._place) > 1:
             request.place.extend(self._place)
         Encoder(payload).encode_into(request.gradients, list(gradients))
-        self._post = submit(self.session, Request(backward=request), payload, _input_gradients)
+        self._post = self.session.submit(Request(backward=request), payload, _input_gradients)
         current.posts.append(self._post)
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:

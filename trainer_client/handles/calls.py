@@ -13,7 +13,7 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.references import RRef, receive
 from trainer_client.numerics import write_numerics
-from trainer_client.session.requests import DEFAULT, submit
+from trainer_client.pending import DEFAULT
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CallRequest
@@ -77,7 +77,7 @@ def call(
     def finish(reply: Reply, answer: PayloadReader, _: Any = held) -> Any:
         return receive(session, reply.call.result, answer, recorded)
 
-    return submit(session, frame, payload, finish, timeout)
+    return session.submit(frame, payload, finish, timeout)
 
 
 def next_seed(session: Session) -> int | None:

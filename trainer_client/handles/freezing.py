@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SetRequiresGradRequest
-from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from ps_wire.refs import Ref
@@ -46,7 +45,7 @@ def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result:
             handle.note_requires_grad(requires_grad)
         return result
 
-    return submit(handles[0].session, request, None, finish)
+    return handles[0].session.submit(request, None, finish)
 
 
 async def set_everywhere(handles: Sequence[Freezable], requires_grad: bool) -> None:

@@ -16,7 +16,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LoadStateRequest, ObjectInfo, ParameterInfo, StateRequest
 from trainer_client.handles import calls, freezing
 from trainer_client.handles.references import Reference, RRef
-from trainer_client.session.requests import DEFAULT, submit
+from trainer_client.pending import DEFAULT
 
 if TYPE_CHECKING:
     from trainer_client.pending import Pending
@@ -243,7 +243,7 @@ class RemoteModule(RemoteObject):
 def state_dict(handle: RRef) -> Pending[Any]:
     """The state of whatever has one on an owner."""
     request = Request(state=StateRequest(target=handle.ref.to_message()))
-    return submit(handle.session, request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
+    return handle.session.submit(request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
 
 
 def load_state_dict(
@@ -255,8 +255,7 @@ def load_state_dict(
     payload = PayloadWriter()
     request = LoadStateRequest(target=handle.ref.to_message(), strict=strict)
     Encoder(payload).encode_into(request.state, dict(state))
-    return submit(
-        handle.session,
+    return handle.session.submit(
         Request(load_state=request),
         payload,
         lambda reply, _: (list(reply.load_state.missing_keys), list(reply.load_state.unexpected_keys)),

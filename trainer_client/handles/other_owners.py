@@ -12,7 +12,8 @@ from ps_wire.errors import NameConflictError, PsError, UnknownNameError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
 from trainer_client.handles.references import Reference, RRef
-from trainer_client.session.requests import DEFAULT, nothing, submit
+from trainer_client.pending import DEFAULT
+from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class OtherOwners:
             UnknownNameError: It does not know it.
         """
         timeout = None if request.wait_seconds else DEFAULT
-        return submit(directory, Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
+        return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
         """The session with the owner at an address.
@@ -169,7 +170,7 @@ class OtherOwners:
             return known
         session = await self.reach(ref.owner)
         request = Request(attach=AttachRequest(handle=ref._replace(parameter="").to_message()))
-        await submit(session, request, None, nothing)
+        await session.submit(request, None, nothing)
         reference = self._references.get(key)
         if reference is None or not reference.counts:
             reference = self._references[key] = Reference(session, ref.object_id)

@@ -13,7 +13,7 @@ from ps_wire.errors import StaleHandleError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
-from trainer_client.session.requests import DEFAULT, submit
+from trainer_client.pending import DEFAULT
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -134,7 +134,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
         if len(recorded.place) > 1:
             request.place.extend(recorded.place)
     # The handle must not be given back before.
-    return submit(rref.session, frame, None, lambda reply, payload: _fetched(rref, reply, payload, recorded), timeout)
+    return rref.session.submit(frame, None, lambda reply, payload: _fetched(rref, reply, payload, recorded), timeout)
 
 
 def _fetched(rref: RRef, reply: Reply, payload: PayloadReader, recorded: RecordedCall | None) -> Any:

@@ -22,7 +22,6 @@ from trainer_client.optimizers.layout import Layout, split_groups
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending
-from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -279,7 +278,7 @@ def _create_remote(
     def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
         return handle_from(session, reply.optimizer.object)
 
-    return submit(session, Request(optimizer=request), payload, finish)
+    return session.submit(Request(optimizer=request), payload, finish)
 
 
 async def _nothing() -> None:

@@ -18,7 +18,7 @@ from ps_wire.v1.frames_pb2 import Request
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import handles
 from trainer_client.optimizers.scaling import Unscaled
-from trainer_client.session.requests import nothing, submit
+from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -49,8 +49,7 @@ class RemoteOptimizer:
         request = pb.UnscaleRequest(
             optimizer=self.handle.ref.to_message(), context=context.id.to_message(), factor=factor
         )
-        return submit(
-            self.handle.session,
+        return self.handle.session.submit(
             Request(unscale=request),
             None,
             lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite),
@@ -60,13 +59,13 @@ class RemoteOptimizer:
         request = pb.StepRequest(
             optimizer=self.handle.ref.to_message(), context=context.id.to_message(), check_only=check_only
         )
-        return submit(self.handle.session, Request(step=request), None, lambda reply, _: int(reply.step.version))
+        return self.handle.session.submit(Request(step=request), None, lambda reply, _: int(reply.step.version))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
         payload = PayloadWriter()
         request = pb.SetOptionsRequest(optimizer=self.handle.ref.to_message(), group=group)
         Encoder(payload).encode_into(request.options, dict(options))
-        return submit(self.handle.session, Request(set_options=request), payload, nothing)
+        return self.handle.session.submit(Request(set_options=request), payload, nothing)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         return handles.state_dict(self.handle)

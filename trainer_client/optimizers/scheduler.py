@@ -17,7 +17,6 @@ from ps_wire.v1.operations_pb2 import SchedulerRequest
 from trainer_client.handles import handles
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.pending import Pending
-from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -113,6 +112,6 @@ def _create_remote(
     request = SchedulerRequest(class_name=name_of(cls), optimizer=part.handle.ref.to_message(), name=name)
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-    return submit(
-        session, Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
+    return session.submit(
+        Request(scheduler=request), payload, lambda reply, _: handle_from(session, reply.scheduler.object)
     )

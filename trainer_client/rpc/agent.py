@@ -24,7 +24,6 @@ from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.rref import wrapped
 from trainer_client.rpc.workers import WorkerInfo
-from trainer_client.session.requests import submit
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -105,7 +104,7 @@ class Agent:
     async def _enter(self, directory: Session, id: int | None) -> None:
         directory.when_lost(self._has_lost_its_place)
         request = RegisterRequest(name=self.name, address=self._address, id=id)
-        self.member = await submit(directory, Request(register=request), None, lambda reply, _: reply.register.member)
+        self.member = await directory.submit(Request(register=request), None, lambda reply, _: reply.register.member)
 
     def _has_lost_its_place(self) -> None:
         """Who keeps the directory has started anew, or has taken this member for gone: it has to be told again."""
@@ -273,8 +272,8 @@ class Agent:
         hosted = calls.hosted(self.engine, rref)
         session = self.session_here
         attach = AttachRequest(handle=hosted.ref.to_message())
-        handle = submit(
-            session, Request(attach=attach), None, lambda reply, _: handle_from(session, reply.attach.object)
+        handle = session.submit(
+            Request(attach=attach), None, lambda reply, _: handle_from(session, reply.attach.object)
         ).wait()
         if rref.parameter and isinstance(handle, RemoteModule):
             return handle.parameter(rref.parameter)

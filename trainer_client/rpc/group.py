@@ -12,7 +12,6 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import MembersRequest, RendezvousRequest
-from trainer_client.session.requests import submit
 
 if TYPE_CHECKING:
     from trainer_client.rpc.agent import Agent
@@ -60,7 +59,7 @@ class Group:
                 )
             return dict(zip(reply.rendezvous.names, Decoder(answer).decode(reply.rendezvous.values), strict=True))
 
-        return submit(self._agent.directory, Request(rendezvous=request), payload, finish, None).wait()
+        return self._agent.directory.submit(Request(rendezvous=request), payload, finish, None).wait()
 
 
 _lock = threading.Lock()
@@ -73,9 +72,7 @@ def gathered(agent: Agent, size: int, seconds: float) -> Group:
         DeadlineExceededError: Some did not come in time; it says who is there.
     """
     request = MembersRequest(at_least=size, wait_seconds=seconds or _DAY)
-    pending = submit(
-        agent.directory, Request(members=request), None, lambda reply, _: list(reply.members.members), None
-    )
+    pending = agent.directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), None)
     members = pending.wait()
     if len(members) < size:
         there = ", ".join(f"{member.name} ({member.id})" for member in members)

@@ -24,12 +24,15 @@ class Confirmations:
     Args:
         loop: The session's event loop.
         send: Sends numbers to the owner; returns whether that is possible now.
+
+    Attributes:
+        numbers: Those that are to be told.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
         self._loop = loop
         self._send = send
-        self._numbers: list[int] = []
+        self.numbers: list[int] = []
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,7 +43,7 @@ class Confirmations:
             number: Of its request.
             nbytes: Length of its payload.
         """
-        self._numbers.append(number)
+        self.numbers.append(number)
         self._bytes += nbytes
         if self._bytes >= _MOST_BYTES:
             self._tell()
@@ -49,13 +52,13 @@ class Confirmations:
 
     def go_with(self, request: Request) -> None:
         """A request carries the news."""
-        if self._numbers:
-            request.confirmed.extend(self._numbers)
-            self.clear()
+        request.confirmed.extend(self.numbers)
+        self.numbers.clear()
+        self._bytes = 0
 
     def clear(self) -> None:
         """Nothing is to be told any more."""
-        self._numbers.clear()
+        self.numbers.clear()
         self._bytes = 0
 
     def stop(self) -> None:
@@ -68,5 +71,5 @@ class Confirmations:
         self._tell()
 
     def _tell(self) -> None:
-        if self._numbers and self._send(self._numbers):
+        if self.numbers and self._send(self.numbers):
             self.clear()

@@ -1,80 +1,135 @@
-"""Exchange: a request on its way to an owner, and what becomes of it."""
+"""InFlightRequest: a request on its way to an owner, and its result, for which the caller waits."""
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ps_wire.codec.payload import Buffer
-from ps_wire.errors import PsError
+from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
+from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
+from trainer_client.pending import Pending, raiser
 
-Done = Callable[[Reply | None, Buffer | None, PsError | None, Sequence[object]], None]
-"""Called on the loop with a reply and its payload, or with an error; and with what the reply needs to be kept."""
+if TYPE_CHECKING:
+    from ps_wire.errors import PsError
+    from trainer_client.session.session import Session
+
+T = TypeVar("T")
+Read = Callable[[Reply, PayloadReader], T]
+"""Makes the result of a reply and its payload."""
+
+_NO_FRAME: Final = Frame()
 
 
-class InFlightRequest:
-    """One request.
+class InFlightRequest(Pending[T]):
+    """One request, and its result.
 
     Args:
+        session: To whose owner.
         frame: The request in its frame.
         chunks: Its payload, which must not change until the answer is there: it may be sent again.
         nbytes: Length of the payload.
         timeout: Seconds the caller will wait, or None.
-        done: Called once with the outcome.
+        read: Makes the result, in the thread that waits for it.
 
     Attributes:
         number: Its number in the session, once it was sent.
+        later: Whether nobody waits for its answer: it may stay for some milliseconds, to travel with another.
         counted: Bytes with which it counts among those that are in flight.
-        finished: Whether nobody waits for it any more.
+        timer: Rings when its time is up.
     """
 
-    __slots__ = ("_done", "_timer", "chunks", "counted", "finished", "frame", "nbytes", "number", "timeout")
+    __slots__ = ("_read", "_session", "chunks", "counted", "frame", "later", "nbytes", "number", "timeout", "timer")
 
     def __init__(
-        self, frame: Frame, chunks: Sequence[memoryview], nbytes: int, timeout: float | None, done: Done
+        self,
+        session: Session,
+        frame: Frame,
+        chunks: Sequence[memoryview],
+        nbytes: int,
+        timeout: float | None,
+        read: Read[T],
     ) -> None:
+        super().__init__(session.loop)
         self.frame = frame
         self.chunks = chunks
         self.nbytes = nbytes
         self.timeout = timeout
+        self.later = frame.request.WhichOneof("operation") in NOT_AWAITED
         self.number = 0
         self.counted = 0
-        self.finished = False
-        self._done = done
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self._session = session
+        self._read: Read[T] | None = read
 
     @property
     def operation(self) -> str:
         """Name of what is asked for."""
         return self.frame.request.WhichOneof("operation") or ""
 
-    def expire_with(self, loop: asyncio.AbstractEventLoop, expired: Callable[[InFlightRequest], None]) -> None:
-        """Has `expired` called when the time is up."""
-        if self.timeout is not None:
-            self._timer = loop.call_later(self.timeout, expired, self)
+    def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
+        """The reply is there. Must be called on the session's event loop, as the two below.
 
-    def finish(
-        self,
-        reply: Reply | None = None,
-        payload: Buffer | None = None,
-        error: PsError | None = None,
-        held: Sequence[object] = (),
-    ) -> None:
-        """Gives the outcome to whoever waits; later outcomes are ignored."""
-        done = self._done
-        if not self.abandon():
-            done(reply, payload, error, held)
+        Args:
+            reply: The reply.
+            payload: The bytes beside it.
+            held: What the result needs to be kept.
+        """
+        read = self._read
+        if read is not None:
+            if reply.granted or held:
+                read = partial(_read_with_references, Grants(self._session, reply.granted), held, read)
+            self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
+        self.let_go()
 
-    def abandon(self) -> bool:
-        """Nobody waits any more; says whether that was so before."""
-        was, self.finished = self.finished, True
-        # Who waits knows this request, in order to cancel it: they must not keep each other alive.
-        self._done = _nobody
-        if self._timer is not None:
-            self._timer.cancel()
-        return was
+    def fail(self, error: PsError) -> None:
+        """There will be no reply."""
+        self.resolve(raiser(error))
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Nothing more happens to it: what it was made from is not kept any longer than its result needs it."""
+        self._read = None
+        self.frame, self.chunks = _NO_FRAME, ()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _when_cancelled(self) -> None:
+        self._session.cancel(self)
 
 
-def _nobody(reply: Reply | None, payload: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
-    pass
+class Grants:
+    """The references that an answer hands out: given back, if the answer is never looked at.
+
+    Args:
+        session: Where the objects are.
+        object_ids: Which, once for every reference.
+    """
+
+    def __init__(self, session: Session, object_ids: Sequence[str]) -> None:
+        self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids))
+        self._finalizer.atexit = False
+
+    def take(self) -> None:
+        """The answer is looked at, and what is made of it has the references from now on."""
+        self._finalizer.detach()
+
+
+def _give_back(session: Session, object_ids: Sequence[str]) -> None:
+    for object_id in object_ids:
+        session.release(object_id)
+
+
+def _read_with_references(
+    grants: Grants, held: Sequence[object], read: Read[T], reply: Reply, payload: PayloadReader
+) -> T:
+    grants.take()
+    return read(reply, payload)
+
+
+def nothing(reply: Reply, payload: PayloadReader) -> None:
+    """Reads the reply to a request that has no result."""

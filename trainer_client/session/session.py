@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ps_wire import errors
 from ps_wire.errors import (
@@ -28,25 +27,28 @@ from ps_wire.errors import (
     TooLargeError,
 )
 from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
-from ps_wire.operations import NOT_AWAITED
 from ps_wire.refs import Ref
 from ps_wire.runtime import forks
+from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
+from trainer_client.pending import DEFAULT
 from trainer_client.session.confirmations import Confirmations
-from trainer_client.session.in_flight import InFlightRequest
+from trainer_client.session.in_flight import InFlightRequest, nothing
 from trainer_client.session.link import Link
 from trainer_client.session.window import RequestWindow
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import Buffer
+    from ps_wire.codec.payload import Buffer, PayloadWriter
     from ps_wire.connections.assembler import Message
     from ps_wire.connections.connection import Connector
     from ps_wire.connections.outbox import Outbox
     from trainer_client.handles.references import RRef
+    from trainer_client.pending import Pending
+    from trainer_client.session.in_flight import Read
     from trainer_client.session.settings import Settings
 
-_log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Others(Protocol):
@@ -139,11 +141,38 @@ class Session:
             self._end(ClosedError("this client is closed"))
         await self._link.stop()
 
-    def submit(self, in_flight: InFlightRequest) -> None:
-        """Sends a request. May be called from any thread."""
-        self._on_loop(self._submit, in_flight)
+    def submit(
+        self,
+        message: Request | Frame,
+        payload: PayloadWriter | None,
+        read: Read[T],
+        timeout: float | None = DEFAULT,
+    ) -> Pending[T]:
+        """Sends a request at once. May be called from any thread.
 
-    def cancel(self, in_flight: InFlightRequest) -> None:
+        Args:
+            message: The request; or a frame that holds it already, which spares a hot path a copy.
+            payload: The tensor bytes beside it.
+            read: Makes the result of the reply, in the thread that waits for it.
+            timeout: Seconds the call may take; None for ever.
+        """
+        frame = message if isinstance(message, Frame) else Frame(request=message)
+        seconds = self.settings.timeout if timeout == DEFAULT else timeout
+        scope = current_scope.get()
+        if scope is not None:
+            seconds = scope.within(seconds)
+            frame.request.depth = scope.depth + 1
+        chunks, nbytes = (payload.chunks, payload.nbytes) if payload is not None else ((), 0)
+        in_flight = InFlightRequest(self, frame, chunks, nbytes, seconds, read)
+        if threading.get_ident() == self._thread and not forks.is_foreign(self.loop):
+            self._begin(in_flight)
+        else:
+            self._on_loop(self._begin, in_flight)
+        if scope is not None:
+            scope.add(in_flight)
+        return in_flight
+
+    def cancel(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives a request up and tells the owner. May be called from any thread."""
         self._on_loop(self._give_up, in_flight)
 
@@ -207,8 +236,8 @@ class Session:
         # First of all: until the owner knows, they count among those that are in flight.
         for number in self._given_up:
             outbox.put(Frame(number=number, cancel=Cancel()))
-        for in_flight in self._window.unanswered.values():
-            self._put(in_flight, outbox)
+        for each in self._window.unanswered.values():
+            outbox.put(each.frame, each.chunks, each.nbytes, each.later)
         if not self._opened.done():
             self._opened.set_result(None)
 
@@ -216,12 +245,16 @@ class Session:
         self._outbox = None
 
     def received(self, message: Message) -> None:
-        if message.frame.HasField("waiting"):
-            self._are_waiting(message.frame.waiting.numbers)
-            return
-        if not message.frame.HasField("reply"):
+        frame, payload, _ = message
+        body = frame.WhichOneof("body")
+        if body == "waiting":
+            self._are_waiting(frame.waiting.numbers)
+        elif body != "reply":
             raise InvalidArgumentError("a trainer expects replies only")
-        self._answered(message.frame.number, message.frame.reply, message.payload)
+        elif frame.reply.borrowed and self._others is not None and frame.number in self._window.unanswered:
+            self._borrow_first(self._others, frame.number, frame.reply, payload)
+        else:
+            self._finish(frame.number, frame.reply, payload)
 
     def _are_waiting(self, numbers: Iterable[int]) -> None:
         """What the owner does for these requests waits for others, which must find space."""
@@ -240,9 +273,9 @@ class Session:
 
     # Requests
 
-    def _on_loop(self, function: Callable[[InFlightRequest], None], in_flight: InFlightRequest) -> None:
+    def _on_loop(self, function: Callable[[InFlightRequest[Any]], None], in_flight: InFlightRequest[Any]) -> None:
         if forks.is_foreign(self.loop):
-            in_flight.finish(error=forks.refusal())
+            in_flight.fail(forks.refusal())
             return
         if threading.get_ident() == self._thread:
             function(in_flight)
@@ -250,25 +283,28 @@ class Session:
         try:
             self.loop.call_soon_threadsafe(function, in_flight)
         except RuntimeError:
-            in_flight.finish(error=ClosedError("this client is closed, and so is its event loop"))
+            in_flight.fail(ClosedError("this client is closed, and so is its event loop"))
 
-    def _submit(self, in_flight: InFlightRequest) -> None:
-        refusal = self._closed or self._too_large(in_flight)
+    def _begin(self, in_flight: InFlightRequest[Any]) -> None:
+        size = in_flight.frame.ByteSize()
+        refusal = self._closed
+        if refusal is None and (in_flight.nbytes or size > MAX_FRAME_BYTES):
+            refusal = self._too_large(in_flight.nbytes, size)
         if refusal is not None:
-            in_flight.finish(error=refusal)
+            in_flight.fail(refusal)
             return
-        in_flight.expire_with(self.loop, self._expire)
-        if self._window.admits(in_flight):
+        if in_flight.timeout is not None:
+            in_flight.timer = self.loop.call_later(in_flight.timeout, self._expire, in_flight)
+        if self._window.admit(in_flight):
             self._send(in_flight)
 
-    def _too_large(self, in_flight: InFlightRequest) -> PsError | None:
+    def _too_large(self, nbytes: int, size: int) -> TooLargeError | None:
         limit = self._welcome.max_message_bytes if self._welcome is not None else 0
-        if limit and in_flight.nbytes > limit:
+        if limit and nbytes > limit:
             return TooLargeError(
-                f"the request has {in_flight.nbytes:,} bytes of tensors; owner {self.owner!r} takes {limit:,}. "
+                f"the request has {nbytes:,} bytes of tensors; owner {self.owner!r} takes {limit:,}. "
                 "Send them in smaller pieces, or raise max_message_bytes there"
             )
-        size = in_flight.frame.ByteSize()
         if size > MAX_FRAME_BYTES:
             return TooLargeError(
                 f"the request has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
@@ -276,36 +312,34 @@ class Session:
             )
         return None
 
-    def _send(self, in_flight: InFlightRequest) -> None:
-        self._window.add(in_flight)
+    def _send(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request that has its number."""
+        frame = in_flight.frame
         if in_flight.timeout is not None:
-            in_flight.frame.request.timeout_seconds = in_flight.timeout
-        self._confirmations.go_with(in_flight.frame.request)
+            frame.request.timeout_seconds = in_flight.timeout
+        if self._confirmations.numbers:
+            self._confirmations.go_with(frame.request)
         if self._outbox is not None:
-            self._put(in_flight, self._outbox)
-
-    def _put(self, in_flight: InFlightRequest, outbox: Outbox) -> None:
-        outbox.put(in_flight.frame, in_flight.chunks, in_flight.nbytes, later=in_flight.operation in NOT_AWAITED)
+            self._outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later)
 
     def _send_waiting(self) -> None:
         for in_flight in self._window.due():
             self._send(in_flight)
 
-    def _give_up(self, in_flight: InFlightRequest) -> None:
-        if in_flight.abandon():
-            return
+    def _give_up(self, in_flight: InFlightRequest[Any]) -> None:
+        in_flight.let_go()
         self._forget(in_flight)
 
-    def _expire(self, in_flight: InFlightRequest) -> None:
-        if in_flight.finished:
+    def _expire(self, in_flight: InFlightRequest[Any]) -> None:
+        if in_flight.done():
             return
         self._forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self._outbox is not None else ", to which there is no connection,")
-        in_flight.finish(
-            error=DeadlineExceededError(f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s")
+        in_flight.fail(
+            DeadlineExceededError(f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s")
         )
 
-    def _forget(self, in_flight: InFlightRequest) -> None:
+    def _forget(self, in_flight: InFlightRequest[Any]) -> None:
         if self._window.take(in_flight.number) is not None:
             # The owner answers all the same, and says with that what it had handed out.
             self._given_up.add(in_flight.number)
@@ -313,15 +347,13 @@ class Session:
                 self._outbox.put(Frame(number=in_flight.number, cancel=Cancel()))
         self._send_waiting()
 
-    def _answered(self, number: int, reply: Reply, payload: Buffer | None) -> None:
-        if reply.borrowed and self._others is not None and number in self._window.unanswered:
-            if number not in self._borrowing:
-                borrowing = self._borrow(self._others, number, reply, payload)
-                task = self.loop.create_task(borrowing, context=contextvars.Context())
-                self._borrowing[number] = task
-                task.add_done_callback(lambda _: self._borrowing.pop(number))
-            return
-        self._finish(number, reply, payload)
+    def _borrow_first(self, others: Others, number: int, reply: Reply, payload: Buffer | None) -> None:
+        """Gives an answer once hold was taken of what it hands out of other owners."""
+        if number not in self._borrowing:
+            borrowing = self._borrow(others, number, reply, payload)
+            task = self.loop.create_task(borrowing, context=contextvars.Context())
+            self._borrowing[number] = task
+            task.add_done_callback(lambda _: self._borrowing.pop(number))
 
     async def _borrow(self, others: Others, number: int, reply: Reply, payload: Buffer | None) -> None:
         """Takes hold of what an answer hands out of other owners; until it is confirmed, who sent it does."""
@@ -344,10 +376,11 @@ class Session:
                     self.release(object_id)
             return
         if reply.HasField("error"):
-            in_flight.finish(error=errors.from_message(reply.error))
+            in_flight.fail(errors.from_message(reply.error))
         else:
-            in_flight.finish(reply, payload, held=held)
-        self._send_waiting()
+            in_flight.answer(reply, payload, held)
+        if self._window.waiting or self._window.large:
+            self._send_waiting()
 
     def _end(self, error: PsError) -> None:
         """Ends the session, and every request with the error."""
@@ -358,7 +391,7 @@ class Session:
     def _fail(self, error: PsError) -> None:
         """Ends every request with the error."""
         for in_flight in self._window.clear():
-            in_flight.finish(error=error)
+            in_flight.fail(error)
 
     # News for the owner
 
@@ -374,7 +407,8 @@ class Session:
             return
         object_ids = [self._released.popleft() for _ in range(len(self._released))]
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
-        self._submit(InFlightRequest(frame, (), 0, None, _ignore))
+        # Not with `submit`: it belongs to no request for which the code here may run.
+        self._begin(InFlightRequest(self, frame, (), 0, None, nothing))
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:
@@ -387,8 +421,3 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
 
 def _do_nothing() -> None:
     """For sessions that nobody wants to know more of."""
-
-
-def _ignore(reply: Reply | None, payload: Buffer | None, error: PsError | None, held: Sequence[object]) -> None:
-    if error is not None:
-        _log.debug("a release was not answered: %s", error)

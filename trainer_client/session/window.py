@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps_wire.limits import SMALL_BYTES
 
@@ -20,66 +20,72 @@ class RequestWindow:
 
     Attributes:
         unanswered: Those that were sent, by number.
+        waiting: Those that wait because many are unanswered.
+        large: Those that wait because they are large.
         max_requests: How many an owner takes at once; 0 while that is not known.
         max_bytes: How many bytes of large requests it takes; 0 if it has no limit, or none is known.
     """
 
     def __init__(self) -> None:
-        self.unanswered: dict[int, InFlightRequest] = {}
+        self.unanswered: dict[int, InFlightRequest[Any]] = {}
+        self.waiting: deque[InFlightRequest[Any]] = deque()
+        self.large: deque[InFlightRequest[Any]] = deque()
         self.max_requests = 0
         self.max_bytes = 0
-        self._waiting: deque[InFlightRequest] = deque()
-        self._large: deque[InFlightRequest] = deque()
         self._bytes = 0
         self._last_number = 0
 
-    def admits(self, in_flight: InFlightRequest) -> bool:
-        """Whether a request may be sent now; if not, it is kept until `due` gives it."""
-        if self.max_requests and len(self.unanswered) >= self.max_requests:
-            self._waiting.append(in_flight)
-            return False
-        if _is_counted(in_flight) and (self._large or not self._fits(in_flight)):
-            self._large.append(in_flight)
-            return False
-        return True
+    def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
+        """Gives a request its number, if it may be sent now; if not, it is kept until `due` gives it.
 
-    def add(self, in_flight: InFlightRequest) -> None:
-        """A request is sent: it gets the next number."""
-        in_flight.counted = in_flight.nbytes if _is_counted(in_flight) else 0
-        self._bytes += in_flight.counted
+        Args:
+            in_flight: The request.
+            first: Whether it goes before the large ones that wait, and fits.
+        """
+        if self.max_requests and len(self.unanswered) >= self.max_requests:
+            self.waiting.append(in_flight)
+            return False
+        # What another request waits for does not count: that one would have to wait for itself.
+        if in_flight.nbytes > SMALL_BYTES and not in_flight.frame.request.depth:
+            if not first and (self.large or not self._fits(in_flight)):
+                self.large.append(in_flight)
+                return False
+            in_flight.counted = in_flight.nbytes
+            self._bytes += in_flight.counted
         self._last_number += 1
         in_flight.number = in_flight.frame.number = self._last_number
         self.unanswered[in_flight.number] = in_flight
+        return True
 
-    def due(self) -> Iterator[InFlightRequest]:
-        """Those that may be sent by now. Each has to be added before the next is asked for."""
-        while self._large and self._has_room and (self._large[0].finished or self._fits(self._large[0])):
-            in_flight = self._large.popleft()
-            if not in_flight.finished:
+    def due(self) -> Iterator[InFlightRequest[Any]]:
+        """Those that may be sent by now; each has its number when it is given."""
+        while self.large and self._has_room and (self.large[0].done() or self._fits(self.large[0])):
+            in_flight = self.large.popleft()
+            if not in_flight.done() and self.admit(in_flight, first=True):
                 yield in_flight
-        while self._waiting and self._has_room:
-            in_flight = self._waiting.popleft()
-            if not in_flight.finished and self.admits(in_flight):
+        while self.waiting and self._has_room:
+            in_flight = self.waiting.popleft()
+            if not in_flight.done() and self.admit(in_flight):
                 yield in_flight
 
-    def take(self, number: int) -> InFlightRequest | None:
+    def take(self, number: int) -> InFlightRequest[Any] | None:
         """The unanswered request of that number, which is one no more."""
         in_flight = self.unanswered.pop(number, None)
-        if in_flight is not None:
+        if in_flight is not None and in_flight.counted:
             self.discount(in_flight)
         return in_flight
 
-    def discount(self, in_flight: InFlightRequest) -> None:
+    def discount(self, in_flight: InFlightRequest[Any]) -> None:
         """The payload of a request counts no more."""
         self._bytes -= in_flight.counted
         in_flight.counted = 0
 
-    def clear(self) -> list[InFlightRequest]:
+    def clear(self) -> list[InFlightRequest[Any]]:
         """Lets go of all requests, and returns them."""
-        in_flight = [*self.unanswered.values(), *self._waiting, *self._large]
+        in_flight = [*self.unanswered.values(), *self.waiting, *self.large]
         self.unanswered.clear()
-        self._waiting.clear()
-        self._large.clear()
+        self.waiting.clear()
+        self.large.clear()
         self._bytes = 0
         return in_flight
 
@@ -87,11 +93,6 @@ class RequestWindow:
     def _has_room(self) -> bool:
         return len(self.unanswered) < self.max_requests
 
-    def _fits(self, in_flight: InFlightRequest) -> bool:
+    def _fits(self, in_flight: InFlightRequest[Any]) -> bool:
         """Whether the owner has space for a large request beside the unanswered ones."""
         return not self.max_bytes or not self._bytes or self._bytes + in_flight.nbytes <= self.max_bytes
-
-
-def _is_counted(in_flight: InFlightRequest) -> bool:
-    """Whether its payload counts; not if a request waits for it, which would have to wait for itself."""
-    return in_flight.nbytes > SMALL_BYTES and not in_flight.frame.request.depth

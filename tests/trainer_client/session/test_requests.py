@@ -17,7 +17,7 @@ from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import FetchRequest
 from tests.trainer_client.scripted_owner import look_up, opened
 from trainer_client.pending import Pending
-from trainer_client.session.requests import nothing, submit
+from trainer_client.session.in_flight import nothing
 
 
 def echoed(reply: Reply, payload: PayloadReader) -> bytes:
@@ -28,7 +28,7 @@ async def test_the_result_is_made_of_the_answer_and_its_payload() -> None:
     async with opened() as (session, stream, _):
         payload = PayloadWriter()
         payload.add(memoryview(b"tensor"))
-        pending = submit(session, Request(fetch=FetchRequest()), payload, echoed)
+        pending = session.submit(Request(fetch=FetchRequest()), payload, echoed)
         assert (await stream.request()).payload_bytes == 6
         await stream.answer(1, payload=b"answer")
         assert await pending == b"answer"
@@ -38,7 +38,7 @@ async def test_a_frame_that_holds_the_request_is_sent_as_it_is() -> None:
     async with opened() as (session, stream, _):
         frame = Frame()
         frame.request.fetch.target.owner = "ps0"
-        pending = submit(session, frame, None, nothing)
+        pending = session.submit(frame, None, nothing)
         assert (await stream.request()).request.fetch.target.owner == "ps0"
         await stream.answer(1)
         assert await pending is None
@@ -46,7 +46,7 @@ async def test_a_frame_that_holds_the_request_is_sent_as_it_is() -> None:
 
 async def test_the_result_is_made_in_the_thread_that_waits() -> None:
     async with opened() as (session, stream, _):
-        pending = submit(session, Request(fetch=FetchRequest()), None, lambda *_: threading.get_ident())
+        pending = session.submit(Request(fetch=FetchRequest()), None, lambda *_: threading.get_ident())
         await stream.request()
         waiting = asyncio.create_task(asyncio.to_thread(lambda: (pending.wait(10), threading.get_ident())))
         await stream.answer(1)
@@ -60,7 +60,7 @@ async def test_an_error_while_the_result_is_made_is_raised() -> None:
         def fails(reply: Reply, payload: PayloadReader) -> None:
             raise ZeroDivisionError
 
-        pending = submit(session, Request(fetch=FetchRequest()), None, fails)
+        pending = session.submit(Request(fetch=FetchRequest()), None, fails)
         await stream.request()
         await stream.answer(1)
         with pytest.raises(ZeroDivisionError):
