@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import torch
 
 _DEVICES: Final = ("cpu", "cuda")
+_NOTHING: Final = nullcontext()
 
 
 class Autocast(NamedTuple):
@@ -45,7 +46,7 @@ class Autocasts(NamedTuple):
     def entered(self) -> AbstractContextManager[object]:
         """A block in which they are switched on in this thread as well."""
         if not self.regions:
-            return nullcontext()
+            return _NOTHING
         stack = ExitStack()
         for each in self.regions:
             stack.enter_context(torch.autocast(each.device, each.dtype, cache_enabled=self.cached))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -288,6 +289,83 @@ def test_a_coroutine_for_a_loop_that_is_closed_says_so() -> None:
 
     with pytest.raises(ClosedError, match="this client is closed, and so is its event loop"):
         Pending.run(loop, work())
+
+
+# Functions in a thread
+
+
+def nothing() -> None:
+    """For what cannot be told that it was given up."""
+
+
+async def test_a_function_runs_in_another_thread_in_the_callers_context() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    variable.set("mine")
+
+    def work(number: int) -> tuple[int, str, bool]:
+        return number, variable.get(), threading.current_thread() is threading.main_thread()
+
+    assert await Pending.in_thread(asyncio.get_running_loop(), work, 7, cancel=nothing) == (7, "mine", False)
+
+
+async def test_what_a_function_raises_comes_out() -> None:
+    pending: Pending[int] = Pending.in_thread(asyncio.get_running_loop(), int, "seven", cancel=nothing)
+    with pytest.raises(ValueError, match="seven"):
+        await pending
+
+
+async def test_a_function_that_has_begun_goes_on_when_it_is_given_up() -> None:
+    begun, go, ended, told = threading.Event(), threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        begun.set()
+        go.wait(20)
+        ended.set()
+
+    pending = Pending.in_thread(asyncio.get_running_loop(), work, cancel=lambda: told.append("told"))
+    await asyncio.to_thread(begun.wait, 20)
+    pending.cancel()
+    go.set()
+    with pytest.raises(CancelledCallError):
+        await pending
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert told == ["told"]
+
+
+# Several together
+
+
+async def test_the_results_of_several_come_under_their_keys() -> None:
+    parts = {key: made() for key in "abc"}
+    whole = Pending.all_of(asyncio.get_running_loop(), parts)
+    for key in "cab":
+        assert not whole.done()
+        parts[key].resolve(lambda key=key: key.upper())
+    assert await whole == {"a": "A", "b": "B", "c": "C"}
+    assert list(await whole) == ["a", "b", "c"]
+
+
+async def test_several_are_waited_for_before_the_first_error_is_raised() -> None:
+    parts = {key: made() for key in "abc"}
+    whole = Pending.all_of(asyncio.get_running_loop(), parts)
+    parts["c"].resolve(raises(ClosedError("the third")))
+    parts["b"].resolve(raises(UnknownNameError("the second")))
+    assert not whole.done()
+    parts["a"].resolve(lambda: 1)
+    with pytest.raises(UnknownNameError, match="the second"):
+        await whole
+
+
+async def test_giving_up_several_gives_up_each() -> None:
+    parts, told = {}, []
+    for key in "ab":
+        parts[key] = made(told)
+    Pending.all_of(asyncio.get_running_loop(), parts).cancel()
+    assert told == ["told"] * 2
+
+
+async def test_none_at_all_is_done_at_once() -> None:
+    assert await Pending.all_of(asyncio.get_running_loop(), {}) == {}
 
 
 async def _awaited(pending: Pending[Any]) -> Any:

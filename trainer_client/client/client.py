@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.runtime import forks
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import (
     AttachRequest,
     CreateRequest,
@@ -26,9 +27,9 @@ from ps_wire.v1.operations_pb2 import (
     StatusRequest,
 )
 from trainer_client.contexts.context import Context
+from trainer_client.graph.current import current_context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
-from trainer_client.handles.calls import HandlesMet
 from trainer_client.handles.freezing import set_everywhere
 from trainer_client.handles.handles import RemoteModule, RemoteObject, RemoteParameter, handle_from
 from trainer_client.handles.other_owners import OtherOwners
@@ -38,6 +39,7 @@ from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
     from ps_wire.connections.connection import Connector
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.optimizer import DistributedOptimizer, NonFinite, Reads
@@ -364,20 +366,23 @@ class Client:
     ) -> Pending[Any]:
         session = self.session(owner)
         payload = PayloadWriter()
-        met = HandlesMet()
-        encoder = Encoder(payload, met)
-        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=calls.next_seed(session))
+        context = current_context()
+        handles: list[RRef] = []
+        encoder = Encoder(payload, partial(calls.handle_met, handles, context))
+        default_seed = calls.next_seed(session, context)
+        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-        held = (args, kwargs, met.found)
-
-        def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
-            return handle_from(session, reply.create.object)
-
-        return session.submit(Request(create=request), payload, finish, timeout)
+        # Handles among the arguments must not be given back before the object was made.
+        read = partial(_created, session, (args, kwargs, handles))
+        return session.submit(Request(create=request), payload, read, timeout)
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._opening)}>"
+
+
+def _created(session: Session, held: tuple[object, ...], reply: Reply, payload: PayloadReader) -> RemoteObject:
+    return handle_from(session, reply.create.object)
 
 
 def _attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:

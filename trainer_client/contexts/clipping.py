@@ -31,7 +31,7 @@ async def clip(
     for each in parameters:
         if not isinstance(each, torch.Tensor):
             remote.setdefault(each.session, []).append(each.ref.to_message())
-    name = context.id.to_message()
+    name = context.message
     powers = await _ask(
         remote,
         lambda handles: Request(norm=NormRequest(context=name, parameters=handles, norm_type=norm_type)),

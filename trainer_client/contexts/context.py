@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -15,7 +16,6 @@ from ps_wire.errors import ClosedError, ContextEndedError, ContextLostError, Inv
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.refs import ContextId, Ref
 from ps_wire.runtime import forks
-from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
 from trainer_client.contexts.clipping import clip
@@ -58,12 +58,15 @@ class Context:
 
     Attributes:
         id: Its name on every owner.
+        message: The same, as it travels.
         ended: Whether its block was left.
         root: What stands for the inputs of calls that have none to differentiate.
         seeds: Of its calls, if they have any.
     """
 
     root: torch.Tensor = ROOT
+    joins_any_client = False
+    """Whether sessions of any client may take part."""
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Context:
         self._reach = reach
         self.seeds = seeds
         self.id = id
+        self.message = id.to_message()
         self.ended = False
         self._pass: Pass | None = None
         self._loop = loop
@@ -132,14 +136,12 @@ class Context:
                 raise ContextLostError(
                     f"owner {owner!r} has lost its part of context {self.id} with the session: run forward again"
                 )
-        if not all(map(self._may_take_part, sessions)):
-            raise InvalidArgumentError(
-                "the handle and the context belong to different clients; connect to all owners of a pass with one "
-                "connect(address, address, ...)"
-            )
-
-    def _may_take_part(self, session: Session) -> bool:
-        return session.trainer == self.id.trainer
+        for session in sessions:
+            if session.trainer != self.id.trainer and not self.joins_any_client:
+                raise InvalidArgumentError(
+                    "the handle and the context belong to different clients; connect to all owners of a pass with one "
+                    "connect(address, address, ...)"
+                )
 
     # Backward
 
@@ -167,22 +169,19 @@ class Context:
             RuntimeError: Torch's own, as in a local backward.
         """
         self.check()
-        return Pending.run(self._loop, self._backward(Autocasts.current(), roots, gradients, retain_graph))
-
-    async def _backward(
-        self,
-        autocasts: Autocasts,
-        roots: torch.Tensor | Sequence[torch.Tensor],
-        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
-        retain_graph: bool,
-    ) -> None:
-        number = self._queue.join()
-        try:
-            # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
-            await BLOCKING.run(self._propagate, number, autocasts, roots, gradients, retain_graph)
-        finally:
-            # It may have been cancelled before a thread took it.
-            self._queue.withdraw(number)
+        number, autocasts = self._queue.join(), Autocasts.current()
+        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
+        return Pending.in_thread(
+            self._loop,
+            self._propagate,
+            number,
+            autocasts,
+            roots,
+            gradients,
+            retain_graph,
+            # It may be cancelled before a thread has taken it.
+            cancel=partial(self._queue.withdraw, number),
+        )
 
     def propagate(
         self,
@@ -217,6 +216,10 @@ class Context:
                 raise ClosedError("this client is closed, and so is its event loop")
             leaves, calls = reached_from(roots)
             current = Pass(retain_graph, number, [call for call in calls if call.context is self])
+            if not leaves:
+                with autocasts.entered():
+                    self._run(current, roots, gradients)
+                return
             with reservations.of(leaves), borrowed_grads(leaves), autocasts.entered():
                 self._run(current, roots, gradients)
                 self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
@@ -267,7 +270,7 @@ class Context:
         return found
 
     def _gradients_request(self) -> Request:
-        return Request(gradients=GradientsRequest(context=self.id.to_message()))
+        return Request(gradients=GradientsRequest(context=self.message))
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
@@ -340,7 +343,7 @@ class Context:
             over = self._openings.ended(self)
         before, but = over or (0, ())
         for session in self.sessions:
-            ending = EndContextRequest(context=self.id.to_message(), all_before=before, but=but)
+            ending = EndContextRequest(context=self.message, all_before=before, but=but)
             session.submit(Request(end_context=ending), None, nothing)
         self._gradients.clear()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, ref
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -24,7 +24,7 @@ class Openings:
         self._last = 0
         self._unsaid = 0
         # One that is not kept by anybody cannot be used any more, even if it was never ended.
-        self._open: WeakValueDictionary[int, Context] = WeakValueDictionary()
+        self._open: dict[int, ReferenceType[Context]] = {}
 
     def number(self) -> int:
         """The number of a new one: one, two, three ..."""
@@ -34,7 +34,8 @@ class Openings:
 
     def opened(self, context: Context) -> None:
         """It may be used from now on."""
-        self._open[context.id.number] = context
+        number = context.id.number
+        self._open[number] = ref(context, lambda _: self._open.pop(number, None))
 
     def ended(self, context: Context) -> tuple[int, list[int]]:
         """It may not be used any more.
@@ -45,6 +46,7 @@ class Openings:
         """
         with self._lock:
             self._open.pop(context.id.number, None)
+            # The garbage collector may take one out meanwhile; a copy of the numbers is made in one go.
             still = list(self._open)
             self._unsaid += 1
             if len(still) > _MOST_TOLD and self._unsaid < len(still):

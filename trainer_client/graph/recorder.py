@@ -137,7 +137,7 @@ class WayBack:
             raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
         payload = PayloadWriter()
         request = BackwardRequest(
-            context=self.context.id.to_message(),
+            context=self.context.message,
             call=self.number,
             outputs=positions,
             retain_graph=current.retain_graph,
@@ -149,12 +149,19 @@ class WayBack:
             request.place.extend(self._place)
         Encoder(payload).encode_into(request.gradients, list(gradients))
         self._post = self.session.submit(Request(backward=request), payload, _input_gradients)
-        current.posts.append(self._post)
+        current.posts[self._post] = None
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
         """Waits for the gradients of the inputs; none at all if nothing was posted in this pass."""
         post, self._post = self._post, None
-        return [None] * len(self.devices) if post is None else post.wait()
+        if post is None:
+            return [None] * len(self.devices)
+        gradients = post.wait()
+        current = self.context.current_pass
+        if current is not None:
+            # It need not be waited for again.
+            current.posts.pop(post, None)
+        return gradients
 
 
 def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:

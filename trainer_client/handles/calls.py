@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from trainer_client.pending import DEFAULT
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
+    from trainer_client.contexts.context import Context
     from trainer_client.graph.recorder import RecordedCall
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
@@ -52,72 +54,76 @@ def call(
         NotAllowedError, UnknownNameError: It cannot be called.
         RemoteError: It raised.
     """
-    payload = PayloadWriter()
-    met = HandlesMet()
-    encoder = Encoder(payload, met)
+    context = current_context()
     frame = Frame()
     request = frame.request.call
+    handles: list[RRef] = []
     if isinstance(target, RRef):
         request.target.owner, request.target.object_id, request.target.parameter = target.ref
         request.method = method
-        met.found.append(target)
+        handles.append(target)
     else:
         request.function = target
     request.training = training
     request.keep = keep
-    if args:
-        encoder.encode_into(request.args, args)
-    if kwargs:
-        encoder.encode_into(request.kwargs, dict(kwargs))
-    write_numerics(request, next_seed(session) if seed is None else seed % (1 << 64))
-    recorded = _record(session, request, encoder, met)
+    payload, encoder = None, None
+    if args or kwargs:
+        payload = PayloadWriter()
+        encoder = Encoder(payload, partial(handle_met, handles, context))
+        if args:
+            encoder.encode_into(request.args, args)
+        if kwargs:
+            encoder.encode_into(request.kwargs, dict(kwargs))
+    write_numerics(request, next_seed(session, context) if seed is None else seed % (1 << 64))
+    recorded = None
+    if context is not None and torch.is_grad_enabled():
+        recorded = _record(context, session, request, encoder.tensors if encoder is not None else (), handles)
     # Handles among the arguments must not be given back before the call has run.
-    held = (args, kwargs, met.found)
-
-    def finish(reply: Reply, answer: PayloadReader, _: Any = held) -> Any:
-        return receive(session, reply.call.result, answer, recorded)
-
-    return session.submit(frame, payload, finish, timeout)
+    return session.submit(frame, payload, partial(_result, session, recorded, (args, kwargs, handles)), timeout)
 
 
-def next_seed(session: Session) -> int | None:
-    """The seed of a call that is made now, if the client's calls have any."""
-    context = current_context()
+def _result(
+    session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
+) -> Any:
+    return receive(session, reply.call.result, payload, recorded)
+
+
+def next_seed(session: Session, context: Context | None) -> int | None:
+    """The seed of a call that is made now in a context, or in none, if the client's calls have any."""
     return session.settings.seeding.next(context.seeds if context is not None else None)
 
 
-class HandlesMet:
-    """Tells an encoder how handles travel, and remembers them.
+def handle_met(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
+    """How a handle among the arguments of a call travels, which is remembered; None if it is none.
 
-    Attributes:
+    Args:
         found: The handles met so far.
+        context: In which the call is made.
+        value: What may be a handle.
     """
-
-    def __init__(self) -> None:
-        self.found: list[RRef] = []
-        self._context = current_context()
-
-    def __call__(self, value: Any) -> Handle | None:
-        if not isinstance(value, RRef):
-            # Whatever else stands for a handle says so itself.
-            behind = getattr(value, "__ps_handle__", None)
-            if behind is None:
-                return None
-            value = behind()
-        self.found.append(value)
-        message: Handle = value.ref.to_message()
-        message.history = self._context is not None and value.token(self._context.id) is not None
-        return message
+    if not isinstance(value, RRef):
+        # Whatever else stands for a handle says so itself.
+        behind = getattr(value, "__ps_handle__", None)
+        if behind is None:
+            return None
+        value = behind()
+    found.append(value)
+    message: Handle = value.ref.to_message()
+    message.history = context is not None and value.token(context.id) is not None
+    return message
 
 
-def _record(session: Session, request: CallRequest, encoder: Encoder, met: HandlesMet) -> RecordedCall | None:
-    context = current_context()
-    if context is None or not torch.is_grad_enabled():
-        return None
-    inputs = [tensor for tensor in encoder.tensors if tensor.requires_grad]
-    tokens = [token for rref in met.found if (token := rref.token(context.id)) is not None]
+def _record(
+    context: Context,
+    session: Session,
+    request: CallRequest,
+    arguments: Sequence[torch.Tensor],
+    handles: Sequence[RRef],
+) -> RecordedCall:
+    inputs = [tensor for tensor in arguments if tensor.requires_grad]
+    tokens = [token for rref in handles if (token := rref.token(context.id)) is not None]
     recorded = context.record(session, inputs, tokens)
-    request.context.CopyFrom(context.id.to_message())
+    request.context.CopyFrom(context.message)
     request.call = recorded.number
     if len(recorded.place) > 1:
         request.place.extend(recorded.place)

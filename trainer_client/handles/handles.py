@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -147,7 +148,7 @@ class RemoteObject(RRef):
         if name.startswith("_") or name not in self.methods:
             offered = ", ".join(self.__dict__.get("methods", ())) or "none"
             raise AttributeError(f"{self.__dict__.get('class_name', 'the object')} offers no {name!r}, only {offered}")
-        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+        return partial(self.call, name)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,7 +74,9 @@ class RRef:
         Raises:
             StaleHandleError: The owner has started anew, and not from where it was.
         """
-        if self._reference is not None and self._reference.is_stale:
+        reference = self._reference
+        # As `is_stale`, without a call.
+        if reference is not None and reference._session.restarts != reference._restarts:
             raise StaleHandleError(
                 f"owner {self.owner!r} has restarted since {self} was received, and what it did in between is gone. "
                 "Attach to the object by name, or make it again"
@@ -123,21 +126,21 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
     """A copy of what a handle refers to, recorded if it has a history in the pass."""
     frame = Frame()
     request = frame.request.fetch
-    request.target.CopyFrom(rref.ref.to_message())
+    request.target.owner, request.target.object_id, request.target.parameter = rref.ref
     recorded = None
     context = current_context()
     token = rref.token(context.id) if context is not None and torch.is_grad_enabled() else None
     if context is not None and token is not None:
         recorded = context.record(rref.session, (), (token,))
-        request.context.CopyFrom(context.id.to_message())
+        request.context.CopyFrom(context.message)
         request.call = recorded.number
         if len(recorded.place) > 1:
             request.place.extend(recorded.place)
     # The handle must not be given back before.
-    return rref.session.submit(frame, None, lambda reply, payload: _fetched(rref, reply, payload, recorded), timeout)
+    return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout)
 
 
-def _fetched(rref: RRef, reply: Reply, payload: PayloadReader, recorded: RecordedCall | None) -> Any:
+def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
     return receive(rref.session, reply.fetch.value, payload, recorded)
 
 
@@ -150,6 +153,8 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
         payload: The tensor bytes beside it.
         recorded: The call, if it is in the graph.
     """
+    if recorded is None:
+        return Decoder(payload, partial(received, session)).decode(message)
     found: list[torch.Tensor] = []
     places: list[int] = []
     kept: list[RRef] = []
@@ -167,11 +172,13 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
         return rref
 
     value = Decoder(payload, handle, note).decode(message)
-    if recorded is None or not (places or kept):
+    if not (places or kept):
         return value
     outputs = recorded.receive([found[place] for place in places], places, len(kept))
     for rref, token in zip(kept, outputs[len(places) :], strict=True):
         rref.mark(recorded.context, token)
+    if isinstance(value, torch.Tensor):
+        return outputs[0]
     by_id = {id(found[place]): tensor for place, tensor in zip(places, outputs, strict=False)}
     return mapped(value, lambda tensor: by_id.get(id(tensor), tensor))
 

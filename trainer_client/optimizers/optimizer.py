@@ -93,7 +93,8 @@ class DistributedOptimizer:
         if self._looks_first:
             self._check_pass(context)
             return Pending.run(self._loop, BLOCKING.run(self.apply, context))
-        return Pending.run(self._loop, self._step(context, self._begin(context)))
+        steps = Pending.all_of(self._loop, self._begin(context))
+        return steps if self.local is None else Pending.run(self._loop, self._step(self.local, context, steps))
 
     def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
         """Like `step`, in this thread, which must not be that of the client's event loop.
@@ -152,12 +153,11 @@ class DistributedOptimizer:
         return {name: part.step(context) for name, part in self.remotes.items()}
 
     def _check_pass(self, context: Context) -> None:
-        context.check(*(part.handle.session for part in self.remotes.values()))
+        context.check(*[part.handle.session for part in self.remotes.values()])
 
-    async def _step(self, context: Context, steps: dict[str, Pending[int]]) -> dict[str, int]:
-        versions = await _all(steps)
-        if self.local is not None:
-            await BLOCKING.run(self.local.step, context)
+    async def _step(self, local: LocalOptimizer, context: Context, steps: Pending[dict[str, int]]) -> dict[str, int]:
+        versions = await steps
+        await BLOCKING.run(local.step, context)
         return versions
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:

@@ -36,6 +36,7 @@ class RemoteOptimizer:
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
         self.owner = handle.owner
+        self._name = handle.ref.to_message()
 
     def step(self, context: Context) -> Pending[int]:
         return self._step(context, check_only=False)
@@ -46,9 +47,7 @@ class RemoteOptimizer:
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
-        request = pb.UnscaleRequest(
-            optimizer=self.handle.ref.to_message(), context=context.id.to_message(), factor=factor
-        )
+        request = pb.UnscaleRequest(optimizer=self._name, context=context.message, factor=factor)
         return self.handle.session.submit(
             Request(unscale=request),
             None,
@@ -56,14 +55,12 @@ class RemoteOptimizer:
         )
 
     def _step(self, context: Context, check_only: bool) -> Pending[int]:
-        request = pb.StepRequest(
-            optimizer=self.handle.ref.to_message(), context=context.id.to_message(), check_only=check_only
-        )
+        request = pb.StepRequest(optimizer=self._name, context=context.message, check_only=check_only)
         return self.handle.session.submit(Request(step=request), None, lambda reply, _: int(reply.step.version))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
         payload = PayloadWriter()
-        request = pb.SetOptionsRequest(optimizer=self.handle.ref.to_message(), group=group)
+        request = pb.SetOptionsRequest(optimizer=self._name, group=group)
         Encoder(payload).encode_into(request.options, dict(options))
         return self.handle.session.submit(Request(set_options=request), payload, nothing)
 

@@ -18,7 +18,6 @@ from trainer_client.graph.current import inside
 if TYPE_CHECKING:
     from ps_service.passes.records import Over
     from ps_wire.refs import ContextId
-    from trainer_client.session.session import Session
 
 _FIRST_CALL: Final = 1 << 32
 
@@ -54,6 +53,8 @@ class NestedContext(Context):
         reach: Gives the session with an owner.
     """
 
+    joins_any_client = True
+
     def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach) -> None:
         super().__init__(id, loop, reach)
         self.root = torch.empty(0, requires_grad=True)
@@ -85,9 +86,6 @@ class NestedContext(Context):
             self._running.current = before
         if failure is not None:
             raise failure
-
-    def _may_take_part(self, session: Session) -> bool:
-        return True
 
 
 class NestedPass:

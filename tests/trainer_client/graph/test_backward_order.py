@@ -6,6 +6,9 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from ps_wire.errors import CancelledCallError
 from trainer_client.graph.backward_order import Pass, Queue
 
 PATIENCE = 20.0
@@ -50,6 +53,16 @@ def test_turns_come_in_the_order_of_the_numbers() -> None:
         thread.join(PATIENCE)
     assert numbers == [1, 2, 3, 4]
     assert ran == [1, 3, 4]
+
+
+def test_a_number_that_was_given_back_has_no_turn() -> None:
+    queue = Queue()
+    first, second = queue.join(), queue.join()
+    queue.withdraw(first)
+    with pytest.raises(CancelledCallError), queue.turn(first):
+        pass
+    with queue.turn(second):
+        queue.withdraw(first)
 
 
 def test_a_turn_that_has_begun_is_not_given_back() -> None:
