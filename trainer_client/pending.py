@@ -168,7 +168,8 @@ class Pending(Generic[T]):
             ClosedError: A process of which this one is a fork has made the call.
         """
         if self._outcome is None:
-            self._check_process()
+            if self._loop is not None and forks.is_foreign(self._loop):
+                raise forks.refusal()
             if self._loop is not None and asyncio._get_running_loop() is self._loop:
                 raise RuntimeError("wait() would block the event loop that has to bring the answer: use await")
             woken = threading.Lock()
@@ -186,7 +187,8 @@ class Pending(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._outcome is None:
-            self._check_process()
+            if self._loop is not None and forks.is_foreign(self._loop):
+                raise forks.refusal()
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
@@ -205,11 +207,6 @@ class Pending(Generic[T]):
                 self._wakers.append(wake)
                 return
         wake()
-
-    def _check_process(self) -> None:
-        """Raises, in a forked child, for what only its parent will hear of."""
-        if self._loop is not None and forks.is_foreign(self._loop):
-            raise forks.refusal()
 
     def _result(self) -> T:
         assert self._outcome is not None

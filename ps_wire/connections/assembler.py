@@ -73,7 +73,7 @@ class Assembler:
         announced = frame.payload_bytes
         if not announced and not payload:
             return Message(frame)
-        arrived = packet.nbytes
+        arrived = sum(map(len, payload))
         if announced >= LARGE_BYTES:
             RECLAIMER.used()
         if arrived > announced:

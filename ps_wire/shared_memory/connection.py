@@ -90,31 +90,25 @@ class SharedMemoryConnection:
         self._writer = RecordWriter(self._socket, self._traffic)
 
     async def send(self, packet: Packet) -> None:
-        await self._socket.drained.wait()
-        nbytes = packet.nbytes
-        segment = self._segment_for(nbytes) if nbytes >= _LONG_COPY else None
-        if segment is not None:
-            # The event loop, and smaller messages, go on meanwhile.
-            await COPIES.run(segment.write, packet.payload)
-            self._send_record(packet, nbytes, segment)
-        else:
-            self._send(packet, nbytes, later=False)
+        while not self.send_now(packet):
+            await self._socket.drained.wait()
+            nbytes = packet.nbytes
+            if nbytes >= _LONG_COPY:
+                # The event loop, and smaller messages, go on meanwhile.
+                await self._send_long(packet, nbytes)
+                return
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        nbytes = packet.nbytes if packet.payload else 0
+        frame, payload = packet
+        nbytes = sum(map(len, payload))
         # While the other side is slow, messages wait in the outbox, where they can still be counted.
         if nbytes >= _LONG_COPY or self._socket.unsent:
             return False
-        self._send(packet, nbytes, later)
-        return True
-
-    def _send(self, packet: Packet, nbytes: int, later: bool) -> None:
-        frame, payload = packet
         segment = self._segment_for(nbytes) if nbytes > INLINE_BYTES else None
         if segment is not None:
             segment.write(payload)
             self._send_record(packet, nbytes, segment)
-            return
+            return True
         header = frame.SerializeToString()
         record = HEADER.pack(INLINE, len(header), 0, nbytes) + header
         if nbytes > _JOINED_BYTES:
@@ -125,6 +119,16 @@ class SharedMemoryConnection:
             self._writer.postpone(record)
         else:
             self._writer.write(record)
+        return True
+
+    async def _send_long(self, packet: Packet, nbytes: int) -> None:
+        segment = self._segment_for(nbytes)
+        if segment is not None:
+            await COPIES.run(segment.write, packet.payload)
+            self._send_record(packet, nbytes, segment)
+        else:
+            header = packet.frame.SerializeToString()
+            self._writer.write(HEADER.pack(INLINE, len(header), 0, nbytes) + header, packet.payload)
 
     def _segment_for(self, nbytes: int) -> Segment | None:
         try:
@@ -284,17 +288,18 @@ class SharedMemoryConnection:
             if kind <= NEW_SEGMENT:
                 frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
                 payload: tuple[memoryview, ...] = ()
-                if payload_bytes or kind != INLINE:
-                    payload = self._payload(kind, number, payload_bytes, data[middle:end])
+                if kind != INLINE:
+                    payload = self._payload(kind, number, payload_bytes)
+                elif payload_bytes:
+                    payload = (memoryview(bytearray(data[middle:end])),)
                 self._arrived.append(Packet(frame, payload))
             else:
                 self._notice(kind, number)
             position = end
         return position
 
-    def _payload(self, kind: int, number: int, nbytes: int, inline: memoryview) -> tuple[memoryview, ...]:
-        if kind == INLINE:
-            return (memoryview(bytearray(inline)),)
+    def _payload(self, kind: int, number: int, nbytes: int) -> tuple[memoryview, ...]:
+        """What lies in a segment."""
         if kind == NEW_SEGMENT:
             if not self._socket.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")

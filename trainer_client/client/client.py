@@ -369,7 +369,7 @@ class Client:
         context = current_context()
         handles: list[RRef] = []
         encoder = Encoder(payload, partial(calls.handle_met, handles, context))
-        default_seed = calls.next_seed(session, context)
+        default_seed = self._seeding.next(context.seeds if context is not None else None)
         request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))

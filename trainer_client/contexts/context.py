@@ -336,13 +336,14 @@ class Context:
         """
         with self._lock:
             self.ended = True
+            sessions = list(self._sessions.values())
         if self._token is not None:
             reset_current(self._token)
             self._token = None
         if self._openings is not None:
             over = self._openings.ended(self)
         before, but = over or (0, ())
-        for session in self.sessions:
+        for session in sessions:
             ending = EndContextRequest(context=self.message, all_before=before, but=but)
             session.submit(Request(end_context=ending), None, nothing)
         self._gradients.clear()

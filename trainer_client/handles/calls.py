@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.codec.values import Encoder
+from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
-from trainer_client.handles.references import RRef, receive
+from trainer_client.handles.references import RRef, receive, received
 from trainer_client.numerics import write_numerics
 from trainer_client.pending import DEFAULT
 
@@ -74,7 +74,11 @@ def call(
             encoder.encode_into(request.args, args)
         if kwargs:
             encoder.encode_into(request.kwargs, dict(kwargs))
-    write_numerics(request, next_seed(session, context) if seed is None else seed % (1 << 64))
+    if seed is None:
+        seed = session.settings.seeding.next(context.seeds if context is not None else None)
+    else:
+        seed %= 1 << 64
+    write_numerics(request, seed)
     recorded = None
     if context is not None and torch.is_grad_enabled():
         recorded = _record(context, session, request, encoder.tensors if encoder is not None else (), handles)
@@ -85,12 +89,9 @@ def call(
 def _result(
     session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
 ) -> Any:
+    if recorded is None:
+        return Decoder(payload, partial(received, session)).decode(reply.call.result)
     return receive(session, reply.call.result, payload, recorded)
-
-
-def next_seed(session: Session, context: Context | None) -> int | None:
-    """The seed of a call that is made now in a context, or in none, if the client's calls have any."""
-    return session.settings.seeding.next(context.seeds if context is not None else None)
 
 
 def handle_met(found: list[RRef], context: Context | None, value: Any) -> Handle | None:

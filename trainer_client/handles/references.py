@@ -141,20 +141,20 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
 
 
 def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
+    if recorded is None:
+        return Decoder(payload, partial(received, rref.session)).decode(reply.fetch.value)
     return receive(rref.session, reply.fetch.value, payload, recorded)
 
 
-def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall | None) -> Any:
-    """The result of a call: its tensors in the graph, and its handles held.
+def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall) -> Any:
+    """The result of a recorded call: its tensors in the graph, and its handles held.
 
     Args:
         session: Where it comes from.
         message: The result.
         payload: The tensor bytes beside it.
-        recorded: The call, if it is in the graph.
+        recorded: The call in the graph.
     """
-    if recorded is None:
-        return Decoder(payload, partial(received, session)).decode(message)
     found: list[torch.Tensor] = []
     places: list[int] = []
     kept: list[RRef] = []

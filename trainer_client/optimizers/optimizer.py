@@ -138,7 +138,7 @@ class DistributedOptimizer:
         self._check_pass(context)
         if self.local is not None:
             self.local.check(context)
-        _all_here({name: part.check(context) for name, part in self.remotes.items()})
+        _all_here({name: part.step(context, check_only=True) for name, part in self.remotes.items()})
 
     def _step_all(self, context: Context) -> dict[str, int]:
         versions = _all_here(self._begin(context))

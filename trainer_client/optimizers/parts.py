@@ -38,12 +38,15 @@ class RemoteOptimizer:
         self.owner = handle.owner
         self._name = handle.ref.to_message()
 
-    def step(self, context: Context) -> Pending[int]:
-        return self._step(context, check_only=False)
+    def step(self, context: Context, check_only: bool = False) -> Pending[int]:
+        """Applies the gradients of the pass; its result is how many steps there have been.
 
-    def check(self, context: Context) -> Pending[int]:
-        """Applies nothing, and fails if the step would be refused."""
-        return self._step(context, check_only=True)
+        Args:
+            context: The pass.
+            check_only: Whether nothing is applied, and the step only fails if it would be refused.
+        """
+        request = pb.StepRequest(optimizer=self._name, context=context.message, check_only=check_only)
+        return self.handle.session.submit(Request(step=request), None, lambda reply, _: int(reply.step.version))
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
@@ -53,10 +56,6 @@ class RemoteOptimizer:
             None,
             lambda reply, _: Unscaled(reply.unscale.present, reply.unscale.non_finite),
         )
-
-    def _step(self, context: Context, check_only: bool) -> Pending[int]:
-        request = pb.StepRequest(optimizer=self._name, context=context.message, check_only=check_only)
-        return self.handle.session.submit(Request(step=request), None, lambda reply, _: int(reply.step.version))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> Pending[None]:
         payload = PayloadWriter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -108,6 +109,7 @@ class Session:
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._closed: PsError | None = None
         self._window = RequestWindow()
+        self._max_message_bytes: float = math.inf
         self._given_up: set[int] = set()
         self._outbox: Outbox | None = None
         self._confirmations = Confirmations(self.loop, self._confirm)
@@ -231,6 +233,7 @@ class Session:
             self.loop.call_soon(self._when_lost)
         self._welcome = welcome
         self._window.max_requests, self._window.max_bytes = welcome.max_in_flight, welcome.max_session_bytes
+        self._max_message_bytes = welcome.max_message_bytes or math.inf
         self.owner = welcome.owner
         self._outbox = outbox
         # First of all: until the owner knows, they count among those that are in flight.
@@ -287,30 +290,27 @@ class Session:
 
     def _begin(self, in_flight: InFlightRequest[Any]) -> None:
         size = in_flight.frame.ByteSize()
-        refusal = self._closed
-        if refusal is None and (in_flight.nbytes or size > MAX_FRAME_BYTES):
-            refusal = self._too_large(in_flight.nbytes, size)
-        if refusal is not None:
-            in_flight.fail(refusal)
+        if self._closed is not None:
+            in_flight.fail(self._closed)
+            return
+        if in_flight.nbytes > self._max_message_bytes or size > MAX_FRAME_BYTES:
+            in_flight.fail(self._too_large(in_flight.nbytes, size))
             return
         if in_flight.timeout is not None:
             in_flight.timer = self.loop.call_later(in_flight.timeout, self._expire, in_flight)
         if self._window.admit(in_flight):
             self._send(in_flight)
 
-    def _too_large(self, nbytes: int, size: int) -> TooLargeError | None:
-        limit = self._welcome.max_message_bytes if self._welcome is not None else 0
-        if limit and nbytes > limit:
+    def _too_large(self, nbytes: int, size: int) -> TooLargeError:
+        if nbytes > self._max_message_bytes:
             return TooLargeError(
-                f"the request has {nbytes:,} bytes of tensors; owner {self.owner!r} takes {limit:,}. "
-                "Send them in smaller pieces, or raise max_message_bytes there"
+                f"the request has {nbytes:,} bytes of tensors; owner {self.owner!r} takes "
+                f"{self._max_message_bytes:,}. Send them in smaller pieces, or raise max_message_bytes there"
             )
-        if size > MAX_FRAME_BYTES:
-            return TooLargeError(
-                f"the request has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
-                "Send large data as tensors"
-            )
-        return None
+        return TooLargeError(
+            f"the request has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            "Send large data as tensors"
+        )
 
     def _send(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request that has its number."""
