@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from ps_wire.codec import dtypes
-from ps_wire.codec.payload import PayloadWriter
-from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.errors import UnknownNameError
 from ps_wire.refs import Ref
-from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import LoadStateRequest, ObjectInfo, ParameterInfo, StateRequest
-from trainer_client.handles import calls, freezing
+from ps_wire.v1.operations_pb2 import ObjectInfo, ParameterInfo
+from trainer_client.handles import calls, freezing, states
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
 
@@ -102,6 +99,8 @@ class RemoteObject(RRef):
         methods: Names of the methods that may be called.
         training: The mode in which this handle runs modules.
     """
+
+    may_be_parameter = False
 
     def __init__(self, session: Session, info: ObjectInfo, reference: Reference) -> None:
         super().__init__(session, Ref.from_message(info.handle), reference)
@@ -227,7 +226,7 @@ class RemoteModule(RemoteObject):
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """A copy of its parameters and buffers, as `torch.nn.Module.state_dict` names them."""
-        return state_dict(self)
+        return states.state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Pending[tuple[list[str], list[str]]]:
         """Sets its parameters and buffers, all or none.
@@ -238,29 +237,7 @@ class RemoteModule(RemoteObject):
         Raises:
             InvalidArgumentError: The state does not fit.
         """
-        return load_state_dict(self, state, strict)
-
-
-def state_dict(handle: RRef) -> Pending[Any]:
-    """The state of whatever has one on an owner."""
-    request = Request(state=StateRequest(target=handle.ref.to_message()))
-    return handle.session.submit(request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
-
-
-def load_state_dict(
-    handle: RRef, state: Mapping[str, Any], strict: bool = True
-) -> Pending[tuple[list[str], list[str]]]:
-    """Sets the state of whatever has one on an owner."""
-    if not isinstance(state, Mapping):
-        raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
-    payload = PayloadWriter()
-    request = LoadStateRequest(target=handle.ref.to_message(), strict=strict)
-    Encoder(payload).encode_into(request.state, dict(state))
-    return handle.session.submit(
-        Request(load_state=request),
-        payload,
-        lambda reply, _: (list(reply.load_state.missing_keys), list(reply.load_state.unexpected_keys)),
-    )
+        return states.load_state_dict(self, state, strict)
 
 
 def handle_from(session: Session, info: ObjectInfo) -> RemoteObject:

@@ -59,7 +59,11 @@ class RRef:
 
     Attributes:
         ref: What it refers to.
+        may_be_parameter: Whether that may be a parameter. A handle that came with an answer does not say; its owner
+            knows.
     """
+
+    may_be_parameter = True
 
     def __init__(self, session: Session, ref: Ref, reference: Reference | None) -> None:
         self._session = session

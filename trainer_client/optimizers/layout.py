@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.handles.handles import RemoteObject
 from trainer_client.handles.references import RRef
 from trainer_client.session.session import Session
 
@@ -156,5 +155,4 @@ def _add_group(
 
 
 def _is_parameter(member: Any) -> bool:
-    """Whether it may be a handle of a parameter. One that came with an answer does not say so; its owner will."""
-    return isinstance(member, RRef) and not isinstance(member, RemoteObject)
+    return isinstance(member, RRef) and member.may_be_parameter

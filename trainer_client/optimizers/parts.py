@@ -16,7 +16,7 @@ from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.graph.walk import borrowed_grads, reservations
-from trainer_client.handles import handles
+from trainer_client.handles import states
 from trainer_client.optimizers.scaling import Unscaled
 from trainer_client.session.in_flight import nothing
 
@@ -64,10 +64,10 @@ class RemoteOptimizer:
         return self.handle.session.submit(Request(set_options=request), payload, nothing)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
-        return handles.state_dict(self.handle)
+        return states.state_dict(self.handle)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
-        return handles.load_state_dict(self.handle, state)
+        return states.load_state_dict(self.handle, state)
 
 
 class LocalOptimizer:

@@ -14,7 +14,7 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SchedulerRequest
-from trainer_client.handles import handles
+from trainer_client.handles import states
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.pending import Pending
 
@@ -57,12 +57,12 @@ class DistributedScheduler:
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """The scheduler's state, with torch's own keys."""
-        return handles.state_dict(self._remotes[0])
+        return states.state_dict(self._remotes[0])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
         """Takes over a scheduler's state in every part."""
         loop = self._remotes[0].session.loop
-        return Pending.run(loop, self._load([handles.load_state_dict(each, state) for each in self._remotes], state))
+        return Pending.run(loop, self._load([states.load_state_dict(each, state) for each in self._remotes], state))
 
     async def _load(self, loads: list[Pending[Any]], state: Mapping[str, Any]) -> None:
         await asyncio.gather(*loads)
