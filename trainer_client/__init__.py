@@ -38,7 +38,8 @@ from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import current_context
-from trainer_client.handles.handles import RemoteModule, RemoteObject, RemoteParameter
+from trainer_client.handles.handles import RemoteModule, RemoteObject
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler

@@ -31,7 +31,7 @@ from trainer_client.graph.current import current_context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
-from trainer_client.handles.handles import RemoteModule, RemoteObject, RemoteParameter, handle_from
+from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
 from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.optimizers import optimizer, scheduler
 from trainer_client.pending import DEFAULT, Pending
@@ -41,6 +41,7 @@ from trainer_client.session.session import Session
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.connections.connection import Connector
+    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.optimizer import DistributedOptimizer, NonFinite, Reads
     from trainer_client.optimizers.scheduler import DistributedScheduler

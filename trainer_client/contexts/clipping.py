@@ -15,7 +15,7 @@ from trainer_client.session.in_flight import nothing
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from trainer_client.contexts.context import Context
-    from trainer_client.handles.handles import RemoteParameter
+    from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.session.session import Session
 
 _SMALL = 1e-6

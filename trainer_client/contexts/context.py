@@ -23,7 +23,7 @@ from trainer_client.graph.backward_order import Pass, Queue, first_failure
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.recorder import ROOT, RecordedCall
 from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
-from trainer_client.handles.handles import RemoteParameter
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session

@@ -6,85 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
-from ps_wire.codec import dtypes
 from ps_wire.errors import UnknownNameError
 from ps_wire.refs import Ref
-from ps_wire.v1.operations_pb2 import ObjectInfo, ParameterInfo
 from trainer_client.handles import calls, freezing, states
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
 
 if TYPE_CHECKING:
+    from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
-
-
-class RemoteParameter(RRef):
-    """A handle of one parameter of a module.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Its dtype.
-        requires_grad: Whether it is trained, as far as is known here: as it was when the module's handle came, or as it
-            was set through that or this handle since.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        ref: Ref,
-        reference: Reference | None,
-        shape: torch.Size,
-        dtype: torch.dtype,
-        info: ParameterInfo | None = None,
-    ) -> None:
-        super().__init__(session, ref, reference)
-        self.shape = shape
-        self.dtype = dtype
-        # That of the module's handle.
-        self._info = info if info is not None else ParameterInfo(requires_grad=True)
-
-    @classmethod
-    def bare(cls, session: Session, ref: Ref, like: torch.Tensor) -> RemoteParameter:
-        """A handle that does not keep its object alive, of the shape and dtype of its gradient."""
-        return cls(session, ref, None, like.shape, like.dtype)
-
-    @classmethod
-    def of(cls, session: Session, ref: Ref, reference: Reference, info: ParameterInfo) -> RemoteParameter:
-        return cls(
-            session,
-            ref._replace(parameter=info.name),
-            reference,
-            torch.Size(info.shape),
-            dtypes.from_wire(info.dtype),
-            info,
-        )
-
-    @property
-    def requires_grad(self) -> bool:
-        return self._info.requires_grad
-
-    def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
-        """Freezes it, or unfreezes it, for everybody and for calls that begin later; gives this handle.
-
-        Raises:
-            InvalidArgumentError: It holds integers, which cannot be trained.
-        """
-        return freezing.set_requires_grad([self], requires_grad, self)
-
-    def note_requires_grad(self, requires_grad: bool) -> None:
-        """It has been frozen or unfrozen."""
-        self._info.requires_grad = requires_grad
-
-    @property
-    def name(self) -> str:
-        """Its dotted name in the module."""
-        return self.ref.parameter
-
-    def __repr__(self) -> str:
-        return f"<RemoteParameter {self.ref} {list(self.shape)} {self.dtype}>"
 
 
 class RemoteObject(RRef):

@@ -14,7 +14,7 @@ from ps_wire.v1.frames_pb2 import Request
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import new_context
 from trainer_client.contexts.context import Context
-from trainer_client.handles.handles import RemoteParameter
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.session.session import Session
 
 

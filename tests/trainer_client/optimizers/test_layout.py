@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from ps_wire.connections.in_process import MemoryConnection
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
-from trainer_client.handles.handles import RemoteParameter
+from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.optimizers.layout import Layout, split_groups
 from trainer_client.session.session import Session
 from trainer_client.session.settings import Settings
