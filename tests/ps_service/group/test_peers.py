@@ -1,0 +1,32 @@
+"""Peers: an owner that knows no other owners says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps_service.group.peers import Alone
+from ps_service.hosting.references import RRef
+from ps_wire.errors import ForeignHandleError, UnavailableError
+from ps_wire.refs import ContextId, Ref, new_object_id
+
+CONTEXT = ContextId(bytes(16), 1)
+
+
+def test_an_owner_alone_refuses_handles_of_others_and_says_what_helps() -> None:
+    ref = Ref("ps1", new_object_id())
+    with pytest.raises(ForeignHandleError, match=r"belongs to owner 'ps1'.*--directory"):
+        Alone().foreign(ref, None)
+
+
+def test_an_owner_alone_keeps_its_own_directory() -> None:
+    assert Alone().keeps_directory
+    with pytest.raises(UnavailableError, match="its own directory"):
+        Alone().find("ps1", None, 1.0)
+
+
+def test_an_owner_alone_hands_out_its_own_references_as_they_are() -> None:
+    alone, own = Alone(), RRef(5)
+    assert alone.departing(own, CONTEXT) is own
+    assert alone.departing(5, CONTEXT) is None
+    assert alone.local(own) is own
+    assert (alone.nested_pass(CONTEXT), alone.borrowed) == (None, 0)

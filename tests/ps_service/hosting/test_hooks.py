@@ -1,0 +1,72 @@
+"""Hooks of hosted modules: those that would never run are refused, and those of a run are removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge, register_multi_grad_hook
+
+from ps_service.hosting.hooks import HookWatch, check_hooks, hooked_nodes
+from ps_wire.errors import InvalidArgumentError
+
+
+def nothing(*_: Any) -> None:
+    """A hook without an effect."""
+
+
+def test_hooks_that_run_on_an_owner_are_taken() -> None:
+    module = nn.Linear(2, 2)
+    module.weight.register_hook(nothing)
+    module.register_forward_hook(nothing)
+    check_hooks("Linear", module)
+
+
+def test_a_hook_after_accumulation_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    module.bias.register_post_accumulate_grad_hook(nothing)
+    with pytest.raises(InvalidArgumentError, match="post-accumulate-grad hook at parameter 'bias'"):
+        check_hooks("Linear", module)
+
+
+def test_a_hook_of_several_parameters_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    handle = register_multi_grad_hook(list(module.parameters()), nothing)
+    with pytest.raises(InvalidArgumentError, match="register_multi_grad_hook"):
+        check_hooks("Linear", module)
+    handle.remove()
+    check_hooks("Linear", module)
+
+
+def test_a_module_that_keeps_the_node_of_a_parameter_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    module.node = get_gradient_edge(module.weight).node
+    with pytest.raises(InvalidArgumentError, match="gradient of parameter 'weight'"):
+        check_hooks("Linear", module)
+
+
+def test_hooks_that_a_run_registers_are_removed_and_told() -> None:
+    ran: list[int] = []
+    leaves = [torch.ones(2, requires_grad=True) for _ in range(3)]
+    leaves[0].register_hook(lambda _: ran.append(0))
+    watch = HookWatch(leaves)
+    leaves[0].register_hook(lambda _: ran.append(10))
+    leaves[2].register_hook(lambda _: ran.append(2))
+    assert watch.remove_new() == [0, 2]
+    torch.stack(leaves).sum().backward()
+    assert ran == [0]
+
+
+def test_a_run_without_new_hooks_has_nothing_to_tell() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.register_hook(nothing)
+    assert HookWatch([leaf]).remove_new() == []
+
+
+def test_leaves_whose_node_has_a_hook_are_found() -> None:
+    hooked, plain, frozen = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True), torch.ones(1)
+    edges = [get_gradient_edge(each) for each in (hooked, plain)]
+    edges[0].node.register_prehook(nothing)
+    assert [id(each) for each in hooked_nodes([hooked, plain, frozen])] == [id(hooked)]
