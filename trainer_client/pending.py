@@ -93,7 +93,7 @@ class Pending(Generic[T]):
             loop: The client's event loop.
             function: The function.
             args: Its arguments.
-            cancel: Called when it is given up. A function that has begun goes on.
+            cancel: Called when the result is given up. A function that has begun goes on.
         """
         if forks.is_foreign(loop):
             raise forks.refusal()
@@ -115,7 +115,7 @@ class Pending(Generic[T]):
     def all_of(cls, loop: asyncio.AbstractEventLoop, parts: Mapping[K, Pending[T]]) -> Pending[dict[K, T]]:
         """The results of several under their keys, once all are there; the first error, if one of them has one.
 
-        Whoever gives it up gives up all.
+        To cancel it cancels each of them.
         """
         parts = dict(parts)
         whole: Pending[dict[K, T]] = Pending(loop, partial(_cancel_all, parts.values()))

@@ -37,7 +37,7 @@ class InFlightRequest(Pending[T]):
 
     Attributes:
         number: Its number in the session, once it was sent.
-        later: Whether nobody waits for its answer: it may stay for some milliseconds, to travel with another.
+        later: Whether its answer is not awaited: it may stay for some milliseconds, to travel with another.
         counted: Bytes with which it counts among those that are in flight.
         timer: Rings when its time is up.
     """
@@ -91,7 +91,7 @@ class InFlightRequest(Pending[T]):
         self.let_go()
 
     def let_go(self) -> None:
-        """Nothing more happens to it: what it was made from is not kept any longer than its result needs it."""
+        """Lets go of what it was made from, as far as its result does not need it, and of its timer."""
         self._read = None
         self.frame, self.chunks = _NO_FRAME, ()
         if self.timer is not None:
