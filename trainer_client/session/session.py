@@ -8,32 +8,29 @@ session's event loop.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps_wire import errors
 from ps_wire.errors import (
     ClosedError,
     DeadlineExceededError,
-    ForeignHandleError,
-    InternalError,
     InvalidArgumentError,
     PsError,
     SessionLostError,
     TooLargeError,
 )
 from ps_wire.limits import MAX_FRAME_BYTES, PROTOCOL
-from ps_wire.refs import Ref
 from ps_wire.runtime import forks
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame, Goodbye, Hello, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
+from trainer_client.session.borrowing import Borrowing
 from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.in_flight import InFlightRequest, nothing
 from trainer_client.session.link import Link
@@ -44,26 +41,14 @@ if TYPE_CHECKING:
     from ps_wire.connections.assembler import Message
     from ps_wire.connections.connection import Connector
     from ps_wire.connections.outbox import Outbox
+    from ps_wire.refs import Ref
     from trainer_client.handles.references import RRef
     from trainer_client.pending import Pending
+    from trainer_client.session.borrowing import Others
     from trainer_client.session.in_flight import Read
     from trainer_client.session.settings import Settings
 
 T = TypeVar("T")
-
-
-class Others(Protocol):
-    """The other owners of a client, of whose objects an answer may hand out handles."""
-
-    async def take_hold(self, refs: Iterable[Ref]) -> Sequence[object]:
-        """Gets a reference to each of some objects; they last as long as what is returned.
-
-        Raises:
-            PsError: An owner cannot be found or reached, or the object is gone.
-        """
-
-    def held(self, ref: Ref) -> RRef:
-        """The handle of an object of which hold was taken."""
 
 
 class Session:
@@ -113,8 +98,7 @@ class Session:
         self._given_up: set[int] = set()
         self._outbox: Outbox | None = None
         self._confirmations = Confirmations(self.loop, self._confirm)
-        self._others = others
-        self._borrowing: dict[int, asyncio.Task[None]] = {}
+        self._borrowing = Borrowing(others, self._finish)
         self._released: deque[str] = deque()
         self._releasing = False
 
@@ -137,8 +121,7 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._outbox.flushed()
-        for task in self._borrowing.values():
-            task.cancel()
+        self._borrowing.stop()
         if self._closed is None:
             self._end(ClosedError("this client is closed"))
         await self._link.stop()
@@ -196,9 +179,7 @@ class Session:
         Raises:
             ForeignHandleError: This client knows no other owners.
         """
-        if self._others is None:
-            raise ForeignHandleError(f"{ref} belongs to another owner, and this session knows no others")
-        return self._others.held(ref)
+        return self._borrowing.held(ref)
 
     def when_lost(self, do: Callable[[], None]) -> None:
         """Has something done, on the loop, whenever the owner has forgotten the session, and when it is given up."""
@@ -254,8 +235,8 @@ class Session:
             self._are_waiting(frame.waiting.numbers)
         elif body != "reply":
             raise InvalidArgumentError("a trainer expects replies only")
-        elif frame.reply.borrowed and self._others is not None and frame.number in self._window.unanswered:
-            self._borrow_first(self._others, frame.number, frame.reply, payload)
+        elif frame.reply.borrowed and frame.number in self._window.unanswered:
+            self._borrowing.begin(frame.number, frame.reply, payload)
         else:
             self._finish(frame.number, frame.reply, payload)
 
@@ -346,24 +327,6 @@ class Session:
             if self._outbox is not None:
                 self._outbox.put(Frame(number=in_flight.number, cancel=Cancel()))
         self._send_waiting()
-
-    def _borrow_first(self, others: Others, number: int, reply: Reply, payload: Buffer | None) -> None:
-        """Gives an answer once hold was taken of what it hands out of other owners."""
-        if number not in self._borrowing:
-            borrowing = self._borrow(others, number, reply, payload)
-            task = self.loop.create_task(borrowing, context=contextvars.Context())
-            self._borrowing[number] = task
-            task.add_done_callback(lambda _: self._borrowing.pop(number))
-
-    async def _borrow(self, others: Others, number: int, reply: Reply, payload: Buffer | None) -> None:
-        """Takes hold of what an answer hands out of other owners; until it is confirmed, who sent it does."""
-        try:
-            held = await others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
-        except Exception as error:
-            told = error if isinstance(error, PsError) else InternalError(f"{error!r} while handles were taken hold of")
-            self._finish(number, Reply(error=errors.to_message(told)), None)
-        else:
-            self._finish(number, reply, payload, held)
 
     def _finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         self._confirmations.add(number, 0 if payload is None else len(payload))
