@@ -90,6 +90,12 @@ protos: $(PROTO_READY)  ## Check that the generated code is what the .proto file
 proto: $(PROTO_READY)  ## Generate the code of the .proto files anew
 	@.venv-proto/bin/python proto/generate.py
 
+.PHONY: pages
+pages: $(READY)  ## Write the pages of docs that are generated from the code
+	@$(BIN)/python docs/modules.py > docs/.page && mv docs/.page docs/modules.md
+	@$(BIN)/python docs/options.py > docs/.page && mv docs/.page docs/options.md
+	@$(BIN)/python -m ps_service.functions > docs/.page && mv docs/.page docs/torch-functions.md
+
 .PHONY: clean
 clean:  ## Remove caches and builds; the environments stay
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

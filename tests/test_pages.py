@@ -1,0 +1,143 @@
+"""Pages: what they list, name and link to is what there is."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import runpy
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from typer.main import get_command
+
+from examples.digits.cluster.settings import PREFIX
+from examples.digits.cluster.settings import Settings as TrainerSettings
+from ps_service.cli.commands import app
+from ps_service.config import OwnerConfig
+from ps_service.rpc import unary
+from ps_service.rpc.unary import STATUS
+from ps_wire import errors
+from ps_wire.v1 import owner_pb2
+from ps_wire.v1.errors_pb2 import ErrorCode
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "deploy/*.md", "benchmarks/*.md", "examples/*/*.md")
+    for path in ROOT.glob(pattern)
+)
+GUIDE = (ROOT / "docs" / "guide.md").read_text("utf-8")
+WRITTEN = [path for path in PAGES if path.name != "CHANGELOG.md"]
+"""Pages that tell what is, and not what was."""
+
+BASES = [
+    *(ROOT / name for name in (".", "deploy", "ps_service", "ps_wire", "trainer_client")),
+    Path(torch.__file__).parent / "testing" / "_internal" / "distributed",  # torch's own tests
+]
+"""Where a path that stands in a page may begin."""
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# Pages that are written by programs
+
+
+@pytest.mark.parametrize("name", ["modules", "options"])
+def test_a_generated_page_is_the_present_one(name: str) -> None:
+    page: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / f"{name}.py"))["page"]
+    assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == page(), "run `make pages`"
+
+
+# Lists in pages that are written by hand
+
+
+def test_every_error_has_a_row_in_the_guide() -> None:
+    rows = {}
+    for line in re.findall(r"^\| `\w+Error` \|.*$", GUIDE, re.MULTILINE):
+        name, also, code, status, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[name.strip("`")] = (also, code.strip("`"), status.strip("`"))
+    assert rows.pop("ClosedError") == ("", "", "")
+    assert rows.keys() == {cls.__name__ for cls in errors.BY_CODE.values()}
+    for number, cls in errors.BY_CODE.items():
+        also, code, status = rows[cls.__name__]
+        assert code == ErrorCode.Name(ErrorCode.ValueType(number)).removeprefix("ERROR_").lower()
+        assert status == STATUS[number].name
+        if cls is not errors.RemoteError:
+            builtin = next((base for base in cls.__bases__ if not issubclass(base, errors.PsError)), None)
+            assert also == (f"`{builtin.__name__}`" if builtin else "")
+
+
+def test_every_unary_method_is_in_the_guide() -> None:
+    section = GUIDE.partition("## Other languages")[2].partition("```")[0]
+    methods = owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods
+    assert re.findall(r"`([A-Z]\w+)`", section) == [each.name for each in methods if each.name != "Session"]
+
+
+def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
+    keys = {value for name, value in vars(unary).items() if name.endswith("_KEY")}
+    assert set(re.findall(r"^\| `(ps-[\w-]+)` \|", GUIDE, re.MULTILINE)) == keys
+
+
+# What pages name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8")):
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md":
+            assert anchor in set(_anchors(path)), target
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    text = re.sub(r"new `[^`]+`", "", page.read_text("utf-8"))
+    for name in re.findall(r"`(?!out/)((?:[\w.]+/)+\w[\w.]*\.(?:py|proto|md|toml|json|yaml))`", text):
+        assert any((base / name).exists() for base in BASES) or (page.parent / name).exists(), name
+    for name in re.findall(r"`((?:ps_service|ps_wire|trainer_client|tests|docs|deploy|proto)(?:/\w+)+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named)
+def test_commands_that_are_shown_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert {name for name in re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)} <= set(targets)
+    for module in re.findall(r"python -m ((?:examples|benchmarks|ps_service|tests)[\w.]*)", text):
+        assert find_spec(module.rstrip(".")), module
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for name, arguments in re.findall(r"ps-service ([a-z]+)([^\n`#]*)", text):
+        assert name in commands, name
+        known = {option for each in commands[name].params for option in (*each.opts, *each.secondary_opts)}
+        assert set(re.findall(r"--[a-z-]+", arguments)) <= known | {"--help"}, arguments
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=named)
+def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    settings = {f"PS_{(field.alias or name).upper()}" for name, field in OwnerConfig.model_fields.items()}
+    deployed = {
+        name
+        for path in (ROOT / "deploy").rglob("*")
+        if path.is_file()
+        for name in re.findall(r"PS_[A-Z_]+", path.read_text("utf-8"))
+        if path.suffix != ".md"
+    }
+    trainers = {f"{PREFIX}{field.name.upper()}" for field in fields(TrainerSettings)}
+    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers
+    ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError"}
+    assert {name for name in re.findall(r"`(?:tc\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)} <= ours
+
+
+def _anchors(page: Path) -> Iterator[str]:
+    """What GitHub makes of the headings of a page."""
+    for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
