@@ -11,9 +11,9 @@ _HEAD: Final = """\
 
 This page is written by `python docs/options.py > docs/options.md` (or `make pages`); a test holds it against the code.
 
-Each option of `ps-service serve` is a flag, a variable of the environment, and a key of the TOML file that `--config` names. Flags
-win over variables, and variables over the file. [deploy/owner.toml](../deploy/owner.toml) is such a file with the defaults.
-[limits.md](limits.md) says what happens at each bound.
+Each option of `ps-service serve` is a flag, a variable of the environment, and a key of the TOML file that `--config`
+names. Flags win over variables, and variables over the file. [deploy/owner.toml](../deploy/owner.toml) is such a file
+with the defaults. [limits.md](limits.md) says what happens at each bound.
 
 | flag | variable | key | default | meaning |
 |---|---|---|---|---|
