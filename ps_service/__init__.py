@@ -1,6 +1,6 @@
 """The owner: a long-lived service that hosts models and the optimizers that train them.
 
-Modules to be hosted need only this:
+A module with hosted classes needs only this import:
 
     from ps_service import RRef, hosted, remote
 """

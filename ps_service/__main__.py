@@ -1,4 +1,4 @@
-"""`python -m ps_service` is `ps-service`."""
+"""`python -m ps_service` runs `ps-service`."""
 
 from ps_service.cli.commands import main
 

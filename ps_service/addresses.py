@@ -1,4 +1,4 @@
-"""Addresses: where an owner may listen, and whether it can."""
+"""Checks of the addresses that an owner listens on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def check_allowed(listen: str, insecure: bool) -> None:
 
     Args:
         listen: Host and port.
-        insecure: Whether any address will do.
+        insecure: Whether addresses beyond loopback are allowed.
 
     Raises:
-        ValueError: It is not a loopback address and nobody has said that this is meant.
+        ValueError: It is not a loopback address, and `insecure` is False.
     """
     if not insecure and not is_loopback(listen):
         raise ValueError(
@@ -25,7 +25,7 @@ def check_allowed(listen: str, insecure: bool) -> None:
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only processes of this machine can come to an address."""
+    """Whether only processes of this machine can reach an address."""
     host = listen.rpartition(":")[0].strip("[]")
     if host == "localhost" or listen.startswith("unix:"):
         return True
@@ -36,13 +36,13 @@ def is_loopback(listen: str) -> bool:
 
 
 def bound(listen: str) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Args:
         listen: Host and port; port 0 takes a free one.
 
     Raises:
-        OSError: The address cannot be had; the message says why.
+        OSError: The address cannot be bound; the message says why.
     """
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -54,6 +54,6 @@ def bound(listen: str) -> socket.socket:
 
 
 def check_free(listen: str) -> None:
-    """Raises `OSError` when an address cannot be had, and says why; gRPC tells that only to its own log."""
+    """Raises `OSError` with the reason if an address cannot be bound; gRPC writes the reason only to its own log."""
     if listen.rpartition(":")[2].isdecimal():
         bound(listen).close()

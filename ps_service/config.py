@@ -1,4 +1,4 @@
-"""Configuration of an owner: flags, then environment, then a TOML file, then these defaults."""
+"""The configuration of an owner: from flags, else the environment, else a TOML file, else defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ps_wire.limits import MIB
 
 
 class OwnerConfig(BaseSettings):
-    """Everything that can be said about an owner before it starts.
+    """The settings of an owner.
 
     Each field is a flag of `ps-service serve` (`--max-in-flight`), a variable (`PS_MAX_IN_FLIGHT`) and a key of the
     TOML file (`max_in_flight`).
@@ -28,7 +28,7 @@ class OwnerConfig(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="PS_",
-        env_prefix_target="all",  # an alias too has the prefix: PS_IMPORT, and never IMPORT
+        env_prefix_target="all",  # aliases have the prefix too: PS_IMPORT, never IMPORT
         extra="forbid",
         frozen=True,
         validate_by_name=True,
@@ -75,12 +75,12 @@ class OwnerConfig(BaseSettings):
         "basic", description="Which functions of torch trainers may call by name: docs/torch-functions.md lists them."
     )
     lease_seconds: FiniteFloat = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
-    # Between two calls of a pass there is a trainer's own work, which takes far less; a pass that was left lying for an
-    # hour (in a notebook, by a program that hangs) holds the memory of its graphs for nothing.
+    # A trainer's own work between two calls of a pass takes far less. A pass left open for an hour (in a notebook, by a
+    # program that hangs) holds the memory of its graphs for nothing.
     max_context_seconds: FiniteFloat = Field(
         3600.0, ge=0, description="How long a pass may stay open unused before the owner ends it; 0 for no limit."
     )
-    # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and coming to an end.
+    # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and stopping.
     drain_seconds: FiniteFloat = Field(20.0, ge=0, description="How long SIGTERM waits for work in flight.")
     shared_memory: bool = Field(True, description="Offer trainers of this host a shared-memory connection beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
@@ -112,7 +112,7 @@ class OwnerConfig(BaseSettings):
         except RuntimeError as error:
             raise ValueError(f"{value!r} is not a device") from error
         if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"{value!r} was asked for, but torch sees no CUDA here")
+            raise ValueError(f"{value!r} was requested, but torch finds no CUDA device")
         return value
 
     @field_validator("listen", "http")
@@ -138,15 +138,15 @@ class OwnerConfig(BaseSettings):
 
 
 def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
-    """The configuration that flags, environment and a TOML file give together.
+    """Merges flags, environment and a TOML file into a configuration.
 
     Args:
         file: The TOML file.
-        flags: Fields that were set on the command line; those that are None were not.
+        flags: Fields set on the command line; None means not set.
 
     Raises:
-        pydantic.ValidationError: A value does not fit.
-        FileNotFoundError: The file is not there.
+        pydantic.ValidationError: A value is not valid.
+        FileNotFoundError: The file does not exist.
         tomllib.TOMLDecodeError: The file is not TOML.
     """
     if file is None:

@@ -1,4 +1,4 @@
-"""Engine: the parts of an owner, put together."""
+"""The engine: holds all parts of an owner."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from ps_wire.limits import Limits
 
 @dataclass
 class Engine:
-    """Everything an owner holds. The functions of this floor take it as their first argument.
+    """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
     Attributes:
         name: The owner's name.
-        allowlist: Classes trainers may name.
+        allowlist: Classes and functions that trainers may name.
         device: Where hosted modules live.
-        limits: What one session may ask for.
+        limits: Limits on messages, memory and sizes.
         threads: Size of the compute pool; 0 chooses by the number of cores.
-        spare_threads: How many may take the place of compute threads that are held by work for which nobody waits any
-            more; 0 chooses as many, and at least sixteen.
-        incarnation: Changes with every start of the owner.
-        continues: Earlier incarnations, as whose state this one began: trainers that knew those simply go on.
-        durable: Whether it writes a checkpoint when it stops, and goes on from there when it starts again.
-        peers: Other owners, as far as hosted code meets them.
-        shared_memory_connections: Tells how many are open, and how many bytes of shared memory they use.
-        control: What carries requests, for administration.
+        spare_threads: Threads that may replace compute threads held by abandoned work; 0 chooses as many as there are
+            compute threads, and at least sixteen.
+        incarnation: A random id, new with every start of the owner.
+        continues: Earlier incarnations whose state this one restored; their trainers' sessions stay valid.
+        durable: Whether it writes a checkpoint when it stops, and resumes from it when it starts.
+        peers: How hosted code reaches other owners.
+        shared_memory_connections: Number of open shared-memory connections, and their bytes.
+        control: Access to the sessions' streams, for administration.
     """
 
     name: str
@@ -80,14 +80,14 @@ class Engine:
         return self.gate.state is not Gate.State.OPEN
 
     def knows(self, incarnation: str) -> bool:
-        """Whether what a trainer did with an incarnation of this owner is still so."""
+        """Whether the state that a trainer built in an incarnation of this owner still exists."""
         return incarnation == self.incarnation or incarnation in self.continues
 
     def end_session(self, session: SessionState) -> None:
-        """Frees everything a trainer held: its contexts, handles and kept answers.
+        """Frees everything a trainer held: its contexts, handles and cached answers.
 
         Raises:
-            Exception: Something could not be freed in good order; all the rest was.
+            Exception: Freeing one item failed; everything else was freed.
         """
         frees = (
             self.contexts.forget,

@@ -1,4 +1,4 @@
-"""Release: which release of the package this is."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 

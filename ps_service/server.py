@@ -1,4 +1,4 @@
-"""Server: one owner, listening."""
+"""The server: one owner, served over gRPC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SERVICE: Final = "ps_wire.v1.Owner"
-"""Full name of the gRPC service, under which its health is asked for too."""
+"""Full name of the gRPC service; health checks use it too."""
 
 STOP_SECONDS: Final = 20.0
 """How long an owner that stops waits for hosted code that runs."""
@@ -42,26 +42,26 @@ _LEAST_SECONDS: Final = 2.0
 """What is left of that when draining has used up its time."""
 
 _LOOK_SECONDS: Final = 0.01
-"""How often an owner that drains looks whether the passes here are over."""
+"""Seconds between checks of a draining owner for open passes."""
 
 _BACK_SECONDS: Final = 2.0
-"""How soon a trainer whose stream broke has to be back, to end its pass with an owner that drains."""
+"""Seconds for which a draining owner waits for the pass of a trainer whose stream broke."""
 
 
 class Server:
-    """Serves an owner over gRPC, with health and reflection beside it.
+    """Serves an owner over gRPC, with gRPC health checks and reflection.
 
     Use it as an async context manager, or call `start` and then `drain` or `stop`.
 
     Args:
         engine: The owner.
         listen: Host and port; port 0 takes a free one.
-        insecure: Allows to listen elsewhere than on loopback, although nothing is encrypted.
-        data_dir: Where the owner writes a checkpoint when it drains, and starts from; without it, neither.
-        http: Host and port of its metrics and its health over HTTP; empty for none.
+        insecure: Allows addresses beyond loopback, although traffic is not encrypted.
+        data_dir: Directory for checkpoints: read at start, written when draining; None for no checkpoints.
+        http: Host and port of metrics and health over HTTP; empty for none.
 
     Attributes:
-        kept: Set once nothing has to be written any more before the process may end.
+        kept: Set once the checkpoint is written, or none is needed: the process may end.
         failed: Whether the checkpoint could not be written.
 
     Raises:
@@ -103,12 +103,12 @@ class Server:
 
     @property
     def http_address(self) -> str:
-        """Host and port of /metrics and /healthz; empty unless the owner tells them."""
+        """Host and port of /metrics and /healthz; empty if they are not served."""
         return "" if self._web is None else self._web.address
 
     @property
     def state(self) -> str:
-        """How the owner is: `starting`, `serving`, `stalled` for want of threads, or `draining`."""
+        """The state: `starting`, `serving`, `stalled` (no compute thread is free) or `draining`."""
         if self.engine.draining:
             return "draining"
         if not self._serving:
@@ -119,8 +119,8 @@ class Server:
         """Begins to listen.
 
         Raises:
-            OSError: An address cannot be had.
-            CheckpointError: The data directory cannot be used, or not be started from.
+            OSError: An address cannot be bound.
+            CheckpointError: The data directory cannot be used, or its checkpoint cannot be restored.
         """
         addresses.check_free(self._listen)
         if self._http:
@@ -160,17 +160,17 @@ class Server:
     async def _set_health(self, stalled: bool) -> None:
         status = health_pb2.HealthCheckResponse
         for name in ("", SERVICE):
-            # Once the owner drains, it remains at NOT_SERVING.
+            # Once the owner drains, it stays NOT_SERVING.
             await self._health.set(name, status.NOT_SERVING if stalled else status.SERVING)
 
     async def drain(self, seconds: float) -> None:
-        """Takes no new work, lets what is running end, writes a checkpoint if the owner keeps one, and stops.
+        """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
 
         Args:
             seconds: How long running work is waited for. Threads of work that goes on then have two seconds more.
 
         Raises:
-            CheckpointError: It could not be written; the owner has stopped all the same.
+            CheckpointError: The checkpoint could not be written; the owner has stopped nevertheless.
         """
         until = time.monotonic() + seconds
         await self.quiet(seconds)
@@ -178,7 +178,7 @@ class Server:
             await self._keep()
         except BaseException as error:
             self.failed = True
-            # Now, because code that hangs may keep the owner from stopping.
+            # Set now, because hosted code that hangs may prevent the owner from stopping.
             _log.error("%s", error)
             raise
         finally:
@@ -186,12 +186,12 @@ class Server:
             await self.stop(max(until - time.monotonic(), _LEAST_SECONDS))
 
     async def quiet(self, seconds: float) -> None:
-        """Takes no new work, and lets what is running end.
+        """Refuses new work, and waits for running work.
 
-        An owner that keeps a checkpoint waits for the passes that are open here, too: forward graphs cannot be kept.
+        An owner with a data directory also waits for its open passes, because forward graphs cannot be saved.
 
         Args:
-            seconds: How long that is waited for.
+            seconds: How long to wait.
         """
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:
@@ -201,17 +201,17 @@ class Server:
         try:
             async with asyncio.timeout(seconds):
                 await self._at_rest()
-                # While answers were on their way, more may have been taken up.
+                # More requests may have been accepted while answers were being sent.
                 while self._unfinished():
                     await self._at_rest()
         except TimeoutError:
             self._orderly = False
-            _log.warning("work was still running after %g s of draining; it is cut off", seconds)
+            _log.warning("work was still running after %g s of draining; it was cut off", seconds)
         gate.state = Gate.State.STOPPED
 
     async def _at_rest(self) -> None:
-        """Waits until nothing is unfinished, and every answer is on its way."""
-        # Passes end in many places, and none of them should have to tell.
+        """Waits until no work is unfinished and every answer has been sent."""
+        # Polling, because passes end in many places.
         while self._unfinished():  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         await self.servicer.settled()
@@ -222,7 +222,7 @@ class Server:
     async def _keep(self) -> None:
         if self._keeper is None:
             return
-        # Nobody's session ends any more, lest what it held is missing from what was written down of it.
+        # Sessions must not expire any more: what they hold would be missing from the checkpoint.
         await self._end_sweeper()
         self.servicer.cut_off()
         await self._keeper.keep(self._orderly)
@@ -262,12 +262,12 @@ class Server:
         await self.stop()
 
     async def _open_web(self) -> None:
-        # Not at the top: it takes 0.3 s, and most owners that are members of a group have no use for it.
+        # Not at the top: the import takes 0.3 s, and most owners in a group do not need it.
         from ps_service.monitoring.web import Web
 
         self._web = Web(self.engine, self._http, lambda: self.state)
         await self._web.start()
-        _log.info("%s tells its metrics at http://%s/metrics", self.engine.name, self.http_address)
+        _log.info("%s serves metrics at http://%s/metrics", self.engine.name, self.http_address)
 
     async def _close_web(self) -> None:
         if self._web is not None:
@@ -275,7 +275,7 @@ class Server:
 
     def _assemble(self) -> grpc.aio.Server:
         forks.use_grpc()
-        # A gRPC server belongs to the event loop that runs when it is made.
+        # A gRPC server belongs to the event loop that runs when it is created.
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((self.servicer.handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -284,7 +284,7 @@ class Server:
         return server
 
     def _passes(self) -> bool:
-        """Whether a pass is open here, of somebody who is connected or was a moment ago."""
+        """Whether a pass is open here whose trainer is connected or was so a moment ago."""
         there = {each.trainer for each in self.engine.sessions.all() if each.idle_seconds() < _BACK_SECONDS}
         return self.engine.contexts.used_by(there)
 
@@ -302,5 +302,5 @@ class Server:
             try:
                 self.servicer.sweep()
             except Exception:
-                # Without it, nothing of a trainer that is gone would ever be freed again.
-                _log.exception("the leases could not be looked at; they will be again")
+                # The loop must go on: it is what frees the objects of trainers that are gone.
+                _log.exception("checking the leases failed; it will be tried again")

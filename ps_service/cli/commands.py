@@ -1,4 +1,4 @@
-"""The command line: `ps-service serve`, and what looks at an owner or ends what it holds."""
+"""The commands of `ps-service`: serve, status, sessions and evict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainer_client.session.settings import Settings
 _log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 1.0
-"""How long stopping may take, when all that matters has been done."""
+"""Seconds that stopping may take once the checkpoint is written."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +104,7 @@ def serve(
 
     Every option can also be set as `PS_…` in the environment or in the TOML file; flags win over the environment, and
     the environment over the file. When the owner is ready it prints one line: `ps0 is serving on 127.0.0.1:50051`;
-    with `--http`, the next says where its metrics are.
+    with `--http`, the next line has the URL of its metrics.
     """
     modules = tuple(part for entry in imports or () for part in entry.split(","))
     settings = _load(
@@ -137,7 +137,7 @@ def serve(
         log_format=log_format,
     )
     logs.configure(settings.log_level, settings.log_format)
-    # Modules beside the user are found, as with `python -m`.
+    # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
         descriptors.raise_limit()
@@ -169,7 +169,7 @@ def sessions(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
-    """Lists the sessions of trainers, and the contexts that are open: who they are, and what they hold."""
+    """Lists the sessions of trainers and the open contexts, with what each of them holds."""
     try:
         reply = probe.sessions(address, timeout)
     except UnavailableError as error:
@@ -192,12 +192,12 @@ def evict(
 ) -> None:
     """Ends a session or contexts, as `ps-service sessions` lists them, and frees what they hold.
 
-    The trainer of a session that was ended gets `SessionLostError`, and may go on with a new one. A context that was
-    ended raises `ContextLostError` when it is used again; others of its trainer go on. The exit code is 1 if there is
-    no such session or context, or if several are meant.
+    The trainer of an ended session gets `SessionLostError`, and may continue with a new session. An ended context
+    raises `ContextLostError` when it is used again; its trainer's other contexts are not affected. The exit code is 1
+    if there is no such session or context, or if the id is ambiguous.
     """
     if sum(each is not None for each in (session, context, older_than)) != 1:
-        _fail("say one of --session, --context and --older-than")
+        _fail("give one of --session, --context and --older-than")
     try:
         request = EvictRequest(session=session, context=context, unused_seconds=older_than)
         reply = probe.evict(address, request, timeout)
@@ -223,7 +223,7 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
         return config.load(file, **flags)
     except pydantic.ValidationError as error:
         lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        _fail("the configuration does not fit:\n  " + "\n  ".join(lines))
+        _fail("the configuration is not valid:\n  " + "\n  ".join(lines))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         _fail(f"the configuration cannot be read: {error}")
 
@@ -265,13 +265,13 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     member = await _join(server, settings)
     print(f"{settings.name} is serving on {server.address}", flush=True)
     if server.http_address:
-        print(f"{settings.name} tells its metrics at http://{server.http_address}/metrics", flush=True)
+        print(f"{settings.name} serves metrics at http://{server.http_address}/metrics", flush=True)
     await stopping.wait()
-    # A second signal does not wait.
+    # A second signal ends the process without draining.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     _log.info("draining")
-    # Hosted code that never returns holds its thread, and Python waits for its threads.
+    # Python waits for its threads at exit, and hosted code that never returns holds one.
     ended = threading.Event()
     patience = None if settings.data_dir is not None else settings.drain_seconds
     threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
@@ -285,14 +285,14 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
 
 
 async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
-    """Makes the owner a member of a group, if it was told of one: only then does it need a client."""
+    """Makes the owner a member of a group, if one is configured; imports the client only then."""
     if not settings.directory:
         return None
     member = Agent(server, Settings(shared_memory=settings.shared_memory), settings.advertise)
     try:
         await member.join("" if settings.directory == "self" else settings.directory)
     except PsError as error:
-        # Not `leave`, which would write a checkpoint of an owner that nobody has used.
+        # Not `leave`, which would write a checkpoint of an owner that has served no requests.
         await member.client.close()
         await server.stop()
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error

@@ -1,4 +1,4 @@
-"""Logs: what the command line does with the records that the library writes through `logging`."""
+"""Configures where and how the command line writes log records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probe: asks a running owner how it is, and administers it."""
+"""Requests to a running owner for `ps-service status`, `sessions` and `evict`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ps_wire.v1.operations_pb2 import (
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 
 _OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),)
-"""gRPC takes answers of up to 4 MiB if not told otherwise: those of an owner with very many objects are longer."""
+"""Largest answer; gRPC's default of 4 MiB is too small for an owner with very many objects."""
 
 
 def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
@@ -50,9 +50,9 @@ def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> 
     """Ends sessions or contexts of the owner at an address.
 
     Raises:
-        UnavailableError: Nobody answers there in time, or the owner is about to end.
+        UnavailableError: No owner answers there in time, or it is draining.
         UnknownNameError: There is no such session or context.
-        InvalidArgumentError: Several may be meant, or this is not an id.
+        InvalidArgumentError: The id is ambiguous or malformed.
     """
     reply: EvictReply = _asked(address, lambda stub: stub.Evict, request, timeout_seconds)
     return reply

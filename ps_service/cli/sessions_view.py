@@ -1,4 +1,4 @@
-"""Sessions view: an owner's sessions and contexts as tables for a terminal."""
+"""Prints an owner's sessions and contexts as tables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def show(reply: SessionsReply, console: Console | None = None) -> None:
         if table.row_count:
             console.print(table)
     if contexts > len(reply.contexts):
-        console.print(f"… and {contexts - len(reply.contexts):,} contexts that were used later")
+        console.print(f"… and {contexts - len(reply.contexts):,} contexts that were used more recently")
 
 
 def duration(seconds: float) -> str:
-    """A time for people, of two units at most."""
+    """A duration as text, in at most two units, such as `2 h 5 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -50,7 +50,7 @@ def _sessions(reply: SessionsReply) -> Table:
         table.add_column(heading, justify="right")
     for each in reply.sessions:
         held = each.request_bytes + each.waiting_bytes + each.answer_bytes + each.context_bytes
-        # As Text, because plain strings are read as markup.
+        # As Text, because rich reads markup in plain strings.
         parameter_states = (
             Text(each.id),
             Text(each.peer),

@@ -1,4 +1,4 @@
-"""Status view: an owner's status as tables for a terminal."""
+"""Prints an owner's status as tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def show(status: StatusReply, console: Console | None = None) -> None:
 
 
 def size(nbytes: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text, such as `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
@@ -99,7 +99,7 @@ def _members(status: StatusReply) -> Table:
 
 
 def _named(each: ObjectStatus | OptimizerStatus) -> tuple[Text, Text]:
-    # As Text, because trainers choose the names, and plain strings are read as markup.
+    # As Text, because trainers choose the names and rich reads markup in plain strings.
     return Text(each.name or "(anonymous)"), Text(each.class_name)
 
 

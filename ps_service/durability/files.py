@@ -1,4 +1,4 @@
-"""Durable: files and folders that are there after a power failure, whole, or are not there."""
+"""Files and folders written so that a power failure leaves them whole or absent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a new file; when this returns, its content is on the disk.
+    """Writes a new file and syncs it to the disk.
 
     Raises:
-        FileExistsError: It is there already.
+        FileExistsError: The file exists.
         OSError: It cannot be written.
     """
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
-        # In this order: what still stands in Python's buffer is not the kernel's to sync.
+        # Flush first: fsync does not see what is still in Python's buffer.
         file.flush()
         os.fsync(file.fileno())
 
 
 def sync_file(path: Path) -> None:
-    """When this returns, what others have written into a file is on the disk.
+    """Syncs to the disk what others have written into a file.
 
     Raises:
         OSError: It is not there, or the disk failed.
@@ -30,7 +30,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """When this returns, the names in a folder are on the disk.
+    """Syncs the names in a folder to the disk.
 
     Raises:
         OSError: It is not there, or the disk failed.
@@ -39,10 +39,10 @@ def sync_folder(path: Path) -> None:
 
 
 def publish(folder: Path, name: Path) -> None:
-    """Gives a folder, whose files are on the disk, the name under which it counts.
+    """Renames a folder, whose files are on the disk, to its final name.
 
     Raises:
-        OSError: There is something of that name, or the disk failed.
+        OSError: The name is taken, or the disk failed.
     """
     sync_folder(folder)
     os.rename(folder, name)

@@ -1,4 +1,4 @@
-"""Keeper: gives an owner its state from the data directory, and writes it back there."""
+"""Restores an owner's state from its data directory, and writes checkpoints back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Keeper:
     """Keeps the state of one owner.
 
     Args:
-        engine: The owner, which hosts nothing yet; it is told that it is durable.
+        engine: The owner. It must not host anything yet; its `durable` is set.
         folder: The data directory.
 
     Raises:
@@ -35,26 +35,26 @@ class Keeper:
         engine.durable = True
 
     def resume(self) -> None:
-        """Gives the owner the state of the newest checkpoint, if there is one.
+        """Restores the newest checkpoint, if there is one.
 
         Raises:
-            CheckpointError: It cannot be started from.
+            CheckpointError: The checkpoint cannot be read or restored.
         """
         newest = self._store.newest()
         name = self._engine.name
         if newest is None:
-            _log.info("%s begins with nothing; its state will be kept in %s", name, self._store.folder)
+            _log.info("%s starts empty; its state will be kept in %s", name, self._store.folder)
             return
         folder, manifest = newest
         restore(self._engine, folder, manifest)
         hosted, sessions = len(self._engine.registry), len(self._engine.sessions)
-        _log.info("%s goes on from %s of %s: %d objects, %d sessions", name, folder, manifest.written, hosted, sessions)
+        _log.info("%s resumes from %s of %s: %d objects, %d sessions", name, folder, manifest.written, hosted, sessions)
 
     async def keep(self, orderly: bool) -> None:
-        """Writes a checkpoint. Nothing is taken up any more, and everything that was has an answer.
+        """Writes a checkpoint. The owner must have stopped accepting requests and answered all it accepted.
 
         Args:
-            orderly: Whether nothing is running; else code may hold what is waited for, and that is left out.
+            orderly: Whether no hosted code is running. If some is, objects whose locks it holds are left out.
 
         Raises:
             CheckpointError: It cannot be written.
@@ -66,7 +66,7 @@ class Keeper:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])
 
     def close(self) -> None:
-        """Lets others use the directory."""
+        """Releases the directory, so that another owner can use it."""
         self._store.close()
 
     def _write(self, books: snapshot.Bookkeeping, orderly: bool) -> tuple[Path, Manifest]:

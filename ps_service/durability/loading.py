@@ -1,4 +1,4 @@
-"""Loading: objects that were just made take over the state that they had."""
+"""Loads saved state into objects that were just constructed again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def load(hosted: HostedObject, state: Any, version: int) -> None:
-    """Gives an object its state.
+    """Loads an object's state.
 
     Args:
-        hosted: Made again from the same arguments; nobody uses it yet.
-        state: What its `state_dict` gave.
-        version: Steps that it has applied, if it is an optimizer.
+        hosted: The object, constructed from the same arguments; not in use yet.
+        state: The result of its `state_dict`.
+        version: The number of steps it has applied, if it is an optimizer.
 
     Raises:
-        Exception: Whatever its `load_state_dict` raises: its class has changed.
+        Exception: Its `load_state_dict` raised, most likely because its class has changed.
     """
     if isinstance(hosted.value, nn.Module):
         _load_module(hosted.value, state)
@@ -35,7 +35,7 @@ def load(hosted: HostedObject, state: Any, version: int) -> None:
 
 
 def freeze(hosted: HostedObject, names: Set[str]) -> None:
-    """Gives a module's parameters the flags that they had.
+    """Sets `requires_grad` to False on the parameters that were frozen.
 
     Args:
         hosted: The module.
@@ -52,7 +52,7 @@ def _load_module(module: nn.Module, state: dict[str, Any]) -> None:
         path, _, leaf = name.rpartition(".")
         buffers = _submodule(module, path)._buffers
         if leaf in buffers:
-            # Torch's way copies into what the constructor has made; code may since have put another in its place.
+            # `load_state_dict` copies into the constructor's tensor; code may have replaced that tensor since.
             made, value = buffers[leaf], state.get(name)
             buffers[leaf] = value.to(made.device) if made is not None and value is not None else value
     module.load_state_dict(state, strict=True)
@@ -62,12 +62,12 @@ def _submodule(module: nn.Module, path: str) -> nn.Module:
     try:
         return module.get_submodule(path)
     except AttributeError:
-        return nn.Module()  # torch will say what does not fit
+        return nn.Module()  # load_state_dict will report the mismatch
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state)
-    # Torch has cast what it was given to the dtype of the parameter: master weights, for one, would not be the same.
+    # Torch casts loaded state to the parameter's dtype, which would change master weights, for example.
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for place, entries in state["state"].items():
         if isinstance(place, int) and place < len(parameters) and isinstance(entries, dict):

@@ -1,4 +1,4 @@
-"""Manifest: what a checkpoint consists of, with the hash of each of its files and of itself."""
+"""The manifest of a checkpoint: its files with a hash of each, and a hash of itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT: Final = 1
 
 
 class DamagedError(ValueError):
-    """A checkpoint is not what was written."""
+    """A checkpoint's files differ from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Manifest:
     """Describes a checkpoint.
 
     Attributes:
-        owner: Name of the owner whose state it is.
-        incarnations: Which incarnations of it that state continues, the newest first.
-        written: When, in ISO 8601.
-        version: Of the release that wrote it.
-        files: For each file its length in bytes and its BLAKE2b hash.
-        objects: For people: name and class of every object.
-        left_out: For people: objects that could not be kept, and why.
+        owner: Name of the owner that wrote it.
+        incarnations: The incarnations of the owner that this state continues, newest first.
+        written: Time of writing, in ISO 8601.
+        version: The release that wrote it.
+        files: Length in bytes and BLAKE2b hash of each file, by name.
+        objects: Name and class of every object, for people to read.
+        left_out: The objects that could not be saved and why, for people to read.
     """
 
     owner: str
@@ -40,17 +40,17 @@ class Manifest:
     left_out: list[dict[str, Any]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        """The manifest as a file."""
+        """The manifest as the bytes of its file."""
         content = {"format": FORMAT, **asdict(self)}
         return json.dumps({"blake2b": _digest(content), **content}, indent=2).encode()
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a checkpoint whose files are all as they were written.
+        """Reads the manifest of a checkpoint and verifies its files.
 
         Raises:
-            DamagedError: They are not, or there is no manifest.
-            ValueError: Another release wrote it.
+            DamagedError: The manifest or a file is damaged or missing.
+            ValueError: Another release wrote it, in a format that this one cannot read.
         """
         manifest = cls._parse(folder)
         for name, expected in manifest.files.items():

@@ -1,4 +1,4 @@
-"""Owned: the states of an owner's objects, as they are in memory."""
+"""Reads the state of an owner's objects."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class CannotBeKept(Exception):
-    """An object has no state that could be written down; the message says why."""
+    """An object's state cannot be saved; the message says why."""
 
 
 class States:
-    """Reads states, in one thread.
+    """Reads the states of objects, from one thread.
 
     Args:
         engine: The owner.
-        patience: Seconds that code which still runs may hold up all of it together; None if there is no such code. Then
-            states are read without a copy, and must be stored before anything changes.
+        patience: Total seconds to wait for locks that running code holds; None if no code is running. With None, states
+            are returned without a copy, and must be stored before anything changes.
     """
 
     def __init__(self, engine: Engine, patience: float | None) -> None:
@@ -35,10 +35,10 @@ class States:
         self._until = None if patience is None else time.monotonic() + patience
 
     def of(self, hosted: HostedObject) -> Any:
-        """What `state_dict` gives of an object.
+        """The result of an object's `state_dict`.
 
         Raises:
-            CannotBeKept: It has none, or it could not be had.
+            CannotBeKept: It has no `state_dict`, that method raised, or hosted code held its locks too long.
         """
         read = self._reader(hosted)
         if self._until is None:
@@ -62,12 +62,12 @@ class States:
 def _tried(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except BaseException as error:  # whatever hosted code raises ends nothing here
+    except BaseException as error:  # hosted code may raise anything
         raise CannotBeKept(f"its state_dict raised {error!r}") from error
 
 
 def _within(seconds: float, read: Callable[[], Any]) -> Any:
-    """What a function gives, if it does so in time; if not, its thread is left to itself."""
+    """The result of a function, if it returns in time; if not, its thread is left running."""
     found: list[Any] = []
     failed: list[CannotBeKept] = []
 
@@ -83,5 +83,5 @@ def _within(seconds: float, read: Callable[[], Any]) -> Any:
     if failed:
         raise failed[0]
     if not found:
-        raise CannotBeKept("code that still runs has kept its state from being read")
+        raise CannotBeKept("its state could not be read because hosted code is still running")
     return found[0]

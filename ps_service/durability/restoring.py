@@ -1,4 +1,4 @@
-"""Revival: an owner that has just started becomes what the one before it was."""
+"""Restores a checkpoint into an owner that has just started."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _NOBODY: Final = bytes(16)
 
 
 def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
-    """Gives an empty owner the state of a checkpoint.
+    """Restores the state of a checkpoint into an empty owner.
 
-    Objects keep their ids, so handles go on referring to them; optimizers keep their state and version; sessions keep
-    which requests were taken, and the answers that were not confirmed.
+    Objects keep their ids, so that handles stay valid. Optimizers keep their state and version. Sessions keep the
+    numbers of the requests they have executed, and the answers that were not confirmed.
 
     Args:
-        engine: Of the same name; it hosts nothing yet.
-        folder: Of the checkpoint.
-        manifest: Read from there.
+        engine: An owner of the same name that hosts nothing yet.
+        folder: Folder of the checkpoint.
+        manifest: The manifest read from that folder.
 
     Raises:
-        CheckpointError: It is another owner's, or an object cannot be made again.
+        CheckpointError: It belongs to another owner, or an object cannot be constructed or loaded.
     """
     if manifest.owner != engine.name:
         raise CheckpointError(
-            f"{folder} is the state of owner {manifest.owner!r}, and this is {engine.name!r}; "
+            f"{folder} is the state of owner {manifest.owner!r}, but this owner is {engine.name!r}; "
             "give each a directory of its own"
         )
     checkpoint = _parsed(folder)
@@ -66,7 +66,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
         if record.off_shelf:
             engine.registry.withdraw(hosted)
     if checkpoint.generator:
-        # Last: to make objects again draws numbers too.
+        # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.continues = manifest.incarnations
 
@@ -88,10 +88,10 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
             return engine.registry.add(made)
         request = getattr(record, kind or "create")
         if record.off_shelf and kind != "call":
-            request.name = ""  # it may be another's by now
+            request.name = ""  # another object may have the name by now
         ctx = RequestContext(engine, _NOBODY, _bytes(tensors, record.payload))
         return remake(ctx, kind or "create", request, record.object_id)
-    except Exception as error:  # also whatever constructors raise
+    except Exception as error:  # constructors may raise anything
         raise CheckpointError(
             f"{_what(record)} cannot be made again: {error}. Import the modules that it was made with (--import), in "
             "the same release of them, or start with another data directory"
@@ -105,10 +105,10 @@ def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) 
         load(hosted, states.load(record.state, record.tensors, tensors), record.version)
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
-    except Exception as error:  # also whatever a load_state_dict of hosted code raises
+    except Exception as error:  # a hosted load_state_dict may raise anything
         raise CheckpointError(
-            f"the state of {_what(record)} does not fit it any more: {error}. Has its class changed? Start with the "
-            "release of it that wrote the state, or with another data directory"
+            f"the state of {_what(record)} does not fit its class: {error}. If the class has changed, start with the "
+            "release that wrote the state, or with another data directory"
         ) from error
 
 
@@ -123,7 +123,7 @@ def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> N
         try:
             hosted = engine.registry.find(Ref(engine.name, reference.object_id))
         except StaleHandleError:
-            continue  # it was left out
+            continue  # the object was left out of the checkpoint
         for _ in range(reference.count):
             engine.registry.grant(record.trainer, hosted)
     for kept in record.answers:

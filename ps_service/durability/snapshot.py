@@ -1,4 +1,4 @@
-"""Snapshot: an owner, at a moment when nothing changes it, as the files of a checkpoint."""
+"""Writes an owner, while nothing changes it, as the files of a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from ps_wire.number_set import SeenNumbers
 
 STATE: Final = "state.pb"
-"""The file with everything that is no tensor."""
+"""The file with everything except tensors."""
 
 _REMEMBERED: Final = 64
-"""Incarnations as whose continuation an owner may be known."""
+"""Most earlier incarnations that a checkpoint lists as continued."""
 
 _PATIENCE_SECONDS: Final = 10.0
-"""How long code that still runs may keep objects from being written down, all of them together."""
+"""Total time to wait for locks that running hosted code holds."""
 
 
 @dataclass
 class Bookkeeping:
-    """What an owner knows of trainers and members. It is taken on the event loop, in one go.
+    """What an owner knows of trainers and members; read on the event loop without an await in between.
 
     Attributes:
-        message: Sessions, passes and members, without the answers.
-        answers: For each session its kept answers, by number.
+        message: Sessions, contexts and members, without the answers.
+        answers: For each session its cached answers, by request number.
     """
 
     message: pb.Checkpoint
@@ -52,7 +52,7 @@ class Bookkeeping:
 
 
 def bookkeeping(engine: Engine) -> Bookkeeping:
-    """What an owner knows of trainers and members now."""
+    """Reads what the owner knows of trainers and members now."""
     message = pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes())
     answers = {}
     for session in engine.sessions.all():
@@ -71,18 +71,18 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
 
 
 def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Manifest:
-    """Writes a checkpoint's files, in a thread, while no request is taken up.
+    """Writes a checkpoint's files. Runs in a thread, while the owner accepts no requests.
 
-    Objects that cannot be made again are left out, and named in the manifest.
+    Objects that cannot be constructed again are left out, and named in the manifest.
 
     Args:
         engine: The owner.
         books: What it knows of trainers and members.
-        folder: An empty one.
-        orderly: Whether no code of others runs any more. If some does, what it holds is waited for, but not for long.
+        folder: An empty folder.
+        orderly: Whether no hosted code is running. If some is, locks that it holds are waited for, with a time limit.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: A file cannot be written.
     """
     tensors = TensorWriter(folder)
     checkpoint = books.message
@@ -108,7 +108,7 @@ class _Objects:
     """Makes the records of objects.
 
     Attributes:
-        left_out: Those that had to be left out: name, class, and why.
+        left_out: Name, class and reason for each object that had to be left out.
     """
 
     def __init__(self, tensors: TensorWriter, owned: States) -> None:
@@ -119,7 +119,7 @@ class _Objects:
         self.left_out: list[dict[str, str]] = []
 
     def records(self, objects: Sequence[HostedObject]) -> list[pb.ObjectRecord]:
-        """The records of all objects that can be made again, each behind those that it is made from."""
+        """The records of all objects that can be constructed again, each after its dependencies."""
         on_shelf = {hosted.ref.object_id for hosted in objects}
         for hosted in objects:
             self._visit(hosted, on_shelf)
@@ -147,7 +147,7 @@ class _Objects:
         prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
         if hosted.creation_spec is None:
             if isinstance(hosted.value, nn.Parameter):
-                raise CannotBeKept("it is a part of something else; a handle to it is not")
+                raise CannotBeKept("it is part of another object; handles to parts are not saved")
             states.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
             return record
         self._check(hosted, hosted.creation_spec)
@@ -165,10 +165,10 @@ class _Objects:
 
     def _check(self, hosted: HostedObject, creation_spec: CreationSpec) -> None:
         if not creation_spec.is_whole:
-            raise CannotBeKept("it was made with a handle of another owner's object")
+            raise CannotBeKept("it was constructed with a handle to another owner's object")
         for dependency in creation_spec.dependencies:
             if dependency.ref.object_id not in self._kept:
-                raise CannotBeKept(f"it was made with {dependency}, which is not kept")
+                raise CannotBeKept(f"it was constructed with {dependency}, which is not saved")
 
 
 def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
@@ -185,6 +185,6 @@ def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors:
 
 
 def _line(record: pb.ObjectRecord) -> dict[str, Any]:
-    """An object, for people."""
+    """An object's line in the manifest."""
     line: dict[str, Any] = {"name": record.name, "class": record.class_name}
     return line | ({"version": record.version} if record.HasField("optimizer") else {})

@@ -1,4 +1,4 @@
-"""States: values on their way to the files of a checkpoint and back. Their tensors stand there under readable names."""
+"""Encodes values into the files of a checkpoint, with tensors under readable names, and decodes them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix: str) -> None:
-    """Encodes a value; its tensors go into the files.
+    """Encodes a value and writes its tensors to files.
 
     Args:
-        value: Anything that can travel.
-        message: Filled in.
-        names: The list in the message beside it that gets the names of its tensors.
-        tensors: Where they go.
-        prefix: What their names begin with; the path inside the value follows.
+        value: Any value that the codec can encode.
+        message: The message to fill in.
+        names: The repeated field that gets the names of its tensors.
+        tensors: Writes the tensors.
+        prefix: First part of the tensors' names; the path inside the value follows it.
 
     Raises:
-        InvalidArgumentError: The value holds something that cannot travel; nothing was stored.
+        InvalidArgumentError: The value holds something that cannot be encoded; nothing was stored.
         OSError: A part cannot be written.
     """
-    # Nothing is stored of what cannot be stored whole.
+    # A value that cannot be encoded fails here, before any part of it is stored.
     Encoder(_Nowhere()).encode(value)
     payload = _Storing(tensors, names, prefix, list(_paths(value)))
     encoder = Encoder(payload)
@@ -40,21 +40,21 @@ def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix:
 
 
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:
-    """The value that was stored.
+    """Decodes a stored value.
 
     Raises:
-        InvalidArgumentError: A class it needs is not registered here, or a tensor is not there.
+        InvalidArgumentError: A class it needs is not registered here, or a tensor is missing.
     """
     return Decoder(_Stored(tensors, names)).decode(message)
 
 
 def as_tensor(payload: Buffer) -> torch.Tensor:
-    """Bytes as something that goes into a tensor file."""
+    """A uint8 tensor over the bytes of a payload."""
     return torch.from_numpy(payload)
 
 
 class _Nowhere(PayloadWriter):
-    """A payload that keeps nothing, to see whether something can be encoded."""
+    """A payload that discards its bytes, to test whether a value can be encoded."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class _Nowhere(PayloadWriter):
 
 
 class _Storing(PayloadWriter):
-    """A payload whose every buffer is a tensor of its own, and whose offsets count them."""
+    """A payload that stores each buffer as a tensor of its own; an offset is the tensor's index."""
 
     __slots__ = ("_names", "_paths", "_prefix", "_tensors", "encoder")
 
@@ -80,14 +80,14 @@ class _Storing(PayloadWriter):
         seen = self.encoder.tensors
         tensor, path = seen[-1], self._paths[len(seen) - 1]
         if not is_native(tensor):
-            # These are its bytes, or some of them, as the codec writes them.
+            # All or some of its bytes, as the codec writes them.
             tensor = torch.frombuffer(bytearray(chunk), dtype=torch.uint8)
         self._names.append(self._tensors.add(f"{self._prefix}/{path}", tensor))
         return len(self._names) - 1
 
 
 class _Stored(PayloadReader):
-    """The same when it is read."""
+    """Reads what `_Storing` wrote."""
 
     __slots__ = ("_names", "_tensors")
 
@@ -98,16 +98,16 @@ class _Stored(PayloadReader):
 
     def take(self, offset: int, nbytes: int) -> Buffer:
         if offset >= len(self._names):
-            raise InvalidArgumentError(f"the checkpoint names {len(self._names)} tensors of a value with more")
+            raise InvalidArgumentError(f"the checkpoint names only {len(self._names)} tensors of a value that has more")
         found: Buffer = self._tensors.get(self._names[offset]).reshape(-1).view(torch.uint8).numpy()
         if len(found) != nbytes:
-            raise InvalidArgumentError(f"tensor {self._names[offset]!r} has {len(found)} bytes in place of {nbytes}")
-        # What is loaded must not lie in the file. The codec copies what is not aligned, which it reads off the offset.
+            raise InvalidArgumentError(f"tensor {self._names[offset]!r} has {len(found)} bytes instead of {nbytes}")
+        # The result must not be memory of the file. An odd offset makes the codec copy, as it does for unaligned data.
         return found.copy() if offset % ALIGNMENT == 0 else found
 
 
 def _paths(value: Any, path: str = "") -> Iterator[str]:
-    """Where the tensors of a value are, in the order in which the codec meets them."""
+    """The paths of the tensors in a value, in the order in which the codec encodes them."""
     if isinstance(value, torch.Tensor):
         yield path or "value"
     elif isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Store: the data directory of one owner, with its checkpoints and a lock."""
+"""The data directory of one owner, with its checkpoints and a lock file."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _log = logging.getLogger(__name__)
 _CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
 _DAMAGED: Final = "damaged-"
 _KEPT: Final = 2
-"""Checkpoints that are kept: the newest, and one to fall back on should the disk damage it."""
+"""Number of checkpoints to keep: the newest, and one to fall back on if the disk damages it."""
 
 _PRIVATE: Final = 0o700
-"""Whoever reads a checkpoint has the model, and knows the sessions' secrets."""
+"""Mode of folders: a checkpoint holds the model and the sessions' secrets."""
 
 
 class CheckpointError(OSError):
-    """A data directory cannot be used, or a checkpoint not be written or read; the message says what to do."""
+    """A data directory cannot be used, or a checkpoint cannot be written or read; the message says what to do."""
 
 
 class Store:
     """A data directory.
 
-    A checkpoint is a folder. It is filled under another name, and has its own once every byte of it is on the disk;
-    only then are older ones removed. So at any moment there is a whole checkpoint, if there ever was one.
+    A checkpoint is a folder. It is filled under a temporary name, and renamed once every byte is on the disk; only then
+    are older ones removed. So once a checkpoint was written, there is a complete one at any moment.
 
     Args:
-        folder: Made if it is not there.
+        folder: Path of the directory; created if it is missing.
 
     Raises:
-        CheckpointError: It cannot be made or written to, or another owner uses it.
+        CheckpointError: It cannot be created or written to, or another owner uses it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,16 +60,16 @@ class Store:
             raise CheckpointError(f"another owner uses the data directory {folder}; give each its own") from None
 
     def close(self) -> None:
-        """Lets others use the directory. Calling it again does nothing."""
+        """Releases the directory. Calling it again does nothing."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def newest(self) -> tuple[Path, Manifest] | None:
-        """The newest checkpoint that is whole. One that is damaged gets another name, and is told of in the log.
+        """The newest undamaged checkpoint, or None. A damaged one is renamed, and logged as an error.
 
         Raises:
-            CheckpointError: There are only damaged ones, or another release wrote it.
+            CheckpointError: All checkpoints are damaged, or another release wrote the newest.
         """
         for folder in self._checkpoints():
             try:
@@ -81,22 +81,22 @@ class Store:
         damaged = sorted(path.name for path in self._all())
         if damaged:
             raise CheckpointError(
-                f"no checkpoint in {self.folder} is whole any more; there is {', '.join(damaged)}. "
+                f"every checkpoint in {self.folder} is damaged: {', '.join(damaged)}. "
                 "Restore the directory from a backup, or start with an empty one"
             )
         return None
 
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
-        """Writes a checkpoint; when this returns it is on the disk.
+        """Writes a checkpoint and syncs it to the disk.
 
         Args:
-            fill: Writes all files but the manifest into a folder, and describes the rest of it.
+            fill: Writes all files except the manifest into a folder, and returns the manifest without their hashes.
 
         Returns:
-            Its folder, and its manifest.
+            The checkpoint's folder and its manifest.
 
         Raises:
-            CheckpointError: It cannot be written; the one before it still counts.
+            CheckpointError: It cannot be written. The previous checkpoint stays valid.
         """
         known = self._checkpoints()
         number = 1 + max(map(_number, self._all()), default=0)
@@ -109,9 +109,9 @@ class Store:
             manifest = fill(growing)
             self._complete(growing, manifest)
             files.publish(growing, final)
-        except Exception as error:  # too much memory, too large a message: an owner must not end as if all were well
+        except Exception as error:  # including MemoryError and protobuf's: the owner must report a failure
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
-            before = f"{known[0].name} still counts" if known else "there is none before it"
+            before = f"{known[0].name} is still valid" if known else "there is no earlier one"
             raise CheckpointError(f"the checkpoint {final} could not be written: {reason}; {before}") from error
         for folder in self._checkpoints()[_KEPT:]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -128,17 +128,17 @@ class Store:
 
     def _set_aside(self, folder: Path, error: DamagedError) -> None:
         name = folder.with_name(f"{_DAMAGED}{folder.name}")
-        _log.error("%s; it is set aside as %s, and what only it held is lost", error, name)
+        _log.error("%s; it was renamed to %s, and changes that only it held are lost", error, name)
         shutil.rmtree(name, ignore_errors=True)
         folder.rename(name)
 
     def _checkpoints(self) -> list[Path]:
-        """The newest first."""
+        """The undamaged checkpoints, newest first."""
         found = [path for path in self._all() if not path.name.startswith(_DAMAGED)]
         return sorted(found, key=_number, reverse=True)
 
     def _all(self) -> list[Path]:
-        """Those that are damaged too: their numbers are not used again."""
+        """All checkpoints, damaged ones included: their numbers are not used again."""
         there = self.folder.iterdir() if self.folder.is_dir() else ()
         return [path for path in there if _CHECKPOINT.fullmatch(path.name)]
 

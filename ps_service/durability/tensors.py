@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint: safetensors files, in parts, each tensor under a name of its own."""
+"""The tensors of a checkpoint, in several safetensors files, each under a unique name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MIB
 
 PART_BYTES: Final = 256 * MIB
-"""A part is written once it has so many bytes: it has to fit into memory beside the owner's state."""
+"""Bytes after which a part is written: it has to fit into memory beside the owner's state."""
 
 PART_TENSORS: Final = 10_000
-"""Or so many tensors: the format limits the list of their names."""
+"""Tensors after which a part is written: the format limits the header that lists them."""
 
 _NATIVE: Final = frozenset(
     {
@@ -25,11 +25,11 @@ _NATIVE: Final = frozenset(
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
     }
 )
-"""Dtypes that every reader of the format knows."""
+"""Dtypes that every reader of the format supports."""
 
 
 def is_native(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can stand in such a file as what it is."""
+    """Whether a safetensors file can hold a tensor in its own dtype and layout."""
     return tensor.layout == torch.strided and tensor.dtype in _NATIVE
 
 
@@ -37,8 +37,8 @@ class TensorWriter:
     """Writes tensors into parts `tensors-00001.safetensors`, `tensors-00002.safetensors` …
 
     Args:
-        folder: Where.
-        part_bytes: How large a part grows before it is written.
+        folder: The folder of the checkpoint.
+        part_bytes: Bytes after which a part is written.
     """
 
     def __init__(self, folder: Path, part_bytes: int = PART_BYTES) -> None:
@@ -48,11 +48,11 @@ class TensorWriter:
         self._bytes = 0
         self._parts = 0
         self._names: set[str] = set()
-        # How often each name was wanted.
+        # How often each name was requested.
         self._wanted: Counter[str] = Counter()
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Copies a native tensor; returns the name it has in the file, with a number behind it if that one was taken.
+        """Adds a copy of a native tensor; returns its name in the file, with a number appended if the name was taken.
 
         Raises:
             OSError: A part cannot be written.
@@ -69,7 +69,7 @@ class TensorWriter:
         return unique
 
     def flush(self) -> None:
-        """Writes what no part has yet.
+        """Writes the tensors that no part holds yet.
 
         Raises:
             OSError: It cannot be written.
@@ -85,17 +85,17 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Finds tensors in all parts of a folder."""
+    """Reads tensors from all parts in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [safe_open(path, "pt") for path in sorted(folder.glob("tensors-*.safetensors"))]
         self._places: dict[str, Any] = {name: file for file in self._files for name in file.keys()}  # type: ignore[no-untyped-call]  # noqa: SIM118
 
     def get(self, name: str) -> torch.Tensor:
-        """The tensor of a name, in memory that belongs to the file.
+        """The tensor of that name, in memory mapped from the file.
 
         Raises:
-            InvalidArgumentError: There is none.
+            InvalidArgumentError: No part has it.
         """
         try:
             file = self._places[name]

@@ -1,4 +1,4 @@
-"""Deferred: a result that is not there yet, and for which no thread waits."""
+"""A result that arrives later, and for which no thread waits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class Deferred:
-    """What `@async_execution` makes of a call.
+    """The result of a call whose function is marked `@async_execution`.
 
     Args:
-        future: Has `add_done_callback`, and `result`, `value` or `wait`.
-        finish: Makes the call's result of the future's.
-        cancel: Called when nobody wants the result any more.
+        future: An object with `add_done_callback`, and `result`, `value` or `wait`.
+        finish: Converts the future's result into the call's result.
+        cancel: Called when the result is no longer wanted.
 
     Raises:
-        TypeError: It is not a future.
+        TypeError: `future` has no `add_done_callback`.
     """
 
     def __init__(self, future: Any, finish: Callable[[Any], Any], cancel: Callable[[], None] | None = None) -> None:
@@ -28,21 +28,21 @@ class Deferred:
         self._cancel = cancel
 
     def when_done(self, do: Callable[[], None]) -> None:
-        """Has something done once the result is there, in whichever thread brings it."""
+        """Calls `do` once the result is there, in the thread that sets it."""
         self._future.add_done_callback(lambda _: do())
 
     def result(self) -> Any:
         """The result of the call.
 
         Raises:
-            Exception: Whatever the future holds instead of a result.
+            Exception: The exception that the future holds.
         """
         for name in ("result", "value", "wait"):
             if hasattr(self._future, name):
                 return self._finish(getattr(self._future, name)())
-        raise TypeError(f"a {type(self._future).__name__} does not tell its result")
+        raise TypeError(f"a {type(self._future).__name__} has no result(), value() or wait()")
 
     def drop(self) -> None:
-        """Nobody wants the result any more."""
+        """Cancels the future, because its result is no longer wanted."""
         if self._cancel is not None:
             self._cancel()

@@ -1,8 +1,8 @@
-"""Turns: whose work a compute thread takes up next.
+"""A fair queue of work for the compute threads.
 
-Each trainer has a queue of its own, and the trainer that has used the least thread time is next (start-time fair
-queueing): a thousand long calls of one trainer make another's single call wait for those that run, and not for those
-that are queued. Only who competes is compared: time during which a trainer asked for nothing is not saved up.
+Each trainer has its own queue, and the trainer that has used the least thread time is next (start-time fair queueing).
+If one trainer has queued a thousand long calls, another's single call waits for the running ones, but not for the
+queued ones. A trainer saves up no credit while it asks for nothing.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from heapq import heappop, heappush
 from typing import Final
 
 Work = Callable[[], None]
-"""Must not raise."""
+"""A callback for the event loop. Must not raise."""
 
 _REMEMBERED: Final = 32
-"""Trainers that may have a queue before it is looked which of them need none any more."""
+"""Number of trainers with a queue above which idle queues are removed."""
 
 
 class WorkItem:
-    """One piece of work that runs in a compute thread.
+    """A unit of work for a compute thread.
 
     Args:
-        of: For whom it runs: pieces of different trainers take turns.
-        urgent: Whether it goes before other pieces of the same trainer: something that has begun waits for it.
-        what: Tells people what it is; called only when that is needed.
-        apart: Whether it does not take turns at all: it has a thread of its own, in which nothing may take long.
-        lasting: Whether it runs even if nobody waits for it any more when its turn comes.
+        of: Id of the trainer it runs for; trainers share the threads fairly.
+        urgent: Whether it goes before the trainer's other work: work that has begun waits for it.
+        what: Returns a description for log messages; called only when one is written.
+        apart: Whether it bypasses the queue and runs in the administration thread; it must be short.
+        lasting: Whether it runs even if it was abandoned before it started.
 
     Attributes:
-        abandoned: Whether nobody waits for it any more.
-        trainer_queue: Where it stood.
+        abandoned: Whether no caller waits for it any more.
+        trainer_queue: The queue it was added to.
     """
 
     __slots__ = ("abandoned", "apart", "lasting", "of", "trainer_queue", "urgent", "what")
@@ -54,14 +54,14 @@ class WorkItem:
 
 
 class TrainerQueue:
-    """What one trainer has asked for.
+    """The queued work of one trainer.
 
     Attributes:
         used: The thread time it has used, and is estimated to use by what runs, in seconds; a point on the time line
             that all trainers share.
-        estimate: How long one of its pieces takes, on the average of late.
-        correction: How far the estimates in `used` were wrong.
-        running: How many of its pieces run.
+        estimate: A moving average of the seconds that one of its work items takes.
+        correction: Seconds by which the estimates in `used` were too low.
+        running: Number of its work items that run.
     """
 
     __slots__ = ("correction", "estimate", "items", "running", "urgent", "used")
@@ -76,11 +76,11 @@ class TrainerQueue:
 
 
 class FairQueue:
-    """Work that waits for a thread. Not safe from several threads."""
+    """The work that waits for a thread. Not safe from several threads."""
 
     def __init__(self) -> None:
         self._queues: dict[bytes, TrainerQueue] = {}
-        # Each queue that is not empty stands here once.
+        # A heap with one entry for each queue that is not empty.
         self._next: list[tuple[float, int, TrainerQueue]] = []
         self._now = 0.0
         self._latest = 0.0
@@ -96,7 +96,7 @@ class FairQueue:
         return self._count > 0
 
     def add(self, item: WorkItem, function: Callable[[], Work]) -> None:
-        """A piece of work waits."""
+        """Adds a work item."""
         trainer_queue = self._queues.get(item.of)
         if trainer_queue is None:
             trainer_queue = self._queues[item.of] = TrainerQueue()
@@ -111,7 +111,7 @@ class FairQueue:
         self._count += 1
 
     def take(self) -> tuple[WorkItem, Callable[[], Work]]:
-        """The piece whose turn it is. There must be one."""
+        """Removes and returns the next work item. The queue must not be empty."""
         used, _, trainer_queue = heappop(self._next)
         if used > self._now:
             self._now = used
@@ -126,7 +126,7 @@ class FairQueue:
         return taken
 
     def ended(self, item: WorkItem, seconds: float) -> None:
-        """A piece that was taken has come to its end, and has used so much thread time."""
+        """Charges a finished work item's thread time, in seconds, to its trainer."""
         trainer_queue = item.trainer_queue
         assert trainer_queue is not None
         self._running -= 1
@@ -138,18 +138,18 @@ class FairQueue:
         if latest > self._latest:
             self._latest = latest
         if not self._count and not self._running and self._latest > self._now:
-            # Nobody is ahead of anybody where nobody had to wait.
+            # Nothing is queued or running: all trainers start equal again.
             self._now = self._latest
         if len(self._queues) > self._most:
             self._forget()
 
     def _enter(self, trainer_queue: TrainerQueue) -> None:
-        # The number decides between equals: who came first.
+        # Among equals the number decides: first come, first served.
         self._entered += 1
         heappush(self._next, (trainer_queue.used, self._entered, trainer_queue))
 
     def _forget(self) -> None:
-        """Forgets who asks for nothing and is not ahead of the others."""
+        """Removes idle queues whose trainer has used no more than the others."""
         for of, trainer_queue in list(self._queues.items()):
             idle = not trainer_queue.running and not trainer_queue.items and not trainer_queue.urgent
             if idle and trainer_queue.used + trainer_queue.correction <= self._now:

@@ -1,4 +1,4 @@
-"""Compute: the bounded pool of threads in which torch work runs, so that the event loop never does."""
+"""The compute threads: a bounded pool in which torch work runs, so that it never blocks the event loop."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MOST: Final = 1024
-"""Threads there may be in all."""
+"""Most threads in total."""
 
 _LEAST_SPARE: Final = 16
-"""Spare threads there may be when nothing else was asked for, however few compute threads there are."""
+"""Least default number of spare threads, however few compute threads there are."""
 
 REPORT_SECONDS: Final = 1.0
-"""Work that goes on for so long although nobody waits for it is spoken of in the log."""
+"""Seconds after which abandoned work that still runs is logged."""
 
 
 class ThreadPool:
-    """Runs functions in threads, and tells the event loop when they are done.
+    """Runs functions in threads, and passes their results to the event loop.
 
-    The standard library's executor does that too, at five times the price: a future with a condition on one side, one
-    more on the other, and a wake-up of the loop for every result.
+    The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
+    future, and wakes the loop for every result.
 
-    Those for whom the functions run take turns, see `Turns`. A thread whose work waits, for another process or for a
-    lock, does not count: others take its place, so that calls which call each other cannot use up all threads. Nor does
-    a thread whose work nobody waits for any more, as far as there are spare ones. Administration has a thread apart, so
+    Trainers share the threads fairly, see `FairQueue`. A thread whose work waits for another process or for a lock does
+    not count, and another thread replaces it, so that nested calls cannot use up all threads. A thread held by
+    abandoned work does not count either, as long as there are spare threads. Administration has a thread of its own, so
     that it is answered even when all others are held.
 
     Args:
-        threads: How many run at once; 0 chooses twice the number of cores, because a step that waits for a forward
-            holds its thread.
-        spare: How many may take the place of threads that are held by work for which nobody waits any more; 0 chooses
-            as many as there are threads, but at least sixteen.
+        threads: Number of threads that run at once; 0 chooses twice the number of cores, because a step that waits for
+            a forward holds its thread.
+        spare: Number of threads that may replace threads held by abandoned work; 0 chooses as many as there are
+            threads, but at least sixteen.
 
     Attributes:
-        threads: How many run at once.
-        spare: How many may take the place of others.
-        when_stalled: Called on the event loop with whether the owner is stalled, when that changes.
+        threads: Number of threads that run at once.
+        spare: Number of threads that may replace threads held by abandoned work.
+        when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
         self.threads = threads or 2 * (os.cpu_count() or 1)
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = _ignore
-        self._turns = FairQueue()
-        # One token for every piece in `_turns`, and one for every thread when all is over.
+        self._queue = FairQueue()
+        # One token for every work item in `_queue`, and one for every thread when the pool closes.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._apart: queue.SimpleQueue[Callable[[], Work] | None] = queue.SimpleQueue()
         self._apart_thread: threading.Thread | None = None
@@ -72,42 +72,42 @@ class ThreadPool:
         self._workers = Workers(self.threads, self.spare)
         self._numbers = itertools.count()
         self._closed = False
-        # Reentrant: the garbage collector may run hosted code in the midst of anything.
+        # Reentrant, because the garbage collector may run hosted code at any point.
         self._lock = threading.RLock()
         self._stalled = False
         self._reported: set[str] = set()
 
     @property
     def queued(self) -> int:
-        """How many functions wait for a thread."""
-        return len(self._turns)
+        """Number of work items that wait for a thread."""
+        return len(self._queue)
 
     @property
     def waiting(self) -> int:
-        """How many threads are held by work that waits for another process or for a lock."""
+        """Number of threads whose work waits for another process or for a lock."""
         return self._workers.waiting
 
     @property
     def lost(self) -> int:
-        """How many threads are held by work for which nobody waits any more."""
+        """Number of threads held by abandoned work."""
         with self._lock:
             return self._workers.lost.total()
 
     @property
     def stalled(self) -> bool:
-        """Whether no thread is left: all of them, and the spare ones, are held by work for which nobody waits."""
+        """Whether abandoned work holds all threads, spare ones included."""
         return self._stalled
 
     def has_lost_enough(self, of: bytes) -> bool:
-        """Whether a trainer holds half of the spare threads: it alone must not bring the owner to a stop."""
+        """Whether one trainer's abandoned work holds half of the spare threads: one trainer must not stall it."""
         return self._workers.lost[of] >= max(1, self.spare // 2)
 
     def submit(self, function: Callable[[], Work], item: WorkItem | None = None) -> None:
-        """Runs a function in one of the threads, and then, on the calling event loop, what it returned.
+        """Runs a function in one of the threads, and then the callback that it returns on the calling event loop.
 
         Args:
-            function: Must not raise, and says what is to be done on the loop afterwards.
-            item: What is known of it; by it the function can be abandoned.
+            function: Returns the callback for the event loop; must not raise.
+            item: Describes the work; pass it to `abandon` to give the work up.
         """
         if self._apart_thread is None:
             self._start()
@@ -115,16 +115,16 @@ class ThreadPool:
             self._apart.put(function)
             return
         with self._lock:
-            self._turns.add(item or WorkItem(), function)
+            self._queue.add(item or WorkItem(), function)
             if self._workers.missing > 0:
                 self._grow()
         self._tokens.put(None)
 
     async def run(self, function: Callable[[], T], item: WorkItem | None = None) -> T:
-        """The result of a function that runs in one of the threads, in a copy of the caller's context variables.
+        """Runs a function in one of the threads, in a copy of the caller's context variables; returns its result.
 
-        A caller that is cancelled stops waiting, and abandons the piece; the function is not started if no thread had
-        taken it yet.
+        A caller that is cancelled stops waiting and abandons the work; if no thread has taken it yet, the function is
+        not called.
         """
         item = item or WorkItem()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class ThreadPool:
             raise
 
     def abandon(self, item: WorkItem) -> None:
-        """Nobody waits any more for a piece: if a thread runs it, that one is lost."""
+        """Marks work as abandoned; if a thread runs it, that thread counts as lost."""
         with self._lock:
             item.abandoned = True
             worker = self._workers.running(item)
@@ -154,7 +154,7 @@ class ThreadPool:
                 self._lose(worker)
 
     def reclaim(self, item: WorkItem) -> None:
-        """Somebody waits for a piece again."""
+        """Undoes `abandon`, because a caller waits for the work again."""
         with self._lock:
             item.abandoned = False
             worker = self._workers.running(item)
@@ -163,13 +163,13 @@ class ThreadPool:
                 self._look()
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
-        """Has something done on the event loop after some seconds. May be called from any thread."""
+        """Calls `do` on the event loop after some seconds. May be called from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
 
     def tell(self, do: Callable[[], None]) -> None:
-        """Has something done on the event loop soon. May be called from any thread."""
+        """Calls `do` on the event loop soon. May be called from any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(do)
@@ -225,18 +225,18 @@ class ThreadPool:
             with self._lock:
                 if self._closed:
                     return
-                item, function = self._turns.take()
+                item, function = self._queue.take()
                 worker.item, worker.waited = item, 0.0
                 if item.abandoned and item.lasting:
                     self._lose(worker)
             began = time.perf_counter()
             then = function()
             is_last = self._ended(worker, item, time.perf_counter() - began)
-            # Last, because this wakes the event loop, which wants the interpreter for itself.
+            # Last, because this wakes the event loop, which then competes for the GIL.
             self._finished(then)
             if is_last:
                 return
-            # A thread that waits must not keep the tensors of what it ran.
+            # An idle thread must not keep the tensors of its last work item alive.
             del function, then, item
 
     def _work_apart(self) -> None:
@@ -245,9 +245,9 @@ class ThreadPool:
             del function
 
     def _ended(self, worker: Worker, item: WorkItem, seconds: float) -> bool:
-        """A worker has run a piece; says whether there is one too many, who is in the pool no more."""
+        """Ends a worker's work item; returns whether the worker is surplus and was removed from the pool."""
         with self._lock:
-            self._turns.ended(item, seconds - worker.waited)
+            self._queue.ended(item, seconds - worker.waited)
             worker.item = None
             if worker.lost:
                 self._workers.regain(worker, item)
@@ -267,11 +267,11 @@ class ThreadPool:
             self._workers.end_wait(worker)
 
     def _grow(self) -> None:
-        """Lets another thread work in the place of one that does not count, if there is work. The lock must be held."""
-        if self._turns and self._workers.missing > 0 and len(self._workers.all) < _MOST and not self._closed:
+        """Adds a thread if work is queued and fewer threads count than may run. The lock must be held."""
+        if self._queue and self._workers.missing > 0 and len(self._workers.all) < _MOST and not self._closed:
             self._add_thread()
 
-    # Work that nobody waits for
+    # Abandoned work
 
     def _lose(self, worker: Worker) -> None:
         assert worker.item is not None
@@ -281,35 +281,35 @@ class ThreadPool:
         self.later(REPORT_SECONDS, partial(self._report, worker, worker.item))
 
     def _report(self, worker: Worker, item: WorkItem) -> None:
-        """Says of each function that holds threads for nothing that it does, once."""
+        """Logs abandoned work that still runs, once for each description."""
         with self._lock:
             if not worker.lost or worker.item is not item:
                 return
             name, lost = item.what(), self._workers.lost.total()
             lasting = {each.item.what() for each in self._workers.all if each.item is not None and each.lost}
             known = name in self._reported
-            # What has come to its end is spoken of again when it does not the next time.
+            # Work that has ended is logged again if it is abandoned another time.
             self._reported = (self._reported | {name}) & lasting
         if not known:
             _log.warning(
-                "%s goes on although nobody waits for it any more; %d threads are held so, and at most %d others "
-                "take their place",
+                "%s is still running although it was given up; %d threads are held this way, and at most %d others "
+                "replace them",
                 name or "some work",
                 lost,
                 self.spare,
             )
 
     def _look(self) -> None:
-        """Tells when there is no thread left for work that somebody waits for, and when there is one again."""
+        """Logs and reports when the pool becomes stalled, and when it recovers."""
         stalled = self._workers.is_stalled
         if stalled == self._stalled:
             return
         self._stalled = stalled
         if stalled:
-            text = "all %d threads, and %d spare ones, are held by work that nobody waits for any more"
+            text = "stalled: all %d threads and %d spare ones are held by work that was given up"
             _log.error(text, self.threads, self.spare)
         else:
-            _log.warning("there are threads again for work that somebody waits for")
+            _log.warning("no longer stalled: threads are free again")
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(lambda: self.when_stalled(self._stalled))
@@ -317,7 +317,7 @@ class ThreadPool:
     # Results
 
     def _finished(self, then: Work) -> None:
-        # One wake-up of the loop serves all that finish before it comes.
+        # One wake-up of the loop serves all work that finishes before it.
         self._done.append(then)
         if not self._telling and self._loop is not None:
             self._telling = True
@@ -325,14 +325,14 @@ class ThreadPool:
                 self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
-        # First of all, so that whoever finishes from now on wakes the loop again.
+        # First, so that work which finishes from now on wakes the loop again.
         self._telling = False
         while self._done:
             try:
                 self._done.popleft()()
             except Exception:
-                # The others must hear of theirs.
-                _log.exception("a result could not be handed over")
+                # The other results must still be delivered.
+                _log.exception("a result could not be delivered")
 
 
 def _join(thread: threading.Thread, until: float | None) -> None:
@@ -350,8 +350,8 @@ def _fail(future: asyncio.Future[T], error: BaseException) -> None:
 
 
 def _nothing() -> None:
-    """For work that nobody waits for any more."""
+    """The callback of work that was cancelled."""
 
 
 def _ignore(stalled: bool) -> None:
-    """For pools of which nobody wants to know."""
+    """The default of `when_stalled`."""

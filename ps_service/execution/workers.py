@@ -1,9 +1,8 @@
-"""Workers: the threads of a pool, and which of them count.
+"""The threads of a pool, and which of them count towards its size.
 
-A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others may take their place:
-those whose work waits for another process or for a lock, and those that are lost, because nobody waits any more for
-what they run. Python cannot end a thread, so that a lost one is only as good as gone; there may be as many lost threads
-that do not count as there are spare ones.
+A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others replace them: threads
+whose work waits for another process or for a lock, and lost threads, whose work was abandoned. Python cannot end a
+thread, so a lost thread may run for ever. As many lost threads are replaced as there are spare ones.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ class Worker:
 
     Attributes:
         thread: The thread.
-        item: What it runs; None while it runs nothing.
-        waits: How many waits it is in, one inside the other.
-        waited: How long the piece has waited, in seconds.
-        lost: Whether nobody waits for what it runs.
-        spared: Whether a spare thread may take its place, because it is lost.
+        item: The work item it runs; None while it is idle.
+        waits: Number of nested waits it is in.
+        waited: Seconds that its work item has waited.
+        lost: Whether its work was abandoned.
+        spared: Whether a spare thread replaces it, because it is lost.
     """
 
     __slots__ = ("_began", "item", "lost", "spared", "thread", "waited", "waits")
@@ -42,7 +41,7 @@ class Worker:
 
     @property
     def counts(self) -> bool:
-        """Whether it is one of those that may run at once."""
+        """Whether it counts towards the number of threads that run at once."""
         return not self.waits and not self.spared
 
     def begin_wait(self) -> None:
@@ -60,13 +59,13 @@ class Workers:
     """The threads of a pool. Its methods are not safe from several threads; its attributes may be read by any.
 
     Args:
-        most: How many may run at once.
-        spare: How many lost threads do not count.
+        most: Number of threads that may run at once.
+        spare: Number of lost threads that do not count.
 
     Attributes:
         all: Every thread.
-        missing: How many more may run at once; negative when there are too many.
-        lost: How many threads each trainer has lost.
+        missing: Number of threads that may still be added; negative when there are too many.
+        lost: Number of lost threads, by trainer.
     """
 
     def __init__(self, most: int, spare: int) -> None:
@@ -86,16 +85,16 @@ class Workers:
 
     @property
     def waiting(self) -> int:
-        """How many are held by work that waits for another process or for a lock."""
+        """Number of threads whose work waits for another process or for a lock."""
         return sum(1 for worker in list(self.all) if worker.waits)
 
     @property
     def is_stalled(self) -> bool:
-        """Whether lost threads are all that may run."""
+        """Whether lost threads take up all that may run at once."""
         return sum(1 for worker in list(self.all) if worker.lost and worker.counts) >= self._most
 
     def running(self, item: WorkItem) -> Worker | None:
-        """Who runs a piece."""
+        """The worker that runs a work item, or None."""
         return next((worker for worker in self.all if worker.item is item), None)
 
     def begin_wait(self, worker: Worker) -> None:
@@ -107,7 +106,7 @@ class Workers:
         self.missing -= worker.counts
 
     def lose(self, worker: Worker) -> None:
-        """Nobody waits any more for what a worker runs."""
+        """Marks a worker as lost, because its work was abandoned."""
         assert worker.item is not None
         worker.lost = True
         self.lost[worker.item.of] += 1
@@ -116,7 +115,7 @@ class Workers:
             worker.spared = True
 
     def regain(self, worker: Worker, item: WorkItem) -> None:
-        """A worker that was lost with a piece is so no more; another that is lost has its spare thread."""
+        """Undoes `lose`; another lost worker gets the spare thread that this one no longer needs."""
         worker.lost = False
         self.lost[item.of] -= 1
         if not self.lost[item.of]:

@@ -1,1 +1,1 @@
-"""Groups of owners: the directory, and how hosted code meets other owners."""
+"""Groups of owners: the directory, and the interface through which hosted code reaches other owners."""

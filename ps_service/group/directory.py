@@ -1,7 +1,7 @@
-"""Directory: who is there, under which name and address, and where members wait for each other.
+"""The directory of a group: names and addresses of its members, and rendezvous between them.
 
-An entry belongs to the session of the process that made it, and goes with that. Any owner keeps a directory; a group of
-processes agrees on one.
+An entry belongs to the session of the process that entered it, and is removed when that session ends. Every owner has
+a directory; a group of processes agrees on one owner's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class MemberEntry(NamedTuple):
     """One member.
 
     Attributes:
-        name: Under which it is found.
-        address: Where its owner listens.
-        id: The rank it chose, or the lowest number that was free.
-        session: Whose entry it is.
+        name: Its name.
+        address: Host and port where its owner listens.
+        id: The rank it asked for, or the lowest number that was free.
+        session: The session that entered it.
     """
 
     name: str
@@ -31,10 +31,10 @@ class MemberEntry(NamedTuple):
 
 
 class Wait:
-    """Somebody who waits for something to become true of the directory.
+    """A wait until a condition on the directory holds.
 
     Attributes:
-        future: Becomes what they wait for, or an error when the time is over.
+        future: The result of the wait, or an error if it expired.
     """
 
     def __init__(self, lock: threading.RLock, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
@@ -44,14 +44,14 @@ class Wait:
         self._give_up = give_up
 
     def try_again(self) -> bool:
-        """Whether the waiting is over."""
+        """Checks the condition again; returns whether the wait is over."""
         found = self._look()
         if found is not None and not self.future.done():
             self.future.set_result(found)
         return self.future.done()
 
     def expire(self) -> None:
-        """The time is over, or nobody waits any more."""
+        """Ends the wait, because its time is over or the caller has gone."""
         with self._lock:
             if self.future.done():
                 return
@@ -62,11 +62,11 @@ class Wait:
 
 
 class Met(NamedTuple):
-    """How a meeting ended.
+    """The result of a rendezvous.
 
     Attributes:
-        missing: Who had not come when the time was over.
-        brought: What each of the members brought.
+        missing: The names that had not arrived when the time was over.
+        brought: The value of each member that arrived, by name.
     """
 
     missing: list[str]
@@ -74,15 +74,15 @@ class Met(NamedTuple):
 
 
 class Meeting:
-    """A place at which members wait for each other.
+    """One rendezvous: members wait until all of them have arrived.
 
     Args:
-        names: Who is waited for.
+        names: The members that are waited for.
 
     Attributes:
-        brought: What those who have come brought, by name.
-        sessions: The session of each.
-        left: Who has gone on.
+        brought: The value of each member that has arrived, by name.
+        sessions: The session of each, by name.
+        left: The members whose wait is over.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -95,7 +95,7 @@ class Meeting:
         return [name for name in self.names if name not in self.brought]
 
     def give_up(self, name: str) -> Met:
-        """One of those who came goes away again, and will have to come anew."""
+        """Withdraws one member, whose wait expired; it has to arrive again."""
         missing = self.missing()
         self.brought.pop(name, None)
         return Met(missing, self.brought)
@@ -123,11 +123,11 @@ class Directory:
 
     @property
     def waiting(self) -> int:
-        """How many wait for something."""
+        """Number of waits in progress."""
         return len(self._waits)
 
     def members(self) -> list[MemberEntry]:
-        """Everybody, in the order of their numbers."""
+        """All members, in the order of their numbers."""
         with self._lock:
             return sorted(self._entries.values(), key=lambda entry: entry.id)
 
@@ -136,19 +136,19 @@ class Directory:
     ) -> MemberEntry:
         """Enters a member. Doing so again with the same name and session changes the address.
 
-        Who comes with the name and address of a member that is away is that member, which died and was started again:
-        it has its place and its number at once, and does not wait for the lease of the session that it had.
+        A process with the name and address of a member that is away is taken for that member, restarted after a crash.
+        It gets its entry and number back at once, without waiting for the lease of its earlier session.
 
         Args:
-            session: Whose entry it is.
-            name: Under which it is found.
-            address: Where its owner listens.
-            id: The number it wants; what it had, or the lowest that is free, if None.
-            is_away: Whether a session has no open stream.
+            session: The session that enters it.
+            name: Its name.
+            address: Host and port where its owner listens.
+            id: The number it asks for; None for its previous number or the lowest free one.
+            is_away: Tells whether a session has no open stream.
 
         Raises:
             InvalidArgumentError: A name or address is missing.
-            NameConflictError: Somebody else has the name or the number.
+            NameConflictError: Another member has the name or the number.
         """
         if not name or not address:
             raise InvalidArgumentError("a member of a group needs a name and an address")
@@ -156,7 +156,7 @@ class Directory:
             known = self._entries.get(name)
             if known is not None and known.session != session and not _is_again(known, address, is_away):
                 raise NameConflictError(
-                    f"the group has a member {name!r} already, at {known.address}; choose another name, or wait until "
+                    f"the group already has a member {name!r}, at {known.address}; choose another name, or wait until "
                     "its session has ended"
                 )
             taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
@@ -171,7 +171,7 @@ class Directory:
             return entry
 
     def leave(self, session: bytes) -> None:
-        """A session is gone, and what it entered goes with it."""
+        """Removes the entries and arrivals of a session that has ended."""
         with self._lock:
             for entry in [entry for entry in self._entries.values() if entry.session == session]:
                 del self._entries[entry.name]
@@ -189,7 +189,7 @@ class Directory:
             return next((entry for entry in self._entries.values() if entry.id == id), None)
 
     def awaited(self, name: str, id: int | None = None) -> Wait:
-        """Waits for a member; afterwards it is an `UnknownNameError` that says who is there."""
+        """Waits for a member; if it expires, the error is an `UnknownNameError` that lists the members."""
 
         def give_up() -> Any:
             there = ", ".join(entry.name for entry in self.members()) or "nobody"
@@ -199,31 +199,32 @@ class Directory:
         return self._wait(lambda: self.find(name, id), give_up)
 
     def gathered(self, at_least: int) -> Wait:
-        """Waits until there are so many; afterwards it is whoever is there."""
+        """Waits until there are `at_least` members; if it expires, the result is the members there are."""
         return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
 
     def left_by_others(self, name: str) -> Wait:
-        """Waits until nobody but one member is there; afterwards it is whoever still is."""
+        """Waits until one member is the only one; if it expires, the result is the members there are."""
         return self._wait(lambda: self.members() if self._entries.keys() <= {name} else None, self.members)
 
     def rendezvous(self, session: bytes, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
-        """Waits until all of some members are at the same place; afterwards it is a `Met` that says who is missing.
+        """Waits until all named members have arrived; if it expires, the result's `missing` names the others.
 
         Args:
-            session: Whose member comes.
-            place: Any text that they agree on; it can be used again once all of them have left.
-            name: Who comes.
-            names: Who is waited for.
-            value: What it brings.
+            session: The session of the member that arrives.
+            place: The key that they agree on; it can be reused once all of them have left.
+            name: The member that arrives.
+            names: The members that are waited for.
+            value: The value that the others receive.
 
         Raises:
-            InvalidArgumentError: It does not belong there, or others have come to meet somebody else.
+            InvalidArgumentError: `names` lacks it, or others use the same key with different names.
         """
         with self._lock:
             meeting = self._meetings.get(place) or Meeting(names)
             if meeting.names != names or name not in names:
                 raise InvalidArgumentError(
-                    f"{name!r} comes to {place!r} to meet {', '.join(names)}, but there {', '.join(meeting.names)} meet"
+                    f"{name!r} waits at {place!r} for {', '.join(names)}, but others wait there for "
+                    f"{', '.join(meeting.names)}"
                 )
             self._meetings[place] = meeting
             meeting.brought[name] = value

@@ -1,6 +1,6 @@
-"""Peers: other owners, as far as hosted code on this one has to do with them.
+"""The interface through which hosted code on this owner reaches other owners.
 
-This package knows nothing of clients. Whoever puts an owner and a client together (the command line,
+This package does not import the client. Code that puts an owner and a client together (the command line,
 `trainer_client.rpc`) gives the engine its peers; an owner without them is `Alone`.
 """
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Foreign(NamedTuple):
-    """A handle of another owner's object that leaves with an answer.
+    """A handle to another owner's object that is part of an answer.
 
     Attributes:
         ref: What it refers to.
         held: Keeps the object alive, until the answer is confirmed.
-        token: Stands for it in the graph here, if what it refers to has a history there.
+        token: Stands for it in this owner's autograd graph, if the object was computed in a pass.
     """
 
     ref: Ref
@@ -34,16 +34,16 @@ class Foreign(NamedTuple):
 
 
 class Peers(Protocol):
-    """How hosted code meets other owners. Everything but `nested pass` may wait for them."""
+    """How hosted code reaches other owners. Every method except `nested_pass` may block on the network."""
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:
-        """Begins what one pass does on other owners; None if there are none."""
+        """Begins a pass's part on other owners; None if there are no other owners."""
 
     def local(self, rref: RRef) -> Any:
-        """What hosted code shall see of a handle of an object here."""
+        """The object that hosted code gets for a handle to an object of this owner."""
 
     def foreign(self, ref: Ref, history: ContextId | None) -> Any:
-        """What hosted code shall see of a handle of another owner's object.
+        """The object that hosted code gets for a handle to another owner's object.
 
         Args:
             ref: What it refers to.
@@ -54,7 +54,7 @@ class Peers(Protocol):
         """
 
     def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
-        """What a value among the results of hosted code refers to, if it is a reference.
+        """The handle of a value among the results of hosted code; None if the value is no reference.
 
         Args:
             value: Any value.
@@ -62,11 +62,11 @@ class Peers(Protocol):
         """
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
-        """Asks the directory for a member, by name or else by number.
+        """Asks the directory for a member, by name, or by number if `id` is not None.
 
         Raises:
-            UnknownNameError: It does not know it.
-            UnavailableError: There is no directory but this owner's own.
+            UnknownNameError: No member of that name or number came within `seconds`.
+            UnavailableError: This owner has no directory but its own.
         """
 
     @property
@@ -75,11 +75,11 @@ class Peers(Protocol):
 
     @property
     def borrowed(self) -> int:
-        """How many objects of other owners hosted code holds."""
+        """Number of other owners' objects that hosted code holds."""
 
 
 class Alone:
-    """The peers of an owner that has none."""
+    """The peers of an owner that is in no group."""
 
     keeps_directory = True
     borrowed = 0

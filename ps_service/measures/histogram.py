@@ -1,4 +1,4 @@
-"""Histograms: how often a number fell between which bounds."""
+"""Histograms with fixed buckets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Distribution:
     """A histogram at one moment.
 
     Attributes:
-        bounds: Upper bounds of the buckets, which belong to them; the last bucket has none.
-        counts: How many numbers fell into each bucket, one more than there are bounds.
-        sum: All numbers together.
+        bounds: Inclusive upper bounds of the buckets; the last bucket has none.
+        counts: Number of observations in each bucket; one longer than `bounds`.
+        sum: Sum of all observations.
     """
 
     bounds: tuple[float, ...]
@@ -24,20 +24,20 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many numbers there were."""
+        """Number of observations."""
         return sum(self.counts)
 
     @property
     def cumulative(self) -> list[int]:
-        """How many numbers were at most each bound; the last is `count`."""
+        """Number of observations at most each bound; the last is `count`."""
         return list(accumulate(self.counts))
 
 
 class Histogram:
-    """Counts numbers by bucket. Not safe from several threads: whoever has one guards it with a lock of its own.
+    """Counts observations by bucket. Not safe from several threads: the caller has to hold a lock.
 
     Args:
-        bounds: Upper bounds of the buckets, ascending; above the last there is one more bucket.
+        bounds: Upper bounds of the buckets, ascending; one more bucket lies above the last.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -48,10 +48,10 @@ class Histogram:
         self._sum: float = 0
 
     def observe(self, number: float) -> None:
-        """One more number. Takes a third of a microsecond: it is done for every request."""
+        """Adds an observation. Takes a third of a microsecond; called for every request."""
         self._counts[bisect_left(self._bounds, number)] += 1
         self._sum += number
 
     def snapshot(self) -> Distribution:
-        """What has been counted so far."""
+        """The counts so far."""
         return Distribution(self._bounds, tuple(self._counts), self._sum)

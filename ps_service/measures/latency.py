@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 INLINE_SECONDS: Final = 200e-6
-"""What takes less than this loses more by a hop to a thread than the event loop loses by waiting for it."""
+"""Work shorter than this runs on the event loop, because a hop to a thread would cost more."""
 
 
 class Latency:
     """A moving average of durations.
 
     Attributes:
-        seconds: The average; infinite while nothing is known.
+        seconds: The average; infinity before the first measurement.
     """
 
     __slots__ = ("seconds",)
@@ -26,11 +26,11 @@ class Latency:
         self.seconds = math.inf
 
     def note(self, seconds: float) -> None:
-        """It took so long."""
+        """Adds a measurement, in seconds."""
         self.seconds = seconds if self.seconds == math.inf else 0.8 * self.seconds + 0.2 * seconds
 
     def measured(self) -> Measurement:
-        """Takes the time of a block, unless it raises."""
+        """Measures a block; a block that raises is not counted."""
         return Measurement(self)
 
     @property

@@ -1,1 +1,1 @@
-"""How much memory messages, passes and results may hold, and when malloc gives memory back."""
+"""Limits on the memory that messages, passes and results hold, and trimming of malloc's free memory."""

@@ -1,4 +1,4 @@
-"""How much memory this process may use."""
+"""The memory that this process may use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def half_of_memory() -> int:
-    """Half of the memory of this machine, or of what its container may use, in bytes."""
+    """Half of the memory of this machine, or of its container's limit, in bytes."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         text = Path("/sys/fs/cgroup/memory.max").read_text().strip()

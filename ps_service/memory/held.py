@@ -1,4 +1,4 @@
-"""Held: how many bytes each trainer's open passes, and the results that it leaves here, hold on an owner."""
+"""Counts the bytes that each trainer's open passes and stored results hold on an owner."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from ps_wire.errors import OverloadedError
 from ps_wire.limits import Limits
 
 _MOST_UNSETTLED: Final = 4096
-"""So many changes are added up at the latest."""
+"""Most changes that are noted before they are summed."""
 
 
 class Held:
-    """Bytes that are held for one trainer. Safe from several threads.
+    """Counts the bytes held for one trainer. Safe from several threads.
 
-    Tensors that share a storage count once. What counts does so for as long as its `Share` lives: how many bytes that
-    ends with is told by finalizers, which run at any moment and in any thread. So changes are noted without a lock, and
-    added up by whoever asks for the sum.
+    Tensors that share a storage count once, for as long as a `Share` of it lives. Finalizers subtract the bytes, at any
+    moment and in any thread. So changes are noted without a lock, and summed when the total is read.
     """
 
     __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total")
 
     def __init__(self) -> None:
-        # Its `append` and `popleft` are atomic.
+        # `append` and `popleft` of a deque are atomic.
         self._changes: deque[int] = deque()
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         self._total = 0
@@ -38,17 +37,17 @@ class Held:
 
     @property
     def nbytes(self) -> int:
-        """How many there are."""
+        """The bytes held now."""
         with self._adding_up:
             while self._changes:
                 self._total += self._changes.popleft()
             return self._total
 
     def share(self, storage: torch.UntypedStorage) -> Share:
-        """Counts a storage for as long as the result lives, and no more than once."""
+        """Counts a storage once, for as long as the returned share lives."""
         key, nbytes = storage.data_ptr(), storage.nbytes()
         known = self._shares.get(key)
-        # A share may outlive its storage; what has come to the same address since is another.
+        # A share may outlive its storage; another storage may have the same address by then.
         if known is not None and known.nbytes == nbytes:
             return known
         made = self._shares[key] = Share(self, nbytes)
@@ -57,23 +56,23 @@ class Held:
         return made
 
     def shares(self, value: Any) -> list[Share]:
-        """Counts all tensors in a value for as long as the results live."""
+        """Counts all tensors in a value for as long as the returned shares live."""
         return [self.share(storage) for tensor in tensors_in(value) for storage in storages(tensor)]
 
     def note(self, nbytes: int) -> None:
-        """So many more are held, or less. Takes no lock."""
+        """Adds to the bytes held; negative to subtract. Takes no lock."""
         self._changes.append(nbytes)
 
 
 class Share:
-    """Some bytes that count for as long as it lives.
+    """A number of bytes that counts as held for as long as this object lives.
 
     Args:
-        held: Where they count.
-        nbytes: How many.
+        held: The counter.
+        nbytes: The number of bytes.
 
     Attributes:
-        nbytes: How many.
+        nbytes: The number of bytes.
     """
 
     __slots__ = ("__weakref__", "_held", "nbytes")
@@ -84,7 +83,7 @@ class Share:
         held.note(nbytes)
 
     def resize(self, nbytes: int) -> None:
-        """From now on there are so many."""
+        """Changes the number of bytes."""
         if nbytes != self.nbytes:
             self._held.note(nbytes - self.nbytes)
             self.nbytes = nbytes
@@ -94,29 +93,29 @@ class Share:
 
 
 class HeldByAll:
-    """What is held for all trainers of an owner.
+    """Counts the bytes held for all trainers of an owner, and limits those of each.
 
     Args:
-        limits: Among them how much that may be for each.
+        limits: `max_context_bytes` is the most that one trainer may hold.
 
     Attributes:
-        refusals: How many calls were refused because their trainer held too much.
+        refusals: Number of calls refused because their trainer held too much.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.refusals = 0
         self._limit = (limits or Limits()).max_context_bytes or half_of_memory()
         self._lock = threading.Lock()
-        # Each lives as long as what counts there.
+        # Each lives as long as a share refers to it.
         self._of: WeakValueDictionary[bytes, Held] = WeakValueDictionary()
 
     @property
     def nbytes(self) -> int:
-        """How many bytes all trainers hold."""
+        """The bytes that all trainers hold."""
         return sum(held.nbytes for held in list(self._of.values()))
 
     def of(self, trainer: bytes) -> Held:
-        """What is held for one of them."""
+        """The counter of one trainer."""
         with self._lock:
             held = self._of.get(trainer)
             if held is None:
@@ -124,10 +123,10 @@ class HeldByAll:
             return held
 
     def check(self, trainer: bytes) -> None:
-        """Asks whether a trainer may begin to hold more.
+        """Checks whether a trainer may hold more.
 
         Raises:
-            OverloadedError: It holds too much already.
+            OverloadedError: It holds more than the limit already.
         """
         held = self._of.get(trainer)
         nbytes = 0 if held is None else held.nbytes
@@ -141,13 +140,13 @@ class HeldByAll:
 
 
 def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The storages in which the numbers of a tensor are, of any layout that has some."""
+    """The storages of a tensor's elements, for any layout that has storages."""
     for part in parts(tensor):
         yield part.untyped_storage()
 
 
 def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The dense tensors of which a tensor consists."""
+    """The dense tensors that make up a tensor."""
     if tensor.layout is torch.strided:
         return (tensor,)
     if tensor.layout is torch.sparse_coo:

@@ -1,19 +1,19 @@
-"""Budget: how many bytes of messages sessions may hold on an owner, and whose turn it is when there are too many.
+"""Limits the bytes of messages that sessions hold on an owner, and orders the sessions that wait for space.
 
-Three things hold messages: requests that are being read, wait for a thread or run; answers that wait to be sent or
-confirmed; and requests that wait for others. Each is bounded in its own way, so that none can wait for itself:
+Three things hold messages: requests that are being read, queued or running; answers that wait to be sent or
+confirmed; and requests that wait for other requests. Each has its own bound, so that none can deadlock:
 
-- Requests. A trainer knows its budget and sends large requests as far as they fit. Who sends more, or whose owner
-  has too much of all sessions together, is not read from until there is space. That ends, because only requests count
-  which come to an end by themselves: those that wait for other requests, which may stand in line behind what is not
-  read, count no more. A session that holds nothing is always let in, with one message of any size that is allowed.
-  Small messages do not count: their number is bounded, and they are read unless they stand behind a large one.
-- Answers. Above the budget the next large answers are not made: the calls stay in the queue. The session is read from
-  meanwhile, so that its confirmations arrive.
-- Requests that wait for others cannot be paused without danger. They have the same budget once more; beyond that
+- Requests. A trainer knows its budget and sends large requests as far as they fit. A session that sends more, or any
+  session while all together hold too much, is not read from until there is space. This ends, because only requests
+  count that finish by themselves. Requests that wait for others do not count here: the others may be queued behind
+  unread messages. A session that holds nothing may always send one message of any allowed size. Small messages do not
+  count: their number is bounded, and they are read unless they are queued behind a large one.
+- Answers. Above the budget, calls with large answers stay in the queue. The session is still read from, so that its
+  confirmations arrive.
+- Requests that wait for others could deadlock if they were paused. They have the same budget a second time; above it
   further requests are refused.
 
-What stands in the way for longer than its caller would wait is refused, so that no pause is for ever.
+A message that waits for longer than its caller would is refused, so that every pause ends.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from ps_wire.limits import Limits
 
 LONGEST_PAUSE_SECONDS: Final = 60.0
-"""How long a message waits to be let in whose caller has set no time."""
+"""Seconds that a message whose caller has set no timeout waits to be admitted."""
 
 
 class Holding:
     """The bytes of messages that one session holds. Only those of large messages count.
 
     Attributes:
-        requests: Payloads of requests that are being read, wait for a thread or run.
-        waiting: Payloads of requests that wait for others.
+        requests: Payload bytes of requests that are being read, queued or running.
+        waiting: Payload bytes of requests that wait for other requests.
         unsent: Answers on their way that nobody keeps.
     """
 
@@ -50,17 +50,17 @@ class Holding:
 
 
 class Budget:
-    """What all sessions of an owner hold. To be used on the event loop.
+    """Counts and limits the message bytes of all sessions of an owner. Used on the event loop.
 
     Args:
-        limits: Among them how much that may be.
+        limits: `max_session_bytes` and `max_owner_bytes` are the limits.
 
     Attributes:
-        requests: Payload bytes of all requests that count.
-        waiting: Those of requests that wait for others.
+        requests: Payload bytes of all sessions' requests.
+        waiting: Payload bytes of all requests that wait for other requests.
         unsent: Bytes of answers on their way that nobody keeps.
-        pauses: How often a session was not read from, since the start.
-        refusals: How many requests were refused because of their bytes.
+        pauses: Number of times a session was paused, since the start.
+        refusals: Number of requests refused because of their bytes.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -74,52 +74,52 @@ class Budget:
         self._paused: list[tuple[Holding, int, asyncio.Future[None]]] = []
 
     def of(self, trainer: bytes) -> Holding:
-        """What a trainer's session holds."""
+        """The holding of a trainer's session; created if missing."""
         return self._holdings.setdefault(trainer, Holding())
 
     def held_by(self, trainer: bytes) -> Holding:
-        """The same to look at only."""
+        """The holding of a trainer's session, for reading."""
         return self._holdings.get(trainer) or Holding()
 
     def forget(self, trainer: bytes) -> None:
-        """The session is over. What still runs of it counts until it has ended."""
+        """Removes a session that has ended. Its running requests count until they end."""
         self._holdings.pop(trainer, None)
 
     @property
     def paused(self) -> int:
-        """How many sessions are not read from at this moment."""
+        """Number of sessions that are paused now."""
         return len(self._paused)
 
     @property
     def share(self) -> int:
-        """How many bytes each of those who hold some may have when there are too many together."""
+        """Bytes that each session may hold while all together hold too much."""
         return self._limits.max_owner_bytes // max(1, sum(1 for each in self._holdings.values() if each.requests))
 
     def take(self, holding: Holding, nbytes: int) -> None:
-        """A request of so many bytes has begun to arrive."""
+        """Counts a request that begins to arrive."""
         holding.requests += nbytes
         self.requests += nbytes
 
     def release(self, holding: Holding, nbytes: int) -> None:
-        """It was let go."""
+        """Counts a request's payload as freed."""
         holding.requests -= nbytes
         self.requests -= nbytes
         self._go_on()
 
     def begin_wait(self, holding: Holding, nbytes: int) -> None:
-        """It waits for other requests, and holds its payload meanwhile."""
+        """Counts a request as waiting for other requests; it keeps its payload meanwhile."""
         holding.waiting += nbytes
         self.waiting += nbytes
         self.release(holding, nbytes)
 
     def end_wait(self, holding: Holding, nbytes: int) -> None:
-        """A request that waited for others was let go."""
+        """Counts the payload of a request that waited for others as freed."""
         holding.waiting -= nbytes
         self.waiting -= nbytes
         self._go_on()
 
     def admits(self, holding: Holding, nbytes: int, nested: bool) -> bool:
-        """Whether a request of so many bytes may be read now.
+        """Whether a request may be read now.
 
         Args:
             holding: What its session holds.
@@ -138,16 +138,16 @@ class Budget:
         return self.requests + nbytes <= self._limits.max_owner_bytes or holding.requests + nbytes <= self.share
 
     async def admitted(self, holding: Holding, nbytes: int, nested: bool, seconds: float) -> None:
-        """Waits until a request may be read; it counts from then on.
+        """Waits until a request may be read, and counts it from then on.
 
         Args:
             holding: What its session holds.
             nbytes: Length of its payload.
             nested: Whether a request waits for it.
-            seconds: How long its caller will wait; 0 for as long as it takes.
+            seconds: How long its caller waits; 0 for no limit.
 
         Raises:
-            OverloadedError: That took too long, or would take until others have been read that come later.
+            OverloadedError: The wait took too long, or could end only after later messages are read.
         """
         self.pauses += 1
         try:
@@ -178,7 +178,7 @@ class Budget:
             self._paused.remove(entry)
 
     def _go_on(self) -> None:
-        """Lets those look again who are paused: first who holds least."""
+        """Wakes the paused sessions, the one that holds least first."""
         for _, _, future in sorted(self._paused, key=lambda entry: entry[0].requests):
             if not future.done():
                 future.set_result(None)

@@ -1,1 +1,1 @@
-"""What happens on an owner, in numbers."""
+"""Counters and reports of an owner's activity."""

@@ -1,4 +1,4 @@
-"""Census: how many objects of which kind an owner hosts, and how large their parameters are, kept as they change."""
+"""Counts of an owner's objects by kind and of their parameters, updated as objects come and go."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
 
 KINDS: Final = ("module", "optimizer", "scheduler", "tensor", "other")
-"""Of hosted objects."""
+"""The kinds of hosted objects."""
 
 
 class Census:
-    """Counts objects as they come and go. Guarded by the lock of whoever has it.
+    """Counts objects as they come and go. The caller's lock guards it.
 
     Attributes:
-        kinds: How many objects there are of each kind.
-        parameters: Elements of all parameters; those that several objects share are counted once.
-        parameter_bytes: The bytes of the same.
-        optimizers: The optimizers that have a name, by that.
+        kinds: Number of objects of each kind.
+        parameters: Number of elements of all parameters; shared parameters count once.
+        parameter_bytes: Bytes of these elements.
+        optimizers: The named optimizers, by name.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Census:
         self.parameters = 0
         self.parameter_bytes = 0
         self.optimizers: dict[str, HostedOptimizer] = {}
-        # For each parameter, by identity: in how many objects it is, its elements and its bytes as they were counted.
+        # For each parameter, by identity: number of objects that have it, and elements and bytes as counted.
         self._shared: dict[int, tuple[int, int, int]] = {}
 
     def add(self, hosted: HostedObject) -> None:
-        """An object has come."""
+        """Counts a new object."""
         self.kinds[kind_of(hosted.value)] += 1
         if hosted.name and isinstance(hosted.value, HostedOptimizer):
             self.optimizers[hosted.name] = hosted.value
@@ -49,7 +49,7 @@ class Census:
             self._shared[id(parameter)] = (objects + 1, elements, nbytes)
 
     def remove(self, hosted: HostedObject) -> None:
-        """An object is gone."""
+        """Removes an object that is gone."""
         self.kinds[kind_of(hosted.value)] -= 1
         if self.optimizers.get(hosted.name) is hosted.value:
             del self.optimizers[hosted.name]
@@ -63,7 +63,7 @@ class Census:
 
 
 def kind_of(value: Any) -> str:
-    """Which of `KINDS` an object is."""
+    """The kind of an object, one of `KINDS`."""
     if isinstance(value, nn.Module):
         return "module"
     if isinstance(value, HostedOptimizer):

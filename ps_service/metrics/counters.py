@@ -1,4 +1,4 @@
-"""Counters: what happened on an owner, in numbers."""
+"""Counters of requests, errors and durations on an owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps_service.passes.staleness import StepCounters
 from ps_wire.connections.traffic import Traffic
 
 WINDOW_SECONDS = 10
-"""Over how long `calls_per_second` looks back."""
+"""Seconds over which `calls_per_second` averages."""
 
 DURATION_BOUNDS: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -23,16 +23,16 @@ DURATION_BOUNDS: Final = (
 """Buckets of durations, in seconds: from a small call inside one process to a minute of hosted code."""
 
 TRANSPORTS: Final = ("grpc", "shared_memory")
-"""What carries messages between processes."""
+"""The transports, as labels of the traffic counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationCount:
-    """How often one operation was asked for, and how long it took.
+    """Number and durations of the requests of one operation.
 
     Attributes:
         errors: Finished requests that ended in an error.
-        durations: Of every finished request, the seconds from taking it up to its answer.
+        durations: Seconds from accepting a request to its answer, of every finished request.
     """
 
     errors: int
@@ -45,7 +45,7 @@ class OperationCount:
 
     @property
     def seconds(self) -> float:
-        """Their durations, summed."""
+        """Sum of their durations."""
         return self.durations.sum
 
 
@@ -61,13 +61,13 @@ class Counters:
     """Counts requests by operation. Safe from several threads.
 
     Attributes:
-        running: Requests that were taken and have no answer yet.
-        waiting: Those among them whose result comes later, while no thread works on them.
-        traffic: Bytes that crossed, by transport.
+        running: Requests that were accepted and have no answer yet.
+        waiting: The running requests that wait for a future and hold no thread.
+        traffic: Bytes sent and received, by transport.
         steps: The steps of optimizers.
         sessions_ended: Sessions that the owner ended, by reason: `lease` or `operator`. Used on the event loop.
-        contexts_ended: Open contexts that it ended, by reason: `unused` or `operator`; those of sessions that ended do
-            not count. Used on the event loop.
+        contexts_ended: Open contexts that the owner ended, by reason: `unused` or `operator`; contexts that ended with
+            their session do not count. Used on the event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,21 +82,21 @@ class Counters:
         self._tallies: dict[str, _Tally] = {}
         self._queued = Histogram(DURATION_BOUNDS)
         self._errors: Counter[int] = Counter()
-        # Second and calls, for each second of the window.
+        # (second, calls) for each second of the window.
         self._recent: deque[list[int]] = deque(maxlen=WINDOW_SECONDS + 1)
 
     def wait(self, more: int) -> None:
-        """So many more, or fewer, requests wait for their result."""
+        """Adds to the number of requests that wait for a future; negative to subtract."""
         with self._lock:
             self.waiting += more
 
     def count(self, operation: str, seconds: float, error: int = 0) -> None:
-        """One request is finished.
+        """Counts a finished request.
 
         Args:
-            operation: Its name.
-            seconds: Since it was taken up.
-            error: Code of the error it ended in; 0 if it ended well.
+            operation: Name of the operation.
+            seconds: Time since the request was accepted.
+            error: Code of the error it ended in; 0 if it succeeded.
         """
         now = int(self._clock())
         with self._lock:
@@ -113,34 +113,34 @@ class Counters:
                 self._recent.append([now, 1])
 
     def refuse(self, error: int) -> None:
-        """A request was answered with an error of that code, and never taken up."""
+        """Counts a request that was refused with an error of that code."""
         with self._lock:
             self._errors[error] += 1
 
     def queued(self, seconds: float) -> None:
-        """A compute thread begins with a request that had waited for one so long."""
+        """Notes how long a request waited for a compute thread."""
         with self._lock:
             self._queued.observe(seconds)
 
     def operations(self) -> dict[str, OperationCount]:
-        """A snapshot by name of the operation."""
+        """A snapshot, by name of the operation."""
         with self._lock:
             return {
                 name: OperationCount(tally.errors, tally.durations.snapshot()) for name, tally in self._tallies.items()
             }
 
     def errors(self) -> dict[int, int]:
-        """How many requests were answered with an error, by its code; also those that were not taken up."""
+        """Number of requests answered with an error, by code, refused ones included."""
         with self._lock:
             return dict(self._errors)
 
     def queue_seconds(self) -> Distribution:
-        """How long requests waited for a compute thread."""
+        """Distribution of the seconds that requests waited for a compute thread."""
         with self._lock:
             return self._queued.snapshot()
 
     def calls_per_second(self) -> float:
-        """Over the last ten whole seconds."""
+        """Finished requests per second, over the last ten whole seconds."""
         now = int(self._clock())
         with self._lock:
             calls = sum(calls for second, calls in self._recent if now - WINDOW_SECONDS <= second < now)

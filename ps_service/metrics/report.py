@@ -1,4 +1,4 @@
-"""Report: what an owner tells of itself."""
+"""A snapshot of an owner for `ps-service status`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectReport:
-    """One hosted object; `parameters` counts elements, `bytes` those of parameters and buffers."""
+    """One hosted object; `parameters` counts elements, `bytes` the bytes of parameters and buffers."""
 
     name: str
     class_name: str
@@ -37,7 +37,7 @@ class OptimizerReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An owner at one moment."""
+    """The state of an owner at one moment."""
 
     objects: list[ObjectReport]
     optimizers: list[OptimizerReport]

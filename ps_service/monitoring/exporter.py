@@ -1,7 +1,7 @@
-"""Metrics: an owner in Prometheus' terms, read when it is asked.
+"""Exports an owner's metrics to Prometheus; values are read on each scrape.
 
-Names, units and meanings stand in docs/metrics.md, which a test holds against what is told here. Whatever has many
-members is told by number: a series more per object, trainer or pass would cost more than it tells.
+docs/metrics.md lists names, units and meanings; a test compares it with this module. Objects, trainers and contexts are
+exported as counts: one series for each would cost too much.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LIMITS: Final[dict[tuple[float, ...], list[str]]] = {
 }
 
 CODES: Final = {code: ErrorCode.Name(code).removeprefix("ERROR_").lower() for code in BY_CODE}
-"""What an error is called here, by its code on the wire."""
+"""The label of an error, by its code on the wire."""
 
 
 def registry(engine: Engine) -> CollectorRegistry:
-    """Everything that is told of an owner: the owner itself, and its process as the client library sees it."""
+    """A registry with the metrics of an owner, and those of its process from prometheus_client."""
     made = CollectorRegistry()
     made.register(OwnerCollector(engine))
     ProcessCollector(registry=made)
@@ -47,7 +47,7 @@ def registry(engine: Engine) -> CollectorRegistry:
 
 
 class OwnerCollector(Collector):
-    """Reads an owner. Takes about three milliseconds with the text of it, and belongs on its event loop.
+    """Collects an owner's metrics. A scrape takes about three milliseconds, and has to run on the owner's event loop.
 
     Args:
         engine: The owner.
@@ -58,7 +58,7 @@ class OwnerCollector(Collector):
         self._told = {"owner": engine.name, "version": RELEASE, "torch": str(torch.__version__)}
 
     def collect(self) -> Iterator[Metric]:
-        """Every family of metrics; each series that is known beforehand is there from the beginning, with 0."""
+        """Every metric family. Series with labels known in advance are exported from the start, with 0."""
         yield from self._owner()
         yield from self._requests()
         yield from self._waiting()
@@ -109,7 +109,7 @@ class OwnerCollector(Collector):
         yield queue
         yield _gauge("ps_requests_in_flight", "Requests that were taken up and have no answer yet.", counters.running)
         yield _gauge("ps_requests_waiting", "Those that wait for a result while no thread is at it.", counters.waiting)
-        yield _gauge("ps_compute_queue_length", "Pieces of work that wait for a compute thread.", compute.queued)
+        yield _gauge("ps_compute_queue_length", "Work items that wait for a compute thread.", compute.queued)
         yield _gauge("ps_compute_threads", "Compute threads that may work at once.", compute.threads)
         yield _gauge(
             "ps_compute_threads_waiting", "Compute threads whose work waits for a process or a lock.", compute.waiting

@@ -1,4 +1,4 @@
-"""Web: what an owner tells over HTTP, beside gRPC: its metrics, and whether it serves."""
+"""The HTTP server for an owner's metrics and health."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LAST_ANSWERS_SECONDS: Final = 1.0
-"""How long an answer that is being written may still take when the owner stops."""
+"""Seconds that responses in progress may take when the owner stops."""
 
 
 def _line(told: Any) -> str:
-    """JSON that does not run into the prompt of whoever asked with curl."""
+    """JSON that ends with a newline, for reading with curl."""
     return json.dumps(told) + "\n"
 
 
@@ -37,7 +37,7 @@ class Web:
     Args:
         engine: The owner.
         listen: Host and port; port 0 takes a free one.
-        state: Tells how far the owner is: `serving`, or any other word while it does not serve.
+        state: Returns `serving`, or another word while the owner does not serve.
     """
 
     def __init__(self, engine: Engine, listen: str, state: Callable[[], str]) -> None:
@@ -56,14 +56,14 @@ class Web:
 
     @property
     def address(self) -> str:
-        """Host and port that answer."""
+        """Host and port that it listens on."""
         return f"{self._listen.rpartition(':')[0]}:{self._port}"
 
     async def start(self) -> None:
         """Begins to listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: The address cannot be bound.
         """
         try:
             listener = addresses.bound(self._listen)
@@ -89,5 +89,5 @@ class Web:
     async def _health(self, _: web.Request) -> web.Response:
         state = self._state()
         told = {**self._told, "state": state, "uptime_seconds": round(time.monotonic() - self._began, 3)}
-        # So that whoever balances load looks at the status and nothing else.
+        # Load balancers look at the status code only.
         return web.json_response(told, status=200 if state == "serving" else 503, dumps=_line)

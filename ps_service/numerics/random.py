@@ -1,8 +1,8 @@
-"""Seeding: random numbers that depend on a seed alone, and not on what other threads draw meanwhile.
+"""Seeding of one thread: random numbers that depend on a seed only, not on what other threads draw meanwhile.
 
-Torch has one default generator per device for the whole process. While a block is seeded, every random operation of its
-thread that names no generator gets one of the block's own, so it draws what it would draw in a process of its own after
-`torch.manual_seed(seed)`.
+Torch has one default generator per device for the whole process. In a seeded block, every random operation of the
+thread that names no generator gets the block's generator. So it draws the numbers that it would draw in a process of
+its own after `torch.manual_seed(seed)`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SIBLINGS: Final = {
     "Tensor": "Tensor_generator",
     "Tensor_out": "Tensor_generator_out",
 }
-"""Overloads of factory functions that take no generator, and those of the same function that do."""
+"""Overloads of factory functions without a generator argument, mapped to those with one."""
 
 
 class Seeded(TorchDispatchMode):
-    """A block whose random numbers depend on a seed alone. It holds for the thread that is in it.
+    """A block whose random numbers depend on a seed only. It affects only the thread that enters it.
 
     Args:
         seed: As for `torch.manual_seed`.
@@ -47,7 +47,7 @@ class Seeded(TorchDispatchMode):
         return func(*args, **kwargs) if draw is None else draw(self, args, kwargs)
 
     def generator(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
-        """The block's generator for the device of an operation; None where there are no numbers to draw."""
+        """The block's generator for the device of an operation; None on the meta device."""
         device = next((each.device for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)), None)
         device = torch.device(kwargs.get("device") or "cpu") if device is None else device
         if device.type == "meta":
@@ -63,7 +63,7 @@ Draw = Callable[[Seeded, tuple[Any, ...], dict[str, Any]], Any]
 
 @cache
 def way_to_draw(func: Any) -> Draw | None:
-    """How an operation of torch is given a generator; None if it draws nothing that can be seeded."""
+    """How to run a torch operation with a generator; None if it draws nothing that can be seeded."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
     if func is torch.ops.aten.native_dropout.default:
@@ -91,7 +91,7 @@ def _with_generator(func: Any, place: int) -> Draw:
 
     def draw(seeded: Seeded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get(name) is not None or (len(args) > place and args[place] is not None):
-            return func(*args, **kwargs)  # hosted code brings one of its own
+            return func(*args, **kwargs)  # the caller passed its own generator
         generator = seeded.generator(args, kwargs)
         if len(args) > place:
             return func(*args[:place], generator, *args[place + 1 :], **kwargs)
@@ -106,7 +106,7 @@ def _decomposed(seeded: Seeded, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _native_dropout(seeded: Seeded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Torch's own on a CPU, where it takes no generator; on a GPU its fused kernel, which takes one."""
+    """Dropout decomposed on a CPU, where torch's kernel takes no generator; torch's fused kernel on a GPU."""
 
     def run(input: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
         if not input.numel() or train is False:

@@ -1,4 +1,4 @@
-"""Numerics: how torch computes while it works for a request, as the caller's torch would."""
+"""Applies the caller's autocast and seed while a request runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CAST_TO: Final = (torch.bfloat16, torch.float16)
 
 
 def numerics_of(request: Any) -> AbstractContextManager[object]:
-    """The block in which a call or backward runs: under the caller's autocast, and with its seed.
+    """The context manager in which a call or backward runs: the caller's autocast and seed.
 
     Raises:
-        InvalidArgumentError: There is no such autocast.
+        InvalidArgumentError: Torch has no autocast for that device and dtype.
     """
     if not request.HasField("numerics"):
         return nullcontext()

@@ -1,1 +1,1 @@
-"""Parameters: the locks of readers and steps, and the autograd leaves that stand for parameters in a call."""
+"""The locks between readers and steps of parameters, and the autograd leaves that replace parameters in a call."""

@@ -1,4 +1,4 @@
-"""Stand-ins: the autograd leaves that stand for parameters while hosted code runs."""
+"""The autograd leaves that replace parameters while hosted code runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _data: Any = torch.Tensor.data
 
 
 class StandIn(Parameter):
-    """A leaf on a parameter's storage that notices how it is written to.
+    """A leaf on a parameter's storage that detects writes to it.
 
-    Torch counts writes to a tensor, but not those through its `.data`, which has a count of its own. So that is kept.
+    Torch's version counter misses writes through `.data`, which has a counter of its own. So that tensor is kept.
     """
 
     @property
     def data(self) -> torch.Tensor:
-        """The numbers, outside of autograd."""
+        """The data without autograd; the same tensor every time."""
         found: torch.Tensor | None = self.__dict__.get("_data")
         if found is None:
             found = self.__dict__["_data"] = _data.__get__(self)
@@ -35,7 +35,7 @@ def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
 
     Args:
         parameter: The parameter.
-        copied: Whether it gets numbers of its own.
+        copied: Whether the leaf gets a copy of the data.
     """
     # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
     # backward of a pass whose parameters another trainer has stepped, although the numbers it needs are still there.
@@ -44,13 +44,13 @@ def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
     if type(leaf) is torch.Tensor:
         leaf.__class__ = StandIn
     if parameter._backward_hooks is not None:
-        # The very dict, so that hooks are run that come or go while a pass is open, as they are locally.
+        # The same dict, so that hooks added or removed while a pass is open take effect, as they do locally.
         leaf._backward_hooks = parameter._backward_hooks
     return leaf
 
 
 def is_written(leaf: torch.Tensor) -> bool:
-    """Whether somebody has written to a stand-in in place."""
+    """Whether code has written to a leaf in place."""
     if leaf._version:
         return True
     given = leaf.__dict__.get("_data")
@@ -58,5 +58,5 @@ def is_written(leaf: torch.Tensor) -> bool:
 
 
 def let_go(leaf: torch.Tensor) -> None:
-    """Frees what a stand-in keeps beside its own numbers."""
+    """Drops a leaf's references to hooks and to its `.data` tensor."""
     leaf.__dict__.pop("_data", None)

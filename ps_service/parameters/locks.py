@@ -1,11 +1,12 @@
-"""Parameter states: one per hosted parameter, so that a step never changes numbers that a pass still needs.
+"""The state of each hosted parameter, which keeps a step from changing data that a pass still needs.
 
 A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
 saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
-parameter to fresh storage and then writes there: open passes stay exact, and only what was really saved is copied.
-Very large parameters that are merely being read (an embedding look-up saves nothing) are not copied at once: the step
-first waits as long as the copy itself would take. Most readings are over by then; a long evaluation is not, and holds
-up others no longer than that. An `inconsistent` step writes in place, whoever reads, as Hogwild does.
+parameter to fresh storage and then writes there. Open passes stay exact, and only parameters that were saved are
+copied.
+A very large parameter that is only being read (an embedding look-up saves nothing) is not copied at once. The step
+first waits for as long as the copy would take. Most readers finish in that time; a long evaluation does not, and delays
+the step no longer than that. An `inconsistent` step writes in place, even while others read, as Hogwild does.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ if TYPE_CHECKING:
     from ps_wire.runtime.locks import ReportingLock
 
 COPY_AT_MOST = 8 * MIB
-"""A parameter larger than this, in bytes, is waited for before it is copied while forwards read it."""
+"""Size in bytes above which a step waits for a parameter's readers before it copies it."""
 
 COPY_SECONDS_PER_BYTE: Final = 1e-9
-"""How long copying takes on a busy machine. A step waits that long for the readers of a large parameter: then waiting
-and copying together never take more than twice what the better of the two would have taken."""
+"""Seconds per byte of copying on a busy machine. A step waits for the readers of a large parameter for as long as the
+copy would take, so that waiting and copying together take at most twice the time of the better choice."""
 
 LONGEST_WAIT_SECONDS: Final = 0.25
-"""The most that a step waits for readers, and lets in no others meanwhile, however large the parameter is."""
+"""Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
 
 
 LEAST_SECONDS: Final = 0.001
-"""What a scope gives when its time is up."""
+"""The error of a scope whose deadline has passed."""
 
 
 class WouldBlock(Exception):
-    """A thread that must not wait would have to."""
+    """A thread that must not block would have to wait."""
 
 
 class ParameterLocks:
@@ -61,7 +62,7 @@ class ParameterLocks:
         self._here = threading.local()
 
     def state(self, parameter: Parameter) -> ParameterState:
-        """The parameter state of a parameter, however many objects share it."""
+        """The state of a parameter; the same for all objects that share it."""
         with self.changed:
             state: ParameterState | None = self._states.get(parameter)
             if state is None:
@@ -69,7 +70,7 @@ class ParameterLocks:
             return state
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a hosted parameter itself, and not what stands for one."""
+        """Whether a tensor is a hosted parameter itself, not a leaf that replaces one."""
         with self.changed:
             return self._states.get(tensor) is not None
 
@@ -99,8 +100,8 @@ class ParameterLocks:
         """Holds a lock.
 
         Raises:
-            WouldBlock: Another thread has it, and this one is in a hurry.
-            DeadlineExceededError: The caller's time was up before others had let go of it.
+            WouldBlock: Another thread holds it, and this thread is in a `nonblocking` block.
+            DeadlineExceededError: The caller's deadline passed before the lock was free.
         """
         if not lock.acquire(blocking=False):
             if self._is_nonblocking:
@@ -108,7 +109,7 @@ class ParameterLocks:
             scope = current_scope.get()
             left = None if scope is None else scope.within(None)
             if not lock.acquire(seconds=left):
-                raise DeadlineExceededError("others were changing the same until the time was up")
+                raise DeadlineExceededError("the lock was held by others until the deadline")
         try:
             yield
         finally:
@@ -136,41 +137,41 @@ class ParameterLocks:
             self._wait()
 
     def save(self, pin: Pin) -> None:
-        """An open context needs this storage for its backward."""
+        """Notes that an open context needs this storage for its backward."""
         with self.changed:
             pin._saves.append(None)
 
     def free(self, pin: Pin) -> None:
         """Undoes `save`. May be called by the garbage collector, at any moment and in any thread.
 
-        It takes no lock: the thread that collects may hold another, and who holds this one may wait for that.
+        It takes no lock. The collecting thread may hold another lock that the holder of this one waits for.
         """
         pin._saves.pop()
 
     def note_written(self, pin: Pin) -> None:
-        """Code has written to a storage in place: backwards that have saved it must not use it."""
+        """Notes an in-place write to a storage: backwards that have saved it must not use it."""
         with self.changed:
             pin.written += 1
 
     def set_requires_grad(self, parameters: Sequence[Parameter], requires_grad: bool) -> None:
-        """Freezes parameters, or unfreezes them, for the calls that begin later."""
+        """Freezes or unfreezes parameters for calls that begin later."""
         with self.changed:
             for parameter in parameters:
                 parameter.requires_grad_(requires_grad)
 
     @contextmanager
     def stepping(self, states: Sequence[ParameterState]) -> Iterator[None]:
-        """Lets one at a time change these parameters: an optimizer, each of which needs their `.grad`, or hosted code.
+        """Excludes other optimizers and hosted code from changing these parameters, or their `.grad`, meanwhile.
 
         Raises:
-            DeadlineExceededError: The caller's time was up before others had done so.
+            DeadlineExceededError: The caller's deadline passed before others had finished.
         """
         scope = current_scope.get()
         with self.changed:
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS:
-                    raise DeadlineExceededError("others were changing the same parameters until the time was up")
+                    raise DeadlineExceededError("others were changing the same parameters until the deadline")
                 self._wait(left)
             for state in states:
                 state.stepped = True
@@ -211,7 +212,7 @@ class ParameterLocks:
                     state.changes += 1
                 pinned = [i for i, state in enumerate(states) if state.pin.reading or state.pin.saved]
             for i in pinned:
-                # A new storage behind the same Parameter object: optimizers know parameters by identity.
+                # New storage in the same Parameter object: optimizers identify parameters by object.
                 parameters[i].data = parameters[i].data.clone()
                 states[i].pin = Pin()
             yield
@@ -222,7 +223,7 @@ class ParameterLocks:
                 self.changed.notify_all()
 
     def _await_readers(self, parameters: Sequence[Parameter], states: Sequence[ParameterState]) -> None:
-        """Waits for forwards that merely read what is costly to copy, but no longer than copying takes."""
+        """Waits for forwards that only read parameters that are costly to copy, for at most the time of the copy."""
         began = time.monotonic()
         while waited_for := [each for each in map(_copied_bytes, parameters, states) if each]:
             left = began + min(sum(waited_for) * COPY_SECONDS_PER_BYTE, LONGEST_WAIT_SECONDS) - time.monotonic()
@@ -232,6 +233,6 @@ class ParameterLocks:
 
 
 def _copied_bytes(parameter: Parameter, state: ParameterState) -> int:
-    """What of a large parameter would have to be copied only because forwards are reading it, in bytes."""
+    """Bytes of a large parameter that would be copied only because forwards are reading it."""
     nbytes = parameter.numel() * parameter.element_size()
     return nbytes if state.pin.reading and not state.pin.saved and nbytes > COPY_AT_MOST else 0

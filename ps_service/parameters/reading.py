@@ -30,10 +30,10 @@ class Reading:
             that, but only for one that writes.
 
     Attributes:
-        leaves: What stands for each parameter: a fresh autograd leaf on the parameter's storage.
+        leaves: A fresh autograd leaf on the storage of each parameter.
         pins: The pin of each parameter's storage.
-        steps: How many steps each parameter has had.
-        changes: How often each parameter has been written to.
+        steps: Number of steps applied to each parameter.
+        changes: Number of writes to each parameter.
     """
 
     __slots__ = ("_locks", "_nested", "_parameters", "_states", "changes", "leaves", "pins", "steps")

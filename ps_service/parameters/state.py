@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class Pin:
-    """Counts who still needs one storage of a parameter.
+    """Counts the users of one storage of a parameter.
 
     Attributes:
-        reading: Forwards that run.
-        written: How often code has written to the storage although it was not its own.
+        reading: Number of running forwards that read it.
+        written: Number of in-place writes by hosted code outside of steps.
     """
 
     __slots__ = ("_saves", "reading", "written")
@@ -21,20 +21,20 @@ class Pin:
 
     @property
     def saved(self) -> int:
-        """How many open graphs have saved it."""
+        """Number of open graphs that have saved it."""
         return len(self._saves)
 
 
 class ParameterState:
-    """The reading and writing of one parameter.
+    """The readers and writers of one parameter.
 
     Attributes:
-        pin: Who needs the storage that the parameter has now.
-        stepped: Whether an optimizer has the parameter's `.grad`.
-        claimed: Whether a consistent step will write next: it waits for calls that read already, and lets in no other.
+        pin: The users of the parameter's current storage.
+        stepped: Whether an optimizer is using the parameter's `.grad`.
+        claimed: Whether a consistent step is about to write: it waits for present readers, and new readers wait for it.
         writing: Whether that step has begun to write.
-        steps: How many steps have been applied to it.
-        changes: How often it has been written to, by steps and by all else.
+        steps: Number of steps applied to it.
+        changes: Number of writes to it, by steps and by anything else.
     """
 
     __slots__ = ("changes", "claimed", "pin", "stepped", "steps", "writing")

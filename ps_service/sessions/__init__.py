@@ -1,1 +1,1 @@
-"""Sessions of trainers, the answers that are kept for them, admission while an owner drains, and administration."""
+"""Sessions of trainers, their cached answers, admission of requests while an owner drains, and administration."""

@@ -1,4 +1,4 @@
-"""Administration: what an operator sees of sessions and contexts, and how they are ended. Used on the event loop."""
+"""Administration: lists and ends sessions and contexts for an operator. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 BY_OPERATOR: Final = "its operator ended it"
-"""Why a session or context is gone, as its trainer is told."""
+"""The reason in the error that the trainer of an evicted session or context gets."""
 
 _SESSION: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})(?:~(?P<number>[0-9]{1,18}))?")
 _CONTEXT: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})/(?P<number>[0-9]{1,20})")
@@ -32,8 +32,8 @@ class Running(NamedTuple):
     """A request that has no answer yet.
 
     Attributes:
-        trainer: Who asked.
-        request: Its message.
+        trainer: Id of the trainer that sent it.
+        request: The request's message.
     """
 
     trainer: bytes
@@ -41,7 +41,7 @@ class Running(NamedTuple):
 
 
 class Control(Protocol):
-    """What carries requests, as far as administration needs it."""
+    """Access to the requests of all sessions."""
 
     def running(self) -> Iterator[Running]:
         """The requests that have no answer yet."""
@@ -50,22 +50,22 @@ class Control(Protocol):
         """Ends a session's stream, cancels its requests, and frees everything it held.
 
         Raises:
-            Exception: Something could not be freed in good order; all the rest was.
+            Exception: Freeing one item failed; everything else was freed.
         """
 
 
 class Nothing:
-    """Of an owner that has no requests."""
+    """The control of an owner that receives no requests."""
 
     def running(self) -> Iterator[Running]:
         return iter(())
 
     def end(self, session: SessionState) -> None:
-        """There is none."""
+        """Does nothing."""
 
 
 def in_use(engine: Engine) -> Counter[ContextId]:
-    """The contexts that requests without an answer use, and how many do."""
+    """The number of unanswered requests that use each context."""
     found: Counter[ContextId] = Counter()
     for each in engine.control.running():
         if "context" in each.request.DESCRIPTOR.fields_by_name and each.request.HasField("context"):
@@ -86,7 +86,7 @@ def end_unused(engine: Engine) -> None:
 
 
 def session_ids(engine: Engine) -> dict[bytes, str]:
-    """What each session is called, by its trainer."""
+    """The displayed id of each session, by trainer."""
     sessions = engine.sessions.all()
     alike = Counter(session.name for session in sessions)
     return {
@@ -100,15 +100,15 @@ def evict_session(engine: Engine, id: str) -> str:
 
     Args:
         engine: The owner.
-        id: What it is called, or the beginning of that.
+        id: Its displayed id, or a prefix of it.
 
     Returns:
-        What it was called.
+        Its full displayed id.
 
     Raises:
-        InvalidArgumentError: This is no such id, or several sessions are meant.
-        UnknownNameError: There is none.
-        UnavailableError: The owner is about to end.
+        InvalidArgumentError: The id is malformed or ambiguous.
+        UnknownNameError: There is no such session.
+        UnavailableError: The owner is draining.
     """
     _check_serving(engine)
     match = _SESSION.fullmatch(id.lower())
@@ -129,19 +129,19 @@ def evict_session(engine: Engine, id: str) -> str:
 
 
 def evict_context(engine: Engine, id: str) -> str:
-    """Ends a context: whoever uses it next is told so.
+    """Ends a context; requests that use it afterwards raise `ContextLostError`.
 
     Args:
         engine: The owner.
-        id: What it is called.
+        id: Its displayed id.
 
     Returns:
-        What it was called.
+        Its displayed id.
 
     Raises:
-        InvalidArgumentError: This is no such id, or several contexts are meant.
-        UnknownNameError: There is none.
-        UnavailableError: The owner is about to end.
+        InvalidArgumentError: The id is malformed or ambiguous.
+        UnknownNameError: There is no such context.
+        UnavailableError: The owner is draining.
     """
     _check_serving(engine)
     match = _CONTEXT.fullmatch(id.lower())
@@ -159,15 +159,15 @@ def evict_context(engine: Engine, id: str) -> str:
 
 
 def evict_unused(engine: Engine, seconds: float) -> list[str]:
-    """Ends the contexts that no request has used for so long; returns what they were called.
+    """Ends the contexts that no request has used for some seconds; returns their displayed ids.
 
     Raises:
-        InvalidArgumentError: This is no such time.
-        UnavailableError: The owner is about to end.
+        InvalidArgumentError: `seconds` is negative or not finite.
+        UnavailableError: The owner is draining.
     """
     _check_serving(engine)
     if not seconds >= 0:
-        raise InvalidArgumentError(f"contexts are unused for a number of seconds from 0 on, not for {seconds:g}")
+        raise InvalidArgumentError(f"the age of unused contexts has to be 0 s or more, not {seconds:g}")
     unused = engine.contexts.unused(seconds, in_use(engine))
     return [str(context.id) for context in unused if _lose(engine, context)]
 
@@ -182,15 +182,15 @@ def _lose(engine: Engine, context: PassContext) -> bool:
 
 def _only(what: str, found: list[T], name: Callable[[T], str]) -> T:
     if not found:
-        raise UnknownNameError(f"there is no {what} here; `ps-service sessions` lists what there is")
+        raise UnknownNameError(f"there is no {what} here; `ps-service sessions` lists sessions and contexts")
     if len(found) > 1:
         some = ", ".join(sorted(map(name, found))[:5])
         more = ", …" if len(found) > 5 else ""
-        raise InvalidArgumentError(f"{what} may mean {len(found)} of them ({some}{more}); say which")
+        raise InvalidArgumentError(f"{what} is ambiguous: it matches {len(found)} ({some}{more}); give more of the id")
     return found[0]
 
 
 def _check_serving(engine: Engine) -> None:
-    # A checkpoint is being written, or has been: what would be freed now is a part of it.
+    # A checkpoint is being written, or was: it includes what would be freed now.
     if engine.gate.state is Gate.State.STOPPED:
         raise UnavailableError(f"owner {engine.name!r} is shutting down")

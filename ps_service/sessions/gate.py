@@ -1,4 +1,4 @@
-"""Gate: which requests an owner still takes up when it is about to stop."""
+"""The gate: decides which requests an owner still accepts while it drains."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Decides what is taken up.
+    """Decides which requests are accepted.
 
-    An owner that keeps a checkpoint lets the passes that are under way here come to their end, and leaves everything
-    else to itself after its next start: trainers send again what was not answered.
+    An owner with a data directory lets its open passes end, and refuses everything else. Trainers send unanswered
+    requests again after its next start.
 
     Args:
         contexts: The open passes.
 
     Attributes:
-        state: How far it is open.
+        state: What it lets through.
     """
 
     class State(enum.Enum):
-        """How far a gate is open."""
+        """What a gate lets through."""
 
         OPEN = enum.auto()
-        """For everything."""
+        """Every request is accepted."""
         DRAINING = enum.auto()
-        """For what helps those to an end who have begun."""
+        """Requests are accepted that may belong to an open pass."""
         STOPPED = enum.auto()
-        """For what changes nothing and hands nothing out."""
+        """Requests are accepted that change nothing and return no references."""
 
     def __init__(self, contexts: Contexts) -> None:
         self.state = Gate.State.OPEN
         self._contexts = contexts
 
     def admits(self, trainer: bytes, operation: OperationInfo, request: Any, depth: int = 0) -> bool:
-        """Whether a request is taken up now.
+        """Whether a request is accepted now.
 
         Args:
             trainer: The trainer that asks.
@@ -56,7 +56,7 @@ class Gate:
         return depth > 0 or not operation.mutates or operation.ends_pass or self._belongs(trainer, operation, request)
 
     def _belongs(self, trainer: bytes, operation: OperationInfo, request: Any) -> bool:
-        """Whether it may be part of a pass that has come here before."""
+        """Whether it may belong to a pass that is open here."""
         if operation.begins_pass and request.HasField("context"):
             return ContextId.from_message(request.context) in self._contexts
         # A trainer that is in a pass may make or change something before it goes on.

@@ -1,7 +1,7 @@
-"""Reply cache: the answers of mutating requests, kept until their trainer has confirmed them.
+"""The reply cache: answers to mutating requests, kept until their trainer has confirmed them.
 
-A trainer whose stream broke sends again what was not answered. What was answered is found here and not run twice. A
-reply cache on disk can have answers wait for its flush before they leave.
+A trainer whose stream broke sends unanswered requests again. If one was executed before, its answer is found here, and
+it is not executed twice. A reply cache on disk can make answers wait until it is flushed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Answer:
 
     Attributes:
         frame: The reply in its frame.
-        chunks: Its payload; the bytes do not change any more.
+        chunks: Its payload; the bytes must not change any more.
         nbytes: Length of the payload.
-        granted: Ids of the objects to which the answer hands out a reference, one entry each.
-        held: Handles of other owners' objects that stand in it: held here until the trainer has taken hold of them.
+        granted: Ids of the objects to which the answer gives a reference; one entry per reference.
+        held: Handles to other owners' objects in the answer; kept here until the trainer holds its own.
     """
 
     frame: Frame
@@ -34,7 +34,7 @@ class Answer:
 
     @property
     def reply(self) -> Reply:
-        """The reply itself."""
+        """The reply without its frame."""
         return self.frame.reply
 
 
@@ -53,39 +53,39 @@ class ReplyCache(Protocol):
         """Keeps an answer."""
 
     async def flushed(self) -> None:
-        """Waits until everything recorded so far would survive what this reply cache is made to survive."""
+        """Waits until everything recorded so far is as durable as this reply cache makes it."""
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
-        """The answer, if it is kept."""
+        """The answer, or None if it is not kept."""
 
     def answers(self, trainer: bytes) -> dict[int, Answer]:
-        """Every answer that is kept for a trainer, by number."""
+        """All answers kept for a trainer, by request number."""
 
     def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        """The trainer has these."""
+        """Drops answers that the trainer has confirmed."""
 
     def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        """The trainer lacks these, and has every other."""
+        """Drops all answers of a trainer except these."""
 
     def drop(self, trainer: bytes) -> None:
-        """The trainer is gone."""
+        """Drops all answers of a trainer that is gone."""
 
     def __len__(self) -> int:
-        """How many answers are kept."""
+        """Number of answers kept."""
 
     def nbytes_of(self, trainer: bytes) -> int:
-        """The bytes of the payloads that are kept for a trainer. May be called from any thread."""
+        """Payload bytes of the answers kept for a trainer. May be called from any thread."""
 
 
 class MemoryReplyCache:
-    """A reply cache that lives as long as the process."""
+    """A reply cache in memory; it lives as long as the process."""
 
     instant = True
 
     def __init__(self) -> None:
         self._answers: dict[bytes, dict[int, Answer]] = {}
         self.nbytes = 0
-        # Only of those who have any.
+        # Only trainers with answers have an entry.
         self._bytes: dict[bytes, int] = {}
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
@@ -96,7 +96,7 @@ class MemoryReplyCache:
             self._count(trainer, answer.nbytes - (before.nbytes if before is not None else 0))
 
     async def flushed(self) -> None:
-        """There is nothing to wait for."""
+        """Returns at once."""
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
         return self._answers.get(trainer, {}).get(number)

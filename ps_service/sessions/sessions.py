@@ -1,4 +1,4 @@
-"""Sessions: who is connected, and which of their requests have been taken."""
+"""The sessions of trainers, and the numbers of the requests that each has had accepted."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from ps_wire.limits import Limits
 
 _REMEMBERED: Final = 4096
-"""Trainers whose session the operator has ended, and who have not come back since."""
+"""Most trainers whose session the operator ended to remember until they come back."""
 
 
 class SessionState:
     """One trainer on this owner.
 
     Attributes:
-        trainer: Who it is.
-        taken: Numbers of the requests that were taken up; none of them is ever run again.
-        streams: How many streams are open for it: while there is one, the session lives.
+        trainer: The trainer's id, 16 bytes.
+        taken: Numbers of the requests that were accepted; none of them is executed again.
+        streams: Number of its open streams; while there is one, the session lives.
         ended: Whether it was freed.
-        why_lost: Why the owner ended it, if it was not the lease; for its trainer.
-        number: Tells sessions apart whose trainers' ids begin alike.
-        transport: What carries it, or did so last: `grpc`, `shared-memory connection` or `unary`.
+        why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
+        number: Distinguishes sessions whose trainers' ids have the same prefix.
+        transport: Its current or last transport: `grpc`, `shared-memory connection` or `unary`.
         peer: Address of the trainer, or its process, as the transport says it.
     """
 
@@ -44,19 +44,19 @@ class SessionState:
 
     @property
     def name(self) -> str:
-        """For people: the first digits of the trainer's id, which itself is a secret."""
+        """The first digits of the trainer's id, for display; the full id is a secret."""
         return self.trainer.hex()[:8]
 
     def age_seconds(self) -> float:
-        """How long ago it began on this owner."""
+        """Seconds since it began on this owner."""
         return self._clock() - self._began
 
     def touch(self) -> None:
-        """Starts the lease anew."""
+        """Renews the lease."""
         self._seen = self._clock()
 
     def idle_seconds(self) -> float:
-        """How long ago the session was last heard of; 0 while a stream is open."""
+        """Seconds since the last request or open stream; 0 while a stream is open."""
         return 0.0 if self.streams else self._clock() - self._seen
 
     def __repr__(self) -> str:
@@ -68,8 +68,8 @@ class Sessions:
     """The sessions of an owner.
 
     Args:
-        limits: Among them the length of a lease.
-        clock: Seconds, monotonic.
+        limits: `lease_seconds` is the length of a lease.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class Sessions:
 
     @property
     def connected(self) -> int:
-        """How many sessions have an open stream."""
+        """Number of sessions with an open stream."""
         return sum(1 for session in self.all() if session.streams)
 
     def get(self, trainer: bytes) -> SessionState | None:
@@ -99,7 +99,7 @@ class Sessions:
         return session is None or not session.streams
 
     def open(self, trainer: bytes) -> SessionState:
-        """The session of a trainer, begun now if there is none."""
+        """The session of a trainer; created if there is none."""
         session = self._sessions.get(trainer)
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
@@ -116,7 +116,7 @@ class Sessions:
             del self._sessions[session.trainer]
 
     def take_why_lost(self, trainer: bytes) -> str:
-        """Why the owner ended the last session of a trainer who comes back, to be told once; empty if it did not."""
+        """Removes and returns why the owner ended a returning trainer's last session; empty if it did not."""
         return self._evicted.pop(trainer, "")
 
     def expired(self) -> Iterable[SessionState]:

@@ -1,4 +1,4 @@
-"""Freezing: which parameters are trained."""
+"""Freezes and unfreezes hosted parameters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 def set_requires_grad(engine: Engine, targets: Sequence[Ref], requires_grad: bool) -> None:
-    """Freezes parameters, or unfreezes them: all of them, or none if one cannot be.
+    """Freezes or unfreezes parameters: all of them, or none if one of them cannot be changed.
 
-    Passes that have read them go on as they began; calls that begin later see the new flags.
+    Passes that have read them are not affected; calls that begin later see the new flags.
 
     Args:
         engine: The owner.
-        targets: Parameters, or modules, which stand for all of theirs.
-        requires_grad: Whether they shall be trained.
+        targets: Parameters, or modules for all of their parameters.
+        requires_grad: False to freeze, True to unfreeze.
 
     Raises:
-        UnknownNameError, StaleHandleError, ForeignHandleError: A parameter is not here.
+        UnknownNameError: A module has no such parameter.
+        StaleHandleError: An object was freed.
+        ForeignHandleError: A handle belongs to another owner.
         InvalidArgumentError: A target is no module, or a parameter holds integers, which cannot be trained.
     """
     parameters = [parameter for ref in targets for parameter in _parameters(engine.registry.find(ref), ref)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Reads(enum.Enum):
-    """What forwards may see of a step: all or nothing, or whatever is there (Hogwild)."""
+    """What forwards see of a running step: all or nothing of it, or any part of it (Hogwild)."""
 
     CONSISTENT = "consistent"
     INCONSISTENT = "inconsistent"
@@ -43,7 +43,7 @@ class NonFinite(enum.Enum):
 
 
 class Covered(NamedTuple):
-    """A parameter an optimizer steps."""
+    """A parameter that an optimizer steps."""
 
     ref: Ref
     parameter: Parameter
@@ -55,17 +55,17 @@ class HostedOptimizer:
 
     Args:
         cls: The optimizer's class.
-        groups: Its parameter groups: what each covers, and the options that differ from the defaults.
+        groups: Its parameter groups: the covered parameters, and the options that differ from the defaults.
         options: The constructor's keyword arguments.
-        reads: Whether forwards may see half a step.
+        reads: Whether forwards may see part of a step.
         non_finite: Whether NaN and infinity are refused.
         parameter_locks: Guards the parameters.
 
     Attributes:
-        version: How many steps have been applied.
-        latency: How long a step takes.
-        is_torchs: Whether it is one of torch's own.
-        counter: Where its steps are counted.
+        version: Number of steps applied.
+        latency: Moving average of the time a step takes.
+        is_torchs: Whether its class is one of torch's own.
+        counter: Counts its steps for the metrics.
         covered: Every covered parameter, in the order of the groups.
     """
 
@@ -94,14 +94,14 @@ class HostedOptimizer:
     def step(self, context: PassContext) -> int:
         """Applies a context's gradients: all of them, or, if anything raises, none.
 
-        Parameters to which the context has brought no gradient are passed over, as in local torch.
+        Parameters without a gradient in the context are skipped, as in local torch.
 
         Returns:
             The version after the step.
 
         Raises:
             ContextEndedError: The context has ended.
-            NonFiniteGradientError: A gradient holds NaN or infinity and was to be refused.
+            NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses those.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
         with self._parameter_locks.alone(self.lock), self.latency.measured():
@@ -114,10 +114,10 @@ class HostedOptimizer:
             return self.version
 
     def check(self, context: PassContext) -> None:
-        """Looks whether a context's gradients may be applied, and applies nothing.
+        """Checks whether a context's gradients can be applied, without applying them.
 
         Raises:
-            As `step`, for gradients that it refuses.
+            The exceptions of `step`.
         """
         self._check(self._present(context))
 
@@ -125,7 +125,7 @@ class HostedOptimizer:
         """Changes options, such as `lr`, of one parameter group or of all.
 
         Raises:
-            InvalidArgumentError: There is no such group or option, or the optimizer cannot work with the value.
+            InvalidArgumentError: There is no such group or option, or the optimizer refuses the value.
         """
         with self.lock:
             groups = self.optimizer.param_groups
@@ -137,13 +137,13 @@ class HostedOptimizer:
                 each.update(options)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `torch.optim.Optimizer.state_dict` gives, as a copy."""
+        """A copy of what `torch.optim.Optimizer.state_dict` returns."""
         with self.lock:
             state: dict[str, Any] = _copied(self.optimizer.state_dict())
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over a state, wholly or not at all.
+        """Loads a state, entirely or not at all.
 
         Raises:
             InvalidArgumentError: It does not fit the groups or the parameters.
@@ -172,7 +172,7 @@ class HostedOptimizer:
                 )
 
     def _check_layouts(self, present: Mapping[int, tuple[Covered, torch.Tensor]]) -> None:
-        """Refuses what torch would refuse halfway."""
+        """Refuses gradients whose layout torch would refuse in the middle of a step."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 covered, gradient = present.get(id(parameter), (None, None))
@@ -201,7 +201,7 @@ class HostedOptimizer:
                 for covered, gradient in present:
                     if id(covered.parameter) not in scattered:
                         covered.parameter.grad = gradient
-                # Also when nothing is left for it: hooks and schedulers count its steps.
+                # Called even with no gradient left: hooks and schedulers count the steps.
                 self.optimizer.step()
                 for covered, gradient in present:
                     if id(covered.parameter) in scattered:
@@ -220,7 +220,7 @@ class HostedOptimizer:
                     parameter.grad = None
 
     def _scattered(self, present: list[tuple[Covered, torch.Tensor]]) -> dict[int, Mapping[str, Any]]:
-        """The groups of the parameters, by identity, that take their gradient row by row."""
+        """The parameter groups, by identity of the parameter, of gradients that are applied row by row."""
         rows = {id(covered.parameter): gradient for covered, gradient in present if gradient.is_sparse}
         if not rows:
             return {}
@@ -233,7 +233,7 @@ class HostedOptimizer:
 
 
 class HostedScheduler:
-    """A learning-rate scheduler of `torch.optim.lr_scheduler` that changes a hosted optimizer."""
+    """A scheduler of `torch.optim.lr_scheduler` for a hosted optimizer."""
 
     def __init__(
         self, cls: type[lr_scheduler.LRScheduler], hosted: HostedOptimizer, args: Sequence[Any], kwargs: dict[str, Any]
@@ -244,9 +244,9 @@ class HostedScheduler:
 
     @remote
     def step(self, *args: Any) -> list[Any]:
-        """One more epoch, or whatever the trainer counts; returns the learning rates, one per parameter group."""
+        """Steps the scheduler; returns the learning rates, one per parameter group."""
         with self._hosted.lock:
-            # Torch warns when no step came before; this owner's part of the optimizer may have had no gradients.
+            # Torch warns if the optimizer has not stepped; this owner's part of it may have had no gradients yet.
             self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             self.scheduler.step(*args)
             return self._rates()
@@ -263,20 +263,20 @@ class HostedScheduler:
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over a state, wholly or not at all.
+        """Loads a state, entirely or not at all.
 
         Raises:
-            InvalidArgumentError: It is not one of such a scheduler.
+            InvalidArgumentError: It is not the state of a scheduler of this class.
         """
         with self._hosted.lock:
-            # Torch would write whatever it gets over the scheduler's attributes.
+            # Torch would overwrite any attribute of the scheduler that the state names.
             known = self.scheduler.state_dict()
             if known.keys() != state.keys():
                 raise InvalidArgumentError(f"a state of this scheduler has {sorted(known)}, not {sorted(state)}")
             for key, value in state.items():
                 if not _is_like(value, known[key]):
                     raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {value!r}")
-            # A Counter, as MultiStepLR has one, travels as a dict.
+            # A Counter, as in MultiStepLR, is sent as a dict.
             self.scheduler.load_state_dict(
                 {key: Counter(value) if isinstance(known[key], Counter) else value for key, value in state.items()}
             )
@@ -286,7 +286,7 @@ class HostedScheduler:
 
 
 class _Snapshot:
-    """Parameters, and the optimizer's state and options, as they were, to go back to when a step raises halfway."""
+    """A copy of the parameters and the optimizer's state and options, to restore when a step raises halfway."""
 
     def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[Parameter]) -> None:
         self._optimizer = optimizer
@@ -308,7 +308,7 @@ class _Snapshot:
 
 
 def _is_like(value: Any, example: Any) -> bool:
-    """Whether a value is of an example's kind: numbers are alike, and so are sequences of like things."""
+    """Whether a value has the type of an example (numbers of any type match, and sequences whose items match)."""
     if example is None:
         return True
     if isinstance(example, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Which gradients torch's own optimizers take, so that a step is refused before anything has changed.
+"""Rules for the gradient layouts that torch's own optimizers accept, checked before a step changes anything.
 
-Torch finds out one parameter after the other, and raises when it comes to one that it cannot step: those before it have
-been stepped by then. What it would raise is known beforehand, from the layouts of the gradient and of the state. So a
-step of these optimizers needs no copy of the parameters to go back to. A test compares the rules with what torch does.
+Torch checks one parameter after the other, and raises at the first that it cannot step, when those before it have been
+stepped already. The layouts of the gradient and of the state tell beforehand whether it would raise. So a step of these
+optimizers needs no copy of the parameters for rollback. A test compares the rules with torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WHOLE: Final = (
     *(optim.SGD, optim.Adagrad, optim.SparseAdam, optim.Adam, optim.AdamW, optim.RMSprop, optim.Adamax, optim.NAdam),
     *(optim.ASGD, optim.Adadelta, optim.RAdam, optim.Rprop),
 )
-"""Those that do not raise halfway, once every gradient has been looked at."""
+"""The optimizers that do not raise halfway once every gradient has been checked."""
 
 
 def never_half_done(optimizer: optim.Optimizer) -> bool:
@@ -32,7 +32,7 @@ def never_half_done(optimizer: optim.Optimizer) -> bool:
 def refusal(
     optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
 ) -> str:
-    """Why one of torch's own optimizers cannot step a parameter with a gradient, as the end of a sentence; or nothing.
+    """Why one of torch's own optimizers cannot apply a gradient, as the end of a sentence; empty if it can.
 
     Args:
         optimizer: The optimizer.
@@ -56,7 +56,7 @@ def refusal(
 
 
 def compact(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
-    """Adds up what stands more than once in a sparse momentum, to which SGD appends the rows of every step."""
+    """Coalesces a sparse momentum, to which SGD appends the rows of every step."""
     momentum = optimizer.state.get(parameter, {}).get("momentum_buffer")
     if momentum is not None and momentum.is_sparse and momentum._nnz() > 2 * parameter.shape[0]:
         optimizer.state[parameter]["momentum_buffer"] = momentum.coalesce()
@@ -65,7 +65,7 @@ def compact(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
 def _mixture(
     optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
 ) -> str:
-    """What is wrong between a gradient and the momentum that SGD keeps."""
+    """Why SGD cannot combine a gradient with its momentum; empty if it can."""
     held = optimizer.state.get(parameter, {}).get("momentum_buffer")
     if not group["momentum"] or held is None:
         return ""

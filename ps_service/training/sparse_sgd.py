@@ -1,9 +1,9 @@
 """SGD with `fused=True` on a few rows of a large table, which torch itself does not offer.
 
-`torch.optim.SGD` adds a sparse gradient with one BLAS call per row, and for the rows of an embedding much of the
-time goes into calling; its fused step refuses sparse gradients. Here the scaled rows are scattered in one operation of
-torch. Rows that come twice are added in the same order; a product is rounded before it is added, so that a number may
-differ in its last bit from what the step without `fused` gives.
+`torch.optim.SGD` adds a sparse gradient with one BLAS call per row, and for the rows of an embedding the calls
+themselves take much of the time. Its fused step refuses sparse gradients. Here one torch operation scatters the scaled
+rows. Duplicate rows are added in the same order. Products are rounded before they are added, so a result may differ in
+its last bit from the step without `fused`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import optim
 
 
 def can_apply(optimizer: optim.Optimizer, group: Mapping[str, Any], gradient: torch.Tensor) -> bool:
-    """Whether `apply` can stand in for the optimizer's own step, which would refuse this gradient."""
+    """Whether `apply` can replace the optimizer's own step, which would refuse this gradient."""
     return (
         type(optimizer) is optim.SGD
         and bool(group["fused"])
@@ -31,11 +31,11 @@ def can_apply(optimizer: optim.Optimizer, group: Mapping[str, Any], gradient: to
 
 @torch.no_grad()
 def apply(parameter: torch.Tensor, gradient: torch.Tensor, group: Mapping[str, Any]) -> None:
-    """Subtracts `lr` times the gradient (adds it, when the group maximizes).
+    """Subtracts `lr` times the gradient, or adds it if the group maximizes.
 
     Args:
         parameter: A table (rows, features).
-        gradient: Sparse rows of it, coalesced or not.
+        gradient: A sparse gradient (rows, features) with one sparse dimension, coalesced or not.
         group: The parameter's group of the optimizer.
     """
     factor = float(group["lr"]) if group["maximize"] else -float(group["lr"])

@@ -1,4 +1,4 @@
-"""Optimization: optimizers and schedulers, and the state of modules and optimizers."""
+"""Operations on optimizers and schedulers, and on the state of modules and optimizers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def create_optimizer(
     fingerprint: bytes = b"",
     object_id: str = "",
 ) -> tuple[HostedObject, bool]:
-    """Makes an optimizer, or finds the one of that name.
+    """Creates an optimizer, or returns the existing one of that name.
 
-    Without a name, an optimizer of named objects is called after them and the parameters it covers, so that trainers
-    who ask for the same share it.
+    Without a name, an optimizer of named objects gets a name made from them and the covered parameters, so that
+    trainers that ask for the same optimizer share it.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -76,7 +76,7 @@ def create_scheduler(
     fingerprint: bytes = b"",
     object_id: str = "",
 ) -> tuple[HostedObject, bool]:
-    """Makes a learning-rate scheduler for an optimizer, or finds the one of that name.
+    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -107,7 +107,8 @@ def step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
 
     Raises:
         ContextEndedError: The context has ended.
-        NonFiniteGradientError, InvalidArgumentError: The optimizer refuses a gradient; nothing was changed.
+        NonFiniteGradientError: A gradient holds NaN or infinity; nothing was changed.
+        InvalidArgumentError: The optimizer cannot take a gradient's layout; nothing was changed.
     """
     value = _optimizer(engine.registry.find(optimizer))
     context = engine.contexts.get(context_id)
@@ -115,7 +116,7 @@ def step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
 
 
 def check_step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
-    """Applies nothing; returns the optimizer's version, or raises what `step` would before it changes anything."""
+    """Checks a step without applying it; returns the optimizer's version, or raises what `step` would raise."""
     value = _optimizer(engine.registry.find(optimizer))
     context = engine.contexts.get(context_id)
     if context is not None:
@@ -156,13 +157,13 @@ def state_dict(engine: Engine, ref: Ref) -> Any:
 
 
 def state_of(engine: Engine, target: HostedObject) -> Any:
-    """Like `state_dict`, also for an object that nobody holds a handle to.
+    """Like `state_dict`, for an object that need not have a handle.
 
     Raises:
         InvalidArgumentError: The object has no state.
     """
     if isinstance(target.value, nn.Module):
-        # Of a private copy, whose parameters are all from between the same two steps.
+        # From a private copy, whose parameters were all read between the same two steps.
         assert target.bound_copies is not None
         with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
             module = call_frame.bind(target)
@@ -176,7 +177,7 @@ def state_of(engine: Engine, target: HostedObject) -> Any:
 
 
 def load_state_dict(engine: Engine, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
-    """Takes over a state, wholly or not at all.
+    """Loads a state, entirely or not at all.
 
     Returns:
         For modules, the missing and the unexpected keys (both empty when strict).
@@ -218,7 +219,7 @@ def _load_module(
         before = {name: _copy(value) for name, value in module.state_dict().items()}
         try:
             module.load_state_dict(state, strict=False)
-        except Exception as error:  # also whatever a module's own set_extra_state raises
+        except Exception as error:  # a module's set_extra_state may raise anything
             module.load_state_dict(before)
             raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
     return missing, unexpected

@@ -104,7 +104,7 @@ class Story:
         after = wait_for(f"{owner} to serve again", owner.version, 60)
         assert before is None or before <= after, "it goes on where it was"
         (newest,) = owner.checkpoints - checkpoints
-        assert f"goes on from /data/{newest} " in owner.log
+        assert f"resumes from /data/{newest} " in owner.log
         wait_for(f"{owner} to be healthy again", lambda: owner.health == "healthy" or None, 60)
         self.say(f"{owner} is back" + (f", at version {after}" if after else ""))
         self.goes_on()

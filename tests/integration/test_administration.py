@@ -136,7 +136,9 @@ async def test_ids_that_begin_alike_are_told_apart_without_more_of_them() -> Non
         assert [each.id for each in reply.sessions] == ["00000000~1", "00000000~2"]
         assert [each.transport for each in reply.sessions] == ["unary", "unary"]
         assert not any(each.connected for each in reply.sessions)
-        with pytest.raises(tc.InvalidArgumentError, match=r"may mean 2 of them \(00000000~1, 00000000~2\); say which"):
+        with pytest.raises(
+            tc.InvalidArgumentError, match=r"is ambiguous: it matches 2 \(00000000~1, 00000000~2\); give more"
+        ):
             await evict(owner, session="00000000")
         assert (await evict(owner, session="00000000~2")).sessions == ["00000000~2"]
         assert [each.id for each in (await listed(owner)).sessions] == ["00000000"]
@@ -261,8 +263,8 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
         ({"session": "0" * 32}, tc.InvalidArgumentError, "is not the id of a session"),
         ({"context": "ffffffff/1"}, tc.UnknownNameError, "there is no context ffffffff/1 here"),
         ({"context": "ffffffff"}, tc.InvalidArgumentError, "is not the id of a context; one looks like 0123abcd/7"),
-        ({"unused_seconds": -1.0}, tc.InvalidArgumentError, "a number of seconds from 0 on, not for -1"),
-        ({"unused_seconds": float("nan")}, tc.InvalidArgumentError, "not for nan"),
+        ({"unused_seconds": -1.0}, tc.InvalidArgumentError, "has to be 0 s or more, not -1"),
+        ({"unused_seconds": float("nan")}, tc.InvalidArgumentError, "not nan"),
         ({}, tc.InvalidArgumentError, "say which session or context"),
     ],
 )

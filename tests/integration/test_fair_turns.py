@@ -237,7 +237,7 @@ async def test_an_owner_without_threads_says_so_until_it_has_some_again(caplog: 
         assert status.stalled and status.serving and status.threads_lost == 2
         async with http.get(f"http://{place.server.http_address}/healthz") as response:
             assert (response.status, (await response.json())["state"]) == (503, "stalled")
-        assert "all 1 threads, and 1 spare ones, are held by work that nobody waits for" in caplog.text
+        assert "stalled: all 1 threads and 1 spare ones are held by work that was given up" in caplog.text
         async with tc.connect(place.server.address) as third:
             waits = asyncio.ensure_future((await third.attach("counter")).add())
             await until(third, lambda status: status.requests_in_flight == 2)

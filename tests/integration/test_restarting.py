@@ -267,7 +267,7 @@ async def test_what_was_made_with_something_that_is_left_out_is_left_out_too(
     await owner.restart()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert any(
-        "'tally' is not kept: it was made with an anonymous tests.hosted_models.Counter" in line for line in told
+        "'tally' is not kept: it was constructed with an anonymous tests.hosted_models.Counter" in line for line in told
     )
     assert not len(owner.server.engine.registry)
 
@@ -454,7 +454,7 @@ async def test_a_trainer_that_was_idle_during_a_crash_learns_of_it_too(owner: Ow
 
 async def test_another_owners_directory_is_refused(owner: Owner) -> None:
     await owner.server.drain(1)
-    with pytest.raises(CheckpointError, match="is the state of owner 'ps0', and this is 'ps7'"):
+    with pytest.raises(CheckpointError, match="is the state of owner 'ps0', but this owner is 'ps7'"):
         await Owner(owner.folder, "ps7").start()
     await owner.start()
 
@@ -482,7 +482,7 @@ async def test_a_disk_that_is_full_is_told_and_the_checkpoint_before_counts(
 
     with monkeypatch.context() as patch:
         patch.setattr("ps_service.durability.files.write_file", full)
-        with pytest.raises(CheckpointError, match="No space left on device; checkpoint-000001 still counts"):
+        with pytest.raises(CheckpointError, match="No space left on device; checkpoint-000001 is still valid"):
             await owner.server.drain(1)
     assert owner.server.failed and owner.server.kept.is_set()
     await owner.start()

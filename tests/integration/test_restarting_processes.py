@@ -104,7 +104,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_an_error(start: StartOwner
     assert owner.process.returncode == 2
     assert re.fullmatch(
         r"ps-service: the checkpoint .*checkpoint-000001 could not be written: No such file or directory; "
-        "there is none before it",
+        "there is no earlier one",
         lines[-1],
     )
 
@@ -120,4 +120,6 @@ async def test_a_directory_that_cannot_be_started_from_is_told_in_one_line(start
     other = await start("--data-dir", data, "--name", "ps1")
     _, lines = await other.ended()
     assert other.process.returncode == 2
-    assert re.search(r"is the state of owner 'ps0', and this is 'ps1'; give each a directory of its own", lines[-1])
+    assert re.search(
+        r"is the state of owner 'ps0', but this owner is 'ps1'; give each a directory of its own", lines[-1]
+    )

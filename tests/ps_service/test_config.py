@@ -174,7 +174,7 @@ def test_a_bad_value_is_told_by_its_field(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here CUDA is there")
 def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PS_DEVICE", "cuda:0")
-    with pytest.raises(pydantic.ValidationError, match="torch sees no CUDA here"):
+    with pytest.raises(pydantic.ValidationError, match="torch finds no CUDA device"):
         config.load()
 
 

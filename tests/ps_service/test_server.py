@@ -275,4 +275,4 @@ async def test_a_sweep_that_fails_is_not_the_last(
     async with Server(engine):
         async with asyncio.timeout(20):
             await again.wait()
-    assert "the leases could not be looked at" in caplog.text
+    assert "checking the leases failed" in caplog.text

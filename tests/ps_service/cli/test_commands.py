@@ -298,7 +298,7 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner) -> 
 def test_evict_wants_to_know_one_thing(options: list[str]) -> None:
     result = CliRunner().invoke(app, ["evict", "127.0.0.1:1", *options])
     assert result.exit_code == 2
-    assert result.stderr == "ps-service: say one of --session, --context and --older-than\n"
+    assert result.stderr == "ps-service: give one of --session, --context and --older-than\n"
 
 
 @pytest.mark.parametrize("command", [["sessions"], ["evict", "--older-than", "5"]])

@@ -46,7 +46,7 @@ def test_contexts_have_a_table() -> None:
     assert lines[at + 1] == "context sessions age unused for requests"
     assert lines[at + 2] == "0123abcd/7 0123abcd, 00000000~2 1 min 1 s 5.2 s 0"
     assert lines[at + 3] == "0123abcd/9 0123abcd 3.0 s in use 1"
-    assert lines[-1] == "… and 1,000 contexts that were used later"
+    assert lines[-1] == "… and 1,000 contexts that were used more recently"
 
 
 def test_an_owner_without_trainers_has_no_tables() -> None:

@@ -110,7 +110,7 @@ async def test_what_has_no_state_is_left_out_and_named(running: Running, tmp_pat
 
 async def test_a_checkpoint_of_another_owner_is_refused(running: Running, tmp_path: Path) -> None:
     other = new_engine("ps1")
-    with pytest.raises(CheckpointError, match="state of owner 'ps0', and this is 'ps1'"):
+    with pytest.raises(CheckpointError, match="state of owner 'ps0', but this owner is 'ps1'"):
         restore(other, tmp_path, write(running.engine, tmp_path))
     other.close()
 

@@ -90,7 +90,7 @@ def test_a_record_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
     states.store([torch.ones(2), torch.ones(3)], record.state, record.tensors, writer, "net")
     writer.flush()
     reader = TensorReader(tmp_path)
-    for names, reason in ((["net/0", "net/7"], "has no tensor 'net/7'"), (["net/0"], "names 1 tensors"), (
-        ["net/0", "net/0"], "has 8 bytes in place of 12")):  # fmt: skip
+    for names, reason in ((["net/0", "net/7"], "has no tensor 'net/7'"), (["net/0"], "names only 1 tensors"), (
+        ["net/0", "net/0"], "has 8 bytes instead of 12")):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=reason):
             states.load(record.state, names, reader)

@@ -316,7 +316,7 @@ async def test_a_function_that_holds_threads_for_nothing_is_named_once(
         await gone(task)
 
     def said() -> list[str]:
-        return [record.getMessage().split(" goes on")[0] for record in caplog.records]
+        return [record.getMessage().split(" is still running")[0] for record in caplog.records]
 
     async with asyncio.timeout(PATIENCE):
         while len(said()) < 3:  # noqa: ASYNC110

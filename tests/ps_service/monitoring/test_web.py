@@ -269,7 +269,7 @@ async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSessio
         async with asyncio.timeout(60):
             first, second = [(await process.stdout.readline()).decode() for _ in range(2)]
         assert first.startswith("ps0 is serving on 127.0.0.1:")
-        assert second.startswith("ps0 tells its metrics at http://127.0.0.1:")
+        assert second.startswith("ps0 serves metrics at http://127.0.0.1:")
         address = second.split()[-1]
         async with http.get(address) as response:
             assert "ps_owner_info" in await response.text()
