@@ -239,14 +239,14 @@ def _raise(error: BaseException) -> Any:
 def _when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
     """Has a function called once all are done, in whichever thread brings the last."""
     for part in parts:
-        if not part.done():
+        if part._outcome is None:
             part.on_done(partial(_when_all_done, parts, tell))
             return
     tell()
 
 
 def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
-    return {key: part.wait() for key, part in parts.items()}
+    return {key: part._result() for key, part in parts.items()}
 
 
 def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
