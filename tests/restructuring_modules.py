@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections import deque
 from typing import Any
 
@@ -135,3 +137,109 @@ WAYS: dict[str, Any] = {
     "dict": _in,
     "counting": _counting,
 }
+
+
+class Counted(torch.autograd.Function):
+    """The identity, whose backward counts in the module."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, module: nn.Module) -> torch.Tensor:
+        ctx.module = module
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.module.of_function += 1
+        return gradients[0], None
+
+
+@hosted
+class LateCounting(nn.Module):
+    """Hooks of a module and of an activation, and an autograd function, that count on the way back.
+
+    Args:
+        frozen: Whether its parameters are not trained.
+    """
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE).requires_grad_(not frozen)
+        self.of_module = self.of_tensor = self.of_function = 0
+        self.norm = torch.zeros(())
+        self.counts: Any = {self.layer: 0}
+        self.used: list[Any] = []
+        self.layer.register_full_backward_hook(self._count)
+
+    def _count(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        self.of_module += 1
+        self.norm = self.norm + outputs[0].norm()
+        self.counts[module] += 1
+        self.used.append(module)
+
+    def _of_tensor(self, gradient: torch.Tensor) -> None:
+        self.of_tensor += 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        y.register_hook(self._of_tensor)
+        return Counted.apply(y, self) * (1 + self.of_module) + sum(layer(x) for layer in self.used[:1])
+
+    @remote
+    def seen(self) -> list[Any]:
+        counts = [self.of_module, self.of_tensor, self.of_function, self.counts[self.layer], len(self.used)]
+        return [*counts, all(each is self.layer for each in self.used), float(self.norm)]
+
+
+TABLE: Any = weakref.WeakKeyDictionary()
+
+
+@hosted
+class Remembering(nn.Module):
+    """Stores something under its own identity, or under that of a part of it.
+
+    Args:
+        early: What the constructor does.
+        late: What each forward does.
+    """
+
+    def __init__(self, early: str = "", late: str = "") -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.late = late
+        self.kept: Any = None
+        self.table: Any = weakref.WeakKeyDictionary()
+        self._do(early)
+
+    def _do(self, way: str) -> None:
+        if way == "names":
+            self.kept = {id(each): name for name, each in self.named_parameters()}
+        elif way == "id":
+            self.kept = id(self.layer)
+        elif way == "ids":
+            self.kept = [(id(self.layer.weight), "weight")]
+        elif way == "global table":
+            TABLE[self] = 1
+        elif way == "table":
+            self.table[self.layer] = 1
+        elif way == "set":
+            self.kept = weakref.WeakSet([self.layer])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._do(self.late)
+        return self.layer(x)
+
+
+@hosted
+class Caching(nn.Module):
+    """A method whose results are cached."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+
+    @functools.lru_cache  # noqa: B019
+    def mask(self, size: int) -> torch.Tensor:
+        return torch.rand(size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.mask(SIZE)

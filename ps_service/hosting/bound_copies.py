@@ -18,6 +18,7 @@ from torch import nn
 from ps_service.hosting.containers import SharedContainer, entries
 from ps_service.hosting.counterparts import Counterparts, Part
 from ps_service.hosting.histories import Ending
+from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
 from ps_service.hosting.internals import Internals
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
@@ -32,15 +33,19 @@ class Returned(NamedTuple):
     Attributes:
         whole: Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
         held: Whether something goes on using the bound copy or the leaves.
+        late: Whether it is the bound copy, which hooks may change on the way back.
         changed: Whether the run has changed a container or attribute that leads to parameters or submodules.
         failed: Why what it has changed could not be handed on; None if it could.
+        remembered: Why what it has stored under an identity would not be found again; empty if it has not.
         reusable: Whether the bound copy may serve another run.
     """
 
     whole: bool
     held: bool
+    late: bool
     changed: bool
     failed: Exception | None
+    remembered: str
     reusable: bool
 
 
@@ -81,6 +86,7 @@ class BoundCopy:
         self._containers = made.containers
         self._refilled = [container for container in made.containers if container.is_refilled]
         self._leading = [(part, name) for part in made.parts for name in part.leading]
+        self._modules = [part.copy for part in made.parts if isinstance(part.copy, nn.Module)]
         self._given: list[dict[str, Any]] = []
         self._noted: list[Any] = []
         self._changes: list[Change] | None = None
@@ -111,17 +117,37 @@ class BoundCopy:
             self._holders = self._counted()
         for reading in self._readings:
             reading.take()
+        self._bound = list(zip(parameters, leaves, strict=True))
+        self._references = self._referring()
+        self._begin(self._refilled)
+
+    def _begin(self, refilled: Sequence[SharedContainer]) -> None:
         for part in self._parts:
             given = part.original.copy()
             self._given.append(given)
             part.made.update(given)
             part.made.update(part.own)
-        self._bound = list(zip(parameters, leaves, strict=True))
-        self._references = self._referring()
-        self._put()
+        self._put(refilled)
         self._noted = [part.made[name] for part, name in self._leading]
         for container in self._containers:
             container.note()
+
+    def resume(self) -> None:
+        """Goes on with a copy that was held when it was unbound: hooks run on the way back."""
+        self._begin([container for container in self._containers if container.is_refilled or container.is_stale])
+
+    def pause(self) -> Exception | None:
+        """Hands on what hooks have changed meanwhile; returns why it could not, if so."""
+        failed = None
+        try:
+            self._hand_on(Ending())
+            self._reclaim()
+        except Exception as error:
+            failed = error
+        self._internals.end_histories(())
+        self._given.clear()
+        self._noted, self._changes = [], None
+        return failed
 
     def unbind(self, known: Container[int] = ()) -> Returned:
         """Hands on to the original what the run has changed, and lets go of the leaves.
@@ -133,6 +159,7 @@ class BoundCopy:
             known: Ids of the tensors that had a history before the run.
         """
         whole, changed, failed = self._is_whole(), False, None
+        remembered = self._remembered()
         try:
             if self.changes() or self._deleted():
                 changed = self._hand_on(Ending(known))
@@ -157,10 +184,21 @@ class BoundCopy:
         reusable = whole and not is_held and self._generation == self._internals.generation
         if is_held:
             # Hooks that run on the way back still find the numbers of their pass.
-            self._put()
+            self._put(self._refilled)
         else:
             self._bound = []
-        return Returned(whole, is_held or are_leaves_held, changed, failed, reusable)
+        return Returned(whole, is_held or are_leaves_held, is_held, changed, failed, remembered, reusable)
+
+    def _remembered(self) -> str:
+        """Why what the run has stored under the identity of a part would not be found again; empty if it has not."""
+        if any(map(in_weak_table, self._modules)):
+            return f"has put the module or a submodule into a WeakKeyDictionary or WeakSet, but {BY_REFERENCE}"
+        changes = [each for each in self.changes() if not is_small(each.value)]
+        if changes:
+            ids = self._private()
+            if any(keeps_id(each.value, ids) for each in changes):
+                return f"has kept the id() of a parameter or submodule, but {BY_ID}"
+        return ""
 
     def changes(self) -> list[Change]:
         """What the run has set, or put into containers, and all runs will share."""
@@ -264,19 +302,19 @@ class BoundCopy:
                     part.own["_buffers"] = found[-1].own
         return found
 
-    def _put(self) -> None:
-        """Puts the leaves where the parameters stand."""
+    def _put(self, refilled: Sequence[SharedContainer]) -> None:
+        """Puts the leaves where the parameters stand, and gives some containers the contents of the original's."""
         for parameter, leaf in self._bound:
-            for container, name in self._made.places.get(id(parameter), ()):
-                container[name] = leaf
-        if self._made.computed or self._refilled:
+            for place, name in self._made.places.get(id(parameter), ()):
+                place[name] = leaf
+        if self._made.computed or refilled:
             known = dict(zip(map(id, self._made.originals), self._made.objects, strict=True))
             known.update((id(parameter), leaf) for parameter, leaf in self._bound)
             copies = Counterpart(known)
             for computed in self._made.computed:
                 computed.container[computed.key] = copies.resolved(computed.original)
-            for refilled in self._refilled:
-                refilled.refill(copies.resolved)
+            for container in refilled:
+                container.refill(copies.resolved)
 
     def _vacate(self) -> None:
         """Takes the leaves away again."""

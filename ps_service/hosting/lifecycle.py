@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from ps_service.hosting.aliases import check_aliases
 from ps_service.hosting.hooks import check_hooks
+from ps_service.hosting.identities import check_identities
 from ps_service.hosting.objects import HostedObject
 from ps_service.numerics.random import Seeded
 from ps_wire.errors import InvalidArgumentError
@@ -48,8 +49,8 @@ def create(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: The name is taken by something made from other arguments.
-        InvalidArgumentError: It is a module whose parameters have no shapes yet, hooks that cannot run here, or
-            attributes in the memory of parameters.
+        InvalidArgumentError: It is a module whose parameters have no shapes yet, hooks that cannot run here,
+            attributes in the memory of parameters, or what it would look up by its own identity.
         TooLargeError: It is a module of torch, and larger than one object may be.
         Exception: Whatever the constructor raises.
     """
@@ -64,6 +65,7 @@ def create(
             check_hooks(class_name, value)
             value.to(engine.device)
             check_aliases(class_name, value)
+            check_identities(class_name, value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name = class_name
         return made

@@ -17,6 +17,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import StandIn, is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
+from ps_service.passes.late_runs import LateRun
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_service.passes.records import Leaf
 from ps_service.passes.saved_tensors import Hold, Watch
@@ -73,6 +74,7 @@ class Binding:
         self._recorded = recorded
         self._whole = True
         self._failed: Exception | None = None
+        self._remembered = ""
         self._run = (code, training)
         self._internals = hosted.bound_copies.internals
         self._stack: ExitStack | None = None
@@ -94,7 +96,7 @@ class Binding:
             self._originals: dict[int, torch.Tensor] = {}
             if copies:
                 self._copy(reading.leaves)
-            self._holds: list[Hold] = []
+            self._holds: list[Hold | LateRun] = []
             self.leaves = [
                 Leaf(ref, parameter, leaf, steps, self._holds)
                 for ref, parameter, leaf, steps in zip(
@@ -177,6 +179,9 @@ class Binding:
                 or self._originals
             ]
             self._written = {i for i in self._touched if self._is_written(i, self._tensors[i])}
+            self._remembered = returned.remembered
+            if self._recorded and returned.late:
+                self._holds.append(LateRun(self._bound_copy, str(self.hosted)))
             if self._recorded and returned.held:
                 self.hold()
         finally:
@@ -350,6 +355,8 @@ class Binding:
                 f"{self._code} has changed what leads to parameters or submodules of {self.hosted} in a way that "
                 f"cannot be followed: {self._failed!r}"
             )
+        if self._remembered:
+            raise InvalidArgumentError(f"{self._code} of {self.hosted} {self._remembered}")
         for name in self._aliases:
             where = f"set attribute {name!r} of" if name else "put into a container beside a parameter or layer of"
             to = "to " if name else ""

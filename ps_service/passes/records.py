@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ps_service.hosting.histories import REFUSAL
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
+from ps_service.passes.late_runs import LateRun
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
@@ -201,6 +202,8 @@ class Record:
         self._entry = entry
         self._wanted = wanted
         self._leaves = [leaf for leaf in leaves if leaf.tensor.requires_grad]
+        # One list for each module, whether or not its parameters are trained.
+        self._holds = list({id(leaf.holds): leaf.holds for leaf in leaves}.values())
         self._kept_inputs = kept_inputs
         self._tokens = tokens
         self._nested_pass = nested_pass
@@ -248,7 +251,9 @@ class Record:
             if not self._is_module:
                 leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
             targets = [*(leaf.tensor for leaf in leaves), *others]
-            with propagating:
+            with propagating, ExitStack() as stack:
+                for late in [each for holds in self._holds for each in holds if isinstance(each, LateRun)]:
+                    stack.enter_context(late)
                 roots, seeds = [*roots, _ELSEWHERE], [*seeds, _NOTHING.detach()]
                 found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
             if not retain_graph:
@@ -312,8 +317,9 @@ class Record:
         if len(self._spent) < sum(output is not None for output in self._outputs):
             return
         self.shares = ()
+        for holds in self._holds:
+            holds.clear()
         for leaf in self._leaves:
-            leaf.holds.clear()
             # A step has moved the parameter meanwhile: its former storage lives for this leaf alone.
             if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
                 leaf.tensor.data = leaf.tensor.detach().new_empty(0)

@@ -1,0 +1,36 @@
+"""Late runs: what hooks and autograd functions of a call do to its modules on the way back."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_service.hosting.bound_copies import BoundCopy
+
+
+class LateRun:
+    """Lends a bound copy, to which the graph of its call refers, once more while a backward runs.
+
+    Args:
+        bound_copy: The bound copy.
+        name: What to call the module in errors.
+    """
+
+    def __init__(self, bound_copy: BoundCopy, name: str) -> None:
+        self._bound_copy = bound_copy
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._bound_copy.resume()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = self._bound_copy.pause()
+        if failed is not None and error is None:
+            raise InvalidArgumentError(
+                f"a backward has changed {self._name} in a way that cannot be followed: {failed!r}"
+            )
