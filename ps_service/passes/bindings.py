@@ -13,7 +13,6 @@ from ps_service.hosting.aliases import WHY, is_within
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import HookWatch, hooked_nodes
 from ps_service.hosting.internals import MOST, Found
-from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import StandIn, is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks

@@ -13,7 +13,8 @@ from ps_service.passes import calls, propagation
 from ps_service.passes.calls import Recording
 from ps_service.passes.gradients import Turn
 from ps_service.passes.records import Over
-from ps_service.requests import creation
+from ps_service.requests import fields
+from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, steps
 from ps_wire import decorators
 from ps_wire.errors import InvalidArgumentError
@@ -21,18 +22,9 @@ from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
-
-
-def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
-    """Makes an object of an allowed class, or finds the one of that name; no thread waits while another makes it."""
-    being_made = ctx.engine.registry.being_made(request.name)
-    if being_made is not None and ctx.deferred is None:
-        ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply))
-        return
-    hosted, reply.created = creation.create(ctx, request)
-    ctx.describe(reply.object, hosted)
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
@@ -79,7 +71,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
             engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
         )
     if request.keep and engine.allowlist.is_hosted(request.function):
-        made, _ = creation.instance(ctx, request)
+        made, _ = make_instance(ctx, request)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
     arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
@@ -120,13 +112,13 @@ def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.Gradi
 
 def norm(ctx: RequestContext, request: pb.NormRequest, reply: pb.NormReply) -> None:
     """Sums the powers of gradients, for clipping over several owners."""
-    refs = creation.refs(request.parameters)
+    refs = fields.refs(request.parameters)
     reply.power_sum = propagation.power_sum(ctx.engine, _context(request), refs, request.norm_type)
 
 
 def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
     """Multiplies gradients of a context."""
-    propagation.scale(ctx.engine, _context(request), creation.refs(request.parameters), request.factor)
+    propagation.scale(ctx.engine, _context(request), fields.refs(request.parameters), request.factor)
 
 
 def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
@@ -137,24 +129,12 @@ def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleRe
 
 def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
     """Freezes parameters, or unfreezes them."""
-    freezing.set_requires_grad(ctx.engine, creation.refs(request.targets), request.requires_grad)
+    freezing.set_requires_grad(ctx.engine, fields.refs(request.targets), request.requires_grad)
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
     """Frees a pass."""
     ctx.engine.contexts.end(_context(request), Over(request.all_before, tuple(request.but)))
-
-
-def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
-    """Makes an optimizer, or finds the one of that name."""
-    hosted, reply.created = creation.optimizer(ctx, request)
-    ctx.describe(reply.object, hosted)
-
-
-def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
-    """Makes a learning-rate scheduler, or finds the one of that name."""
-    hosted, reply.created = creation.scheduler(ctx, request)
-    ctx.describe(reply.object, hosted)
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
@@ -166,7 +146,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
     group = request.group if request.HasField("group") else None
-    options = creation.options(ctx, request.options)
+    options = fields.options(ctx, request.options)
     steps.set_options(ctx.engine, Ref.from_message(request.optimizer), group, options)
 
 
@@ -191,10 +171,6 @@ def _context(request: Any) -> ContextId:
     return id
 
 
-def _same(result: Any) -> Any:
-    return result
-
-
 def _recording(ctx: RequestContext, request: Any) -> Recording | None:
     if not request.HasField("context"):
         return None
@@ -207,3 +183,10 @@ def _turn(request: pb.BackwardRequest) -> Turn | None:
         return None
     after = request.after if request.HasField("after") else None
     return Turn(request.backward, tuple(request.place) or (request.call,), after)
+
+
+def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
+    """What a call of a class makes, when its result is to stay."""
+    _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    made = lifecycle.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
+    return with_spec(ctx, "call", request, made)

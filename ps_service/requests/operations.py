@@ -51,11 +51,11 @@ def _operation(name: str, handle: Handler, **more: Any) -> Operation:
 
 
 _ALL: Final = (
-    _operation("create", handlers.create, hosted=True, remake=creation.create),
+    _operation("create", creation.create, hosted=True, remake=creation.make_object),
     _operation("attach", handlers.attach, inline=inline.always),
     _operation("release", handlers.release, inline=inline.always),
     _operation("delete", handlers.delete, inline=inline.always),
-    _operation("call", handlers.call, inline=inline.call, hosted=True, remake=creation.instance),
+    _operation("call", handlers.call, inline=inline.call, hosted=True, remake=handlers.make_instance),
     _operation("fetch", handlers.fetch),
     _operation("backward", handlers.backward, inline=inline.backward, hosted=True),
     _operation("gradients", handlers.gradients),
@@ -64,8 +64,8 @@ _ALL: Final = (
     _operation("unscale", handlers.unscale),
     _operation("set_requires_grad", handlers.set_requires_grad),
     _operation("end_context", handlers.end_context, inline=inline.always),
-    _operation("optimizer", handlers.optimizer, hosted=True, remake=creation.optimizer),
-    _operation("scheduler", handlers.scheduler, hosted=True, remake=creation.scheduler),
+    _operation("optimizer", creation.optimizer, hosted=True, remake=creation.make_optimizer),
+    _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
     _operation("step", handlers.step, inline=inline.step, hosted=True),
     _operation("set_options", handlers.set_options),
     _operation("state", handlers.state),

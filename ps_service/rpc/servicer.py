@@ -15,6 +15,7 @@ from ps_service.rpc.control import RequestControl
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.serializers import reading, writing
+from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
@@ -32,7 +33,6 @@ from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.rpc.session_handler import SessionHandler
     from ps_wire.connections.assembler import Message
     from ps_wire.shared_memory.connection import SharedMemoryConnection
 
@@ -50,7 +50,7 @@ class Servicer:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.session_handlers = SessionHandlers(engine)
+        self.session_handlers = SessionHandlers(engine, SessionHandler)
         self.shared_memory = SharedMemoryListener(
             engine.limits, self._serve_shared_memory, engine.counters.traffic["shared_memory"]
         )

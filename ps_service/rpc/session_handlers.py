@@ -6,12 +6,11 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ps_service.rpc.session_handler import SessionHandler
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ps_service.engine import Engine
+    from ps_service.rpc.session_handler import SessionHandler
     from ps_service.sessions.administration import Running
     from ps_service.sessions.sessions import SessionState
 
@@ -24,10 +23,12 @@ class SessionHandlers:
 
     Args:
         engine: The owner.
+        make: Makes the handler of a session.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, make: Callable[[Engine, SessionState], SessionHandler]) -> None:
         self._engine = engine
+        self._make = make
         self._all: dict[bytes, SessionHandler] = {}
 
     def get(self, trainer: bytes) -> SessionHandler | None:
@@ -38,7 +39,7 @@ class SessionHandlers:
         session = self._engine.sessions.open(trainer)
         known = self._all.get(trainer)
         if known is None or known.session is not session:
-            known = self._all[trainer] = SessionHandler(self._engine, session)
+            known = self._all[trainer] = self._make(self._engine, session)
         return known
 
     def end(self, session_handler: SessionHandler) -> None:
@@ -52,7 +53,7 @@ class SessionHandlers:
 
     def dismiss(self, session: SessionState) -> None:
         """Frees a session although its trainer is there, who learns when it comes again that the session is lost."""
-        session_handler = self._all.get(session.trainer) or SessionHandler(self._engine, session)
+        session_handler = self._all.get(session.trainer) or self._make(self._engine, session)
         # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
         # must not go on with what is gone.
         session_handler.greeted()
@@ -69,7 +70,7 @@ class SessionHandlers:
             self._engine.counters.sessions_ended["lease"] += 1
             _log.info("the lease of trainer %s has run out", name)
             try:
-                self.end(self._all.get(session.trainer) or SessionHandler(self._engine, session))
+                self.end(self._all.get(session.trainer) or self._make(self._engine, session))
             except Exception:
                 # The others' leases run out all the same.
                 _log.exception("the session of trainer %s could not be ended as it should be", name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.requests.execution import answer
+from ps_service.requests.answering import answer
 from ps_service.requests.inline import always
 from ps_service.requests.operations import OPERATIONS
 from ps_wire import errors

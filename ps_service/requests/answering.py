@@ -1,0 +1,73 @@
+"""Answers one request for a caller that waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ps_service.requests.answers import failure, stopping
+from ps_service.requests.context import RequestContext
+from ps_service.requests.execution import Execution, Observer
+from ps_service.requests.operations import OPERATIONS
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.execution.fair_queue import WorkItem
+    from ps_service.sessions.reply_cache import Answer
+    from ps_wire.codec.payload import Buffer
+
+
+class Waiter(Observer):
+    """Waits for the answer of one execution."""
+
+    def __init__(self) -> None:
+        self.made = []
+        self._answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def finished(self, execution: Execution, answer: Answer) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    async def run(self, execution: Execution) -> Answer:
+        """The answer of an execution. Never raises: if this task is cancelled, so is the request."""
+        answer = execution.run_inline()
+        if answer is not None:
+            return answer
+        execution.queue()
+        try:
+            return await asyncio.shield(self._answer)
+        except asyncio.CancelledError:
+            execution.cancel()
+            return self._answer.result()
+
+
+async def answer(
+    engine: Engine,
+    trainer: bytes,
+    operation: str,
+    request: Any,
+    payload: Buffer | None = None,
+    timeout_seconds: float = 0.0,
+    embed: bool = False,
+    item: WorkItem | None = None,
+) -> Answer:
+    """The answer to one request, which may be an error. Never raises.
+
+    Args:
+        engine: The owner.
+        trainer: The trainer that asks.
+        operation: Name of the operation.
+        request: Its message.
+        payload: The tensor bytes beside the message.
+        timeout_seconds: How long the caller will wait; 0 for as long as it takes.
+        embed: Whether tensor bytes go into the reply's message.
+        item: What the compute threads know of it.
+    """
+    row = OPERATIONS[operation]
+    if not engine.gate.admits(trainer, row, request):
+        refused = failure(stopping(engine))
+        engine.counters.refuse(refused.reply.error.code)
+        return refused
+    waiter = Waiter()
+    ctx = RequestContext(engine, trainer, payload, embed)
+    return await waiter.run(Execution(ctx, row, request, waiter, seconds=timeout_seconds, item=item))
