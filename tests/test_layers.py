@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,42 @@ def test_what_starts_slowly_is_not_imported_before_it_is_needed() -> None:
     program = f"import sys, ps_service.cli; print(sorted(sys.modules.keys() & {slow}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def imports() -> dict[str, set[str]]:
+    """What each module of the packages imports from its own package when the program runs."""
+    modules = {named(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in sources()}
+    found: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text("utf-8"))
+        annotations = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in annotations:
+                full = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+                names |= {name if name in modules else node.module for name in full.values()}
+            elif isinstance(node, ast.Import) and id(node) not in annotations:
+                names |= {alias.name for alias in node.names}
+        package = module.split(".")[0]
+        found[module] = {name for name in names & modules.keys() if name.split(".")[0] == package} - {module}
+    return found
+
+
+@pytest.mark.parametrize(("package", "most"), [("ps_wire", 7), ("ps_service", 14), ("trainer_client", 11)])
+def test_a_chain_of_imports_is_short(package: str, most: int) -> None:
+    graph = imports()
+
+    @cache
+    def longest(module: str) -> tuple[str, ...]:
+        return (module, *max(map(longest, sorted(graph[module])), key=len, default=()))
+
+    chain = max((longest(module) for module in graph if module.split(".")[0] == package), key=len)
+    assert len(chain) <= most, " > ".join(chain)
 
 
 @pytest.mark.parametrize("path", sources(), ids=named)

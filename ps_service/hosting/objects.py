@@ -18,27 +18,14 @@ from ps_service.measures.latency import Latency
 from ps_wire.codec.names import full_name
 from ps_wire.decorators import is_remote
 from ps_wire.errors import NotAllowedError, UnknownNameError
-from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
+from ps_wire.refs import Ref, new_object_id
 
 if TYPE_CHECKING:
+    from ps_service.hosting.history import History
     from ps_service.memory.held import Share
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_wire.codec.payload import Buffer
-
-
-class History(NamedTuple):
-    """What a kept value is a result of.
-
-    Attributes:
-        context: The pass.
-        call: The recorded call in it.
-        positions: For each tensor of the value, its place among the call's outputs; None where it has no history.
-    """
-
-    context: ContextId
-    call: CallKey
-    positions: tuple[int | None, ...]
 
 
 class CreationSpec(NamedTuple):

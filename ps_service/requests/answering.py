@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from ps_service.requests.answers import failure, stopping
 from ps_service.requests.context import RequestContext
 from ps_service.requests.execution import Execution, Observer
-from ps_service.requests.operations import OPERATIONS
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.execution.fair_queue import WorkItem
+    from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.codec.payload import Buffer
 
@@ -44,7 +44,7 @@ class Waiter(Observer):
 async def answer(
     engine: Engine,
     trainer: bytes,
-    operation: str,
+    operation: Operation,
     request: Any,
     payload: Buffer | None = None,
     timeout_seconds: float = 0.0,
@@ -56,18 +56,17 @@ async def answer(
     Args:
         engine: The owner.
         trainer: The trainer that asks.
-        operation: Name of the operation.
+        operation: What is asked for.
         request: Its message.
         payload: The tensor bytes beside the message.
         timeout_seconds: How long the caller will wait; 0 for as long as it takes.
         embed: Whether tensor bytes go into the reply's message.
         item: What the compute threads know of it.
     """
-    row = OPERATIONS[operation]
-    if not engine.gate.admits(trainer, row, request):
+    if not engine.gate.admits(trainer, operation, request):
         refused = failure(stopping(engine))
         engine.counters.refuse(refused.reply.error.code)
         return refused
     waiter = Waiter()
     ctx = RequestContext(engine, trainer, payload, embed)
-    return await waiter.run(Execution(ctx, row, request, waiter, seconds=timeout_seconds, item=item))
+    return await waiter.run(Execution(ctx, operation, request, waiter, seconds=timeout_seconds, item=item))

@@ -331,7 +331,9 @@ class UnaryMethods:
         running = _Open(trainer, request, task)
         self._requests.add(running)
         try:
-            result = await answer(self._engine, trainer, operation, request, None, timeout, embed=True, item=item)
+            result = await answer(
+                self._engine, trainer, OPERATIONS[operation], request, None, timeout, embed=True, item=item
+            )
         finally:
             self._requests.discard(running)
         if not running.lost:

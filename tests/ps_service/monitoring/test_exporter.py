@@ -179,8 +179,8 @@ async def test_unary_methods_take_grpc(owner: Server) -> None:
 async def test_requests_that_are_given_up_are_errors_of_their_own_kind(owner: Server) -> None:
     gate, _ = lifecycle.create(owner.engine, f"{MODELS}.Gate", (), {})
     request = CallRequest(target=gate.ref.to_message(), method="wait")
-    await answering.answer(owner.engine, b"t" * 16, "call", request, timeout_seconds=0.01)
-    cancelled = asyncio.create_task(answering.answer(owner.engine, b"t" * 16, "call", request))
+    await answering.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
+    cancelled = asyncio.create_task(answering.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
     await asyncio.to_thread(gate.value.wait_for, 2)
     cancelled.cancel()
     await cancelled
@@ -252,7 +252,7 @@ async def test_versions_go_on_after_a_restart_and_counters_begin_again(tmp_path:
 
 async def test_an_owner_that_drains_says_so(owner: Server) -> None:
     await owner.drain(0.0)
-    await answering.answer(owner.engine, b"t" * 16, "delete", DeleteRequest(name="net"))
+    await answering.answer(owner.engine, b"t" * 16, OPERATIONS["delete"], DeleteRequest(name="net"))
     told = Told(owner.engine)
     assert (told("ps_draining"), told("ps_errors_total", code="unavailable")) == (1, 1)
     assert told("ps_request_errors_total", operation="delete") == 0, "it was not taken up"

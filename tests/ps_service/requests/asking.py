@@ -9,6 +9,7 @@ import torch
 
 from ps_service.engine import Engine
 from ps_service.requests.answering import answer
+from ps_service.requests.operations import OPERATIONS
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder, Encoder
@@ -35,7 +36,7 @@ class Asker:
         self.engine = engine
 
     async def __call__(self, operation: str, request: Any, trainer: bytes = ANNA) -> Any:
-        result = await answer(self.engine, trainer, operation, request, embed=True)
+        result = await answer(self.engine, trainer, OPERATIONS[operation], request, embed=True)
         if result.reply.HasField("error"):
             raise errors.from_message(result.reply.error)
         return getattr(result.reply, operation)

@@ -47,7 +47,7 @@ class Owner:
 
     def request(self, operation: str, message: Message) -> tuple[Any, bool]:
         """The reply, and whether anything has changed."""
-        result = self._runner.run(answer(self._engine, ANNA, operation, message, embed=True))
+        result = self._runner.run(answer(self._engine, ANNA, OPERATIONS[operation], message, embed=True))
         changed = self._snapshot() != self._before
         if changed or len(self._engine.contexts) > 20:
             self._engine.close()

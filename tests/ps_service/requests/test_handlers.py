@@ -84,9 +84,9 @@ async def test_tensors_among_the_arguments_tell_two_requests_apart(engine: Engin
         Encoder(payload).encode_into(message.args, (torch.full((3,), fill),))
         return message, joined(payload.chunks, payload.nbytes)
 
-    first, again = [await answer(engine, ANNA, "create", *request(1.0)) for _ in range(2)]
+    first, again = [await answer(engine, ANNA, OPERATIONS["create"], *request(1.0)) for _ in range(2)]
     assert again.reply.create.object.handle == first.reply.create.object.handle
-    other = await answer(engine, ANNA, "create", *request(2.0))
+    other = await answer(engine, ANNA, OPERATIONS["create"], *request(2.0))
     assert other.reply.error.code == NameConflictError.code
 
 
