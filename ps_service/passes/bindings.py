@@ -17,8 +17,8 @@ from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import StandIn, is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
 from ps_service.passes.late_runs import LateRun
+from ps_service.passes.leaf import Leaf
 from ps_service.passes.lineage import has_own_functions, runs_own_function
-from ps_service.passes.records import Leaf
 from ps_service.passes.saved_tensors import Hold, Watch
 from ps_service.passes.writes import taken_memory, write
 from ps_wire.errors import InvalidArgumentError

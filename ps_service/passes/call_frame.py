@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.parameters.locks import ParameterLocks
-    from ps_service.passes.records import Leaf
+    from ps_service.passes.leaf import Leaf
 
 
 class CallFrame:

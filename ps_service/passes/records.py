@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -14,6 +14,7 @@ from ps_service.hosting.histories import REFUSAL
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.late_runs import LateRun
+from ps_service.passes.leaf import Leaf
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
@@ -22,25 +23,7 @@ if TYPE_CHECKING:
     from ps_service.measures.latency import Latency
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
-    from ps_wire.refs import CallKey, Ref
-
-
-class Leaf(NamedTuple):
-    """What stood for a parameter in one recorded call.
-
-    Attributes:
-        ref: The parameter's handle, if it is one of a hosted module.
-        parameter: The parameter.
-        tensor: What stood for it.
-        steps: How many steps it had had by then.
-        holds: What must live for as long as the call's graph is of use.
-    """
-
-    ref: Ref | None
-    parameter: torch.Tensor
-    tensor: torch.Tensor
-    steps: int = 0
-    holds: list[Any] = []  # noqa: RUF012
+    from ps_wire.refs import CallKey
 
 
 class Over(NamedTuple):

@@ -17,7 +17,7 @@ from ps_service.measures.histogram import Distribution, Histogram
 
 if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
-    from ps_service.passes.records import Leaf
+    from ps_service.passes.leaf import Leaf
 
 STALENESS_BOUNDS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Buckets of staleness, in steps."""

@@ -15,7 +15,8 @@ from ps_service.memory.held import Held
 from ps_service.passes.contexts import Contexts, PassContext
 from ps_service.passes.entry import GraphEntry
 from ps_service.passes.gradients import Gradient
-from ps_service.passes.records import Leaf, Record
+from ps_service.passes.leaf import Leaf
+from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 from tests.ps_service.threads import PATIENCE, Worker

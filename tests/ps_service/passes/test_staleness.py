@@ -8,7 +8,7 @@ from torch import optim
 from torch.nn import Parameter
 
 from ps_service.parameters.state import ParameterState
-from ps_service.passes.records import Leaf
+from ps_service.passes.leaf import Leaf
 from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, OTHERS, FirstReadings, StepCounters
 from ps_service.training.optimizers import NonFinite
 from ps_wire.errors import NonFiniteGradientError
