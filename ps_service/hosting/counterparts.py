@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from torch import nn
 
 from ps_service.hosting.containers import SharedContainer, is_container
-from ps_service.hosting.fixed_values import assembled, is_fixed, items
+from ps_service.hosting.replacing import assembled, is_fixed, items
 from ps_service.hosting.structure import (
     WEAK,
     Attributes,
