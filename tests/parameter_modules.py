@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -83,3 +84,60 @@ class IntegersFirst(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x) * self.factor
+
+
+class Scaled(nn.Parameter):
+    """A parameter with a class of its own."""
+
+    def scaled(self) -> torch.Tensor:
+        return self * 2
+
+
+@hosted
+class Marked(nn.Module):
+    """Puts attributes on its parameters, and reads them.
+
+    Args:
+        way: What each forward does to them.
+    """
+
+    def __init__(self, way: str = "") -> None:
+        super().__init__()
+        self.way = way
+        self.layer = nn.Linear(SIZE, SIZE)
+        self.layer.weight.gain = 5.0
+        self.layer.weight.mask = torch.ones(SIZE)
+        self.layer.weight.calls = 0
+        self.layer.weight.total = torch.zeros(())
+        self.factor = Scaled(torch.full((SIZE,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
+        y = self.layer(x) * getattr(weight, "gain", 1.0) * weight.mask * self.factor.scaled()
+        if self.way == "counted":
+            weight.calls += 1
+            y = y * weight.calls
+        elif self.way == "added":
+            weight.total += 1
+            y = y + weight.total
+        elif self.way == "set":
+            y = y * getattr(bias, "note", 3.0)
+            bias.note = 2.0
+        elif self.way == "removed":
+            if hasattr(weight, "gain"):
+                del weight.gain
+        elif self.way == "mean":
+            y = y + getattr(bias, "mean_seen", torch.zeros(())).detach()
+            bias.mean_seen = y.mean()
+        elif self.way == "module":
+            weight.owner = [self]
+        elif self.way == "alias":
+            weight.kept = bias.detach()
+        elif self.way == "parameter made":
+            y = y + nn.functional.linear(x, nn.Parameter(weight))
+        elif self.way == "parameter of a copy":
+            y = y + nn.functional.linear(x, nn.Parameter(weight.detach()))
+        elif self.way == "copied":
+            y = y + copy.deepcopy(self.layer)(x)
+        assert isinstance(self.factor, Scaled) and isinstance(weight, nn.Parameter)
+        return y

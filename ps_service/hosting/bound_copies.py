@@ -21,6 +21,7 @@ from ps_service.hosting.counterparts import Counterparts, Part
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
 from ps_service.hosting.internals import Internals
+from ps_service.hosting.parameter_attributes import attribute_parts
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
@@ -61,7 +62,7 @@ class BoundCopy:
             now = part.made.items()
             part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
         self._readings = self._guarded(module)
-        internals.learn(self._parts, self._generation)
+        internals.learn([*self._parts, *attribute_parts(module.parameters())], self._generation)
         self._shape = [(len(parameters), modules.copy()) for parameters, modules in made.registered]
         self._standing = _standing(made)
         self._holders: list[int] = []

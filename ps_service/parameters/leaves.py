@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import sys
+import types
+from typing import Any, Final
 
 import torch
 from torch.nn import Parameter
 
+from ps_wire.errors import InvalidArgumentError
+
 _data: Any = torch.Tensor.data
+_detach: Any = torch.Tensor.detach
+
+_MAKING: Final = Parameter.__new__.__code__
+"""The code that makes parameters: it asks what is not quite a parameter for its `detach()`."""
 
 
 class StandIn(Parameter):
@@ -29,9 +38,29 @@ class StandIn(Parameter):
         self.__dict__.pop("_data", None)
         _data.__set__(self, value)
 
+    def detach(self) -> torch.Tensor:
+        """The numbers, outside of autograd.
+
+        Raises:
+            InvalidArgumentError: A parameter is to be made of it.
+        """
+        if sys._getframe(1).f_code is _MAKING:
+            raise InvalidArgumentError(
+                "nn.Parameter(weight) cannot be made of a parameter of a hosted module while that is called; "
+                "nn.Parameter(weight.detach()) can, and is the same"
+            )
+        found: torch.Tensor = _detach(self)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A parameter of its own, as the copy of a parameter is."""
+        if id(self) not in memo:
+            memo[id(self)] = Parameter(_data.__get__(self).clone(), self.requires_grad)
+        return memo[id(self)]
+
 
 def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
-    """A fresh leaf for a parameter, with its hooks.
+    """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class.
 
     Args:
         parameter: The parameter.
@@ -42,11 +71,24 @@ def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
     leaf = parameter.data.clone() if copied else parameter.data
     leaf.requires_grad_(parameter.requires_grad)
     if type(leaf) is torch.Tensor:
-        leaf.__class__ = StandIn
+        leaf.__class__ = StandIn if type(parameter) is Parameter else _class_for(type(parameter))
+    if parameter.__dict__:
+        leaf.__dict__.update({name: value for name, value in parameter.__dict__.items() if name not in leaf.__dict__})
     if parameter._backward_hooks is not None:
         # The same dict, so that hooks added or removed while a pass is open take effect, as they do locally.
         leaf._backward_hooks = parameter._backward_hooks
     return leaf
+
+
+def attributes(tensor: torch.Tensor) -> dict[str, Any]:
+    """What code has set at a parameter, or at what stands for one, by name."""
+    return {name: value for name, value in tensor.__dict__.items() if name != "_data"}
+
+
+@functools.cache
+def _class_for(cls: type[Parameter]) -> type[Parameter]:
+    """The class of what stands for parameters of a class of its own, whose methods it has."""
+    return types.new_class(cls.__name__, (StandIn, cls))
 
 
 def is_written(leaf: torch.Tensor) -> bool:

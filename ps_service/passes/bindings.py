@@ -13,6 +13,7 @@ from ps_service.hosting.aliases import WHY, is_within
 from ps_service.hosting.histories import REFUSAL, reaches_ended
 from ps_service.hosting.hooks import HookWatch, hooked_nodes
 from ps_service.hosting.internals import MOST, Found
+from ps_service.hosting.parameter_attributes import AttributeWatch
 from ps_service.hosting.structure import tensors_below
 from ps_service.parameters.leaves import StandIn, is_written, let_go, stand_in
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
@@ -105,6 +106,7 @@ class Binding:
             self._before = [(leaf.data_ptr(), leaf.requires_grad) for leaf in reading.leaves]
             self._tensors = reading.leaves
             self._hooks = HookWatch(self._tensors)
+            self._attributes = AttributeWatch(self._tensors)
             self._bound_copy = hosted.bound_copies.lend(training, parameters, reading.leaves)
             self._found = self._internals.found()
             self._versions = [tensor._version for tensor in self._found.tensors]
@@ -162,6 +164,7 @@ class Binding:
         assert self.hosted.bound_copies is not None
         try:
             self._aliases = [each.name for each in self._bound_copy.changes() if self._lies_within(each.value)]
+            self._attributes.note(self.module, self._lies_within)
             returned = self.hosted.bound_copies.take_back(self._training, self._bound_copy, self._historic)
             self._whole, self._failed = returned.whole, returned.failed
             self._internals.note_run(self._run, self._found, self._versions, returned.changed)
@@ -262,6 +265,7 @@ class Binding:
             RuntimeError: It has written to a parameter that others have changed meanwhile.
         """
         try:
+            self._attributes.hand_on(self._parameters, self._internals, self._historic)
             if self._touched:
                 self._take_over(raised)
             self.hosted.readers.add(self._code)
@@ -362,6 +366,12 @@ class Binding:
             raise InvalidArgumentError(
                 f"{self._code} has {where} {self.hosted} {to}a tensor in the memory of a parameter, but {WHY}. Keep a "
                 "copy of it, with clone()"
+            )
+        for i, name in self._attributes.refused:
+            raise InvalidArgumentError(
+                f"{self._code} has set attribute {name!r} of parameter {self._name(i)!r} of {self.hosted} to something "
+                f"that leads to a parameter or submodule, or lies in the memory of a parameter, but {WHY}. Set it in "
+                "the constructor, or keep a copy"
             )
         for i in self._hooked:
             raise InvalidArgumentError(

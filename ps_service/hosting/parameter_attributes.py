@@ -1,0 +1,81 @@
+"""Attributes of parameters: what code sets at what stands for one, handed on to the parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.hosting.counterparts import Part
+from ps_service.hosting.histories import Ending
+from ps_service.hosting.structure import reaches
+from ps_service.parameters.leaves import attributes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ps_service.hosting.internals import Internals
+
+_TORCHS: Final = "_dynamo"
+"""How the names of attributes begin that torch's compiler sets, for one tensor alone."""
+
+_ABSENT: Final = object()
+
+
+def attribute_parts(parameters: Iterable[nn.Parameter]) -> list[Part]:
+    """The attributes of parameters, as parts of their module."""
+    return [Part(parameter.__dict__, {}, {}, parameter, None, []) for parameter in parameters]
+
+
+class AttributeWatch:
+    """Notices the attributes that a run sets at what stands for parameters.
+
+    Args:
+        leaves: What stands for the parameters.
+
+    Attributes:
+        refused: Places and names of attributes that lead to what belongs to the run alone; these are not handed on.
+    """
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._leaves = leaves
+        self._before = {i: attributes(leaf) for i, leaf in enumerate(leaves) if leaf.__dict__}
+        self._set: list[tuple[int, str, Any]] = []
+        self._removed: list[tuple[int, str]] = []
+        self.refused: list[tuple[int, str]] = []
+
+    def note(self, module: nn.Module, is_alias: Callable[[Any], bool]) -> None:
+        """The run is over.
+
+        Args:
+            module: What it ran on.
+            is_alias: Whether a value lies in the memory of a parameter.
+        """
+        changed = [i for i, leaf in enumerate(self._leaves) if leaf.__dict__ or i in self._before]
+        private = set(map(id, (*self._leaves, *module.modules()))) if changed else set()
+        for i in changed:
+            before, now = self._before.get(i, {}), attributes(self._leaves[i])
+            self._removed += [(i, name) for name in before.keys() - now.keys()]
+            for name, value in now.items():
+                if before.get(name, _ABSENT) is value or name.startswith(_TORCHS):
+                    continue
+                if reaches(value, private) or is_alias(value):
+                    self.refused.append((i, name))
+                else:
+                    self._set.append((i, name, value))
+
+    def hand_on(self, parameters: Sequence[nn.Parameter], internals: Internals, known: Container[int]) -> None:
+        """Gives the parameters what was set, without the history of tensors.
+
+        Args:
+            parameters: As many as leaves.
+            internals: Learns where tensors are kept.
+            known: Ids of the tensors that had a history before the run.
+        """
+        ending = Ending(known)
+        for i, name in self._removed:
+            parameters[i].__dict__.pop(name, None)
+        for i, name, value in self._set:
+            (part,) = attribute_parts([parameters[i]])
+            kept = part.original[name] = internals.without_history(value, ending)
+            internals.note_set(part, name, kept)
