@@ -109,7 +109,8 @@ class Marked(nn.Module):
         self.layer.weight.mask = torch.ones(SIZE)
         self.layer.weight.calls = 0
         self.layer.weight.total = torch.zeros(())
-        self.factor = Scaled(torch.full((SIZE,), 2.0))
+        # Small, so that three steps do not lead to infinite numbers.
+        self.factor = Scaled(torch.full((SIZE,), 0.05))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, bias = self.layer.weight, self.layer.bias
