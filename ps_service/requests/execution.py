@@ -259,11 +259,10 @@ class Execution:
         """Lets go of the thread until the result is there."""
         ctx = self.ctx
         assert ctx.deferred is not None
-        if not ctx.keeps_payload:
-            ctx.let_go()
+        ctx.let_go()
         ctx.engine.counters.wait(1)
         ctx.deferred.when_done(self._resume)
-        return _nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
+        return partial(self._observer.release, self, True)
 
     def _resume(self) -> None:
         """The result is there. Called in the thread that brings it."""
@@ -277,11 +276,7 @@ class Execution:
             return _nothing
         answer = self._handle(resumed=True)
         assert answer is not None
-        return partial(self._came, answer)
-
-    def _came(self, answer: Answer) -> None:
-        self._answer(answer)
-        self._observer.release(self)
+        return partial(self._answer, answer)
 
     # In either
 

@@ -75,19 +75,6 @@ async def test_requests_for_an_object_that_is_being_made_hold_no_threads() -> No
         assert server.engine.registry.find(made[0].ref).references == 5
 
 
-@pytest.mark.parametrize("elements", [1, 100_000])
-async def test_a_request_that_waited_for_an_object_still_has_its_tensors(elements: int) -> None:
-    async with owner(threads=2) as (server, ps):
-        value = torch.ones(elements)
-        asked = [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", value, name="slow")) for _ in range(3)]
-        assert await asyncio.to_thread(SlowToMake.entered.acquire, timeout=PATIENCE)
-        await until(ps, lambda status: status.waiting == 2)
-        SlowToMake.go_on.release()
-        made = await asyncio.gather(*asked)
-        assert [await each.total() for each in made] == [elements] * 3
-        assert server.engine.budget.requests == 0
-
-
 async def test_when_an_object_could_not_be_made_whoever_waited_makes_it() -> None:
     async with owner(threads=2) as (_, ps):
         MadeOnce.outcomes[:] = ["fails", "fails", "is made"]
