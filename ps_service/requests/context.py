@@ -45,6 +45,7 @@ class RequestContext:
         borrowed: Handles of other owners' objects to which it hands out one.
         recording: Under which context the call is recorded, if it is.
         deferred: A result that has to be there before the reply can be written.
+        keeps_payload: Whether the payload is needed then.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class RequestContext:
         "deferred",
         "engine",
         "granted",
+        "keeps_payload",
         "payload",
         "recording",
         "trainer",
@@ -73,6 +75,7 @@ class RequestContext:
         self.borrowed: list[Foreign] = []
         self.recording: Recording | None = None
         self.deferred: Deferred | None = None
+        self.keeps_payload = False
         self._embed = embed
         self._reader: PayloadReader | None = None
         self._written: PayloadWriter | None = None
@@ -174,9 +177,16 @@ class RequestContext:
                 requires_grad=parameter.requires_grad,
             )
 
-    def defer(self, deferred: Deferred, finish: Callable[[Any], None]) -> None:
-        """The reply is written by `finish`, once the result is there."""
+    def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
+        """The reply is written by `finish`, once the result is there.
+
+        Args:
+            deferred: The result.
+            finish: Writes the reply.
+            reads: Whether it reads the request again, so that the payload has to be kept.
+        """
         self.deferred = deferred
+        self.keeps_payload = reads
         self._finish = finish
 
     def let_go(self) -> None:

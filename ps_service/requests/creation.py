@@ -33,7 +33,7 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
     """Makes an object of an allowed class, or finds the one of that name; no thread waits while another makes it."""
     being_made = ctx.engine.registry.being_made(request.name)
     if being_made is not None and ctx.deferred is None:
-        ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply))
+        ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply), reads=True)
         return
     hosted, reply.created = make_object(ctx, request)
     ctx.describe(reply.object, hosted)

@@ -259,10 +259,11 @@ class Execution:
         """Lets go of the thread until the result is there."""
         ctx = self.ctx
         assert ctx.deferred is not None
-        ctx.let_go()
+        if not ctx.keeps_payload:
+            ctx.let_go()
         ctx.engine.counters.wait(1)
         ctx.deferred.when_done(self._resume)
-        return partial(self._observer.release, self, True)
+        return _nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
 
     def _resume(self) -> None:
         """The result is there. Called in the thread that brings it."""
@@ -273,10 +274,14 @@ class Execution:
 
     def _finish(self) -> Work:
         if self._answered:
-            return _nothing
+            return partial(self._observer.release, self)
         answer = self._handle(resumed=True)
         assert answer is not None
-        return partial(self._answer, answer)
+        return partial(self._came, answer)
+
+    def _came(self, answer: Answer) -> None:
+        self._answer(answer)
+        self._observer.release(self)
 
     # In either
 

@@ -64,8 +64,10 @@ async def outside(call: Callable[[], Awaitable[Any]]) -> Any:
 async def test_requests_for_an_object_that_is_being_made_hold_no_threads() -> None:
     async with owner(threads=2) as (server, ps):
         counter = await ps.create(COUNTER)
-        asked = [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", name="slow")) for _ in range(5)]
+        # One first: of two that begin in the same moment, in two threads, one would wait in its thread.
+        asked = [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", name="slow"))]
         assert await asyncio.to_thread(SlowToMake.entered.acquire, timeout=PATIENCE)
+        asked += [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", name="slow")) for _ in range(4)]
         status = await until(ps, lambda status: status.waiting == 4)
         assert status.threads_waiting == 0
         assert await counter.add() == 1
@@ -73,6 +75,20 @@ async def test_requests_for_an_object_that_is_being_made_hold_no_threads() -> No
         made = await asyncio.gather(*asked)
         assert len({each.ref.object_id for each in made}) == 1
         assert server.engine.registry.find(made[0].ref).references == 5
+
+
+@pytest.mark.parametrize("elements", [1, 100_000])
+async def test_a_request_that_waited_for_an_object_still_has_its_tensors(elements: int) -> None:
+    async with owner(threads=2) as (server, ps):
+        value = torch.ones(elements)
+        asked = [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", value, name="slow"))]
+        assert await asyncio.to_thread(SlowToMake.entered.acquire, timeout=PATIENCE)
+        asked += [asyncio.ensure_future(ps.create(f"{MODELS}.SlowToMake", value, name="slow")) for _ in range(2)]
+        await until(ps, lambda status: status.waiting == 2)
+        SlowToMake.go_on.release()
+        made = await asyncio.gather(*asked)
+        assert [await each.total() for each in made] == [elements] * 3
+        assert server.engine.budget.requests == 0
 
 
 async def test_when_an_object_could_not_be_made_whoever_waited_makes_it() -> None:

@@ -31,9 +31,14 @@ class SlowToMake:
     entered = threading.Semaphore(0)
     go_on = threading.Semaphore(0)
 
-    def __init__(self) -> None:
+    def __init__(self, value: torch.Tensor | None = None) -> None:
         SlowToMake.entered.release()
         SlowToMake.go_on.acquire()
+        self.value = value
+
+    @remote
+    def total(self) -> float:
+        return 0.0 if self.value is None else float(self.value.sum())
 
 
 @hosted
