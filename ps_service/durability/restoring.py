@@ -63,7 +63,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     for entry in checkpoint.members:
         engine.directory.enter(entry.session, entry.member.name, entry.member.address, entry.member.id)
     for record, hosted in zip(checkpoint.objects, made, strict=True):
-        if record.off_shelf:
+        if record.dependency_only:
             engine.registry.withdraw(hosted)
     if checkpoint.generator:
         # Last, because constructing objects draws random numbers too.
@@ -87,7 +87,7 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
             made.class_name = record.class_name
             return engine.registry.add(made)
         request = getattr(record, kind or "create")
-        if record.off_shelf and kind != "call":
+        if record.dependency_only and kind != "call":
             request.name = ""  # another object may have the name by now
         ctx = RequestContext(engine, _NOBODY, _bytes(tensors, record.payload))
         return remake(ctx, kind or "create", request, record.object_id)

@@ -120,17 +120,17 @@ class _Objects:
 
     def records(self, objects: Sequence[HostedObject]) -> list[pb.ObjectRecord]:
         """The records of all objects that can be constructed again, each after its dependencies."""
-        on_shelf = {hosted.ref.object_id for hosted in objects}
+        listed = {hosted.ref.object_id for hosted in objects}
         for hosted in objects:
-            self._visit(hosted, on_shelf)
+            self._visit(hosted, listed)
         return list(self._kept.values())
 
-    def _visit(self, hosted: HostedObject, on_shelf: Container[str]) -> None:
+    def _visit(self, hosted: HostedObject, listed: Container[str]) -> None:
         if hosted.ref.object_id in self._seen:
             return
         self._seen.add(hosted.ref.object_id)
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
-            self._visit(dependency, on_shelf)
+            self._visit(dependency, listed)
         try:
             record = self._record(hosted)
         except OSError:
@@ -138,8 +138,8 @@ class _Objects:
         except (PsError, CannotBeKept) as error:
             self.left_out.append({"name": hosted.name, "class": hosted.class_name, "why": str(error)})
             return
-        if hosted.ref.object_id not in on_shelf:
-            record.off_shelf, record.name = True, ""
+        if hosted.ref.object_id not in listed:
+            record.dependency_only, record.name = True, ""
         self._kept[hosted.ref.object_id] = record
 
     def _record(self, hosted: HostedObject) -> pb.ObjectRecord:

@@ -26,7 +26,7 @@ class Frozen(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
-    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "off_shelf", "frozen")
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "dependency_only", "frozen")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -39,7 +39,7 @@ class ObjectRecord(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
-    OFF_SHELF_FIELD_NUMBER: _ClassVar[int]
+    DEPENDENCY_ONLY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     name: str
@@ -53,9 +53,9 @@ class ObjectRecord(_message.Message):
     state: _values_pb2.Value
     tensors: _containers.RepeatedScalarFieldContainer[str]
     version: int
-    off_shelf: bool
+    dependency_only: bool
     frozen: Frozen
-    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., off_shelf: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
 
 class AnswerRecord(_message.Message):
     __slots__ = ("number", "frame", "payload")

@@ -27,9 +27,9 @@ if _version_not_supported:
 
 
 class OwnerStub(object):
-    """`Session` carries the traffic of training. The other methods are the same operations one at a time, for other
-    languages and for grpcurl: tensors travel inside the messages, the metadata key `ps-trainer` (32 hexadecimal digits)
-    says who is calling, and `ps-number` (1, 2, 3 …) makes a repeated request safe.
+    """Trainers use `Session`. The other methods run one operation each, for clients in other languages and for grpcurl.
+    Tensors travel inside their messages. The metadata key `ps-trainer` (32 hexadecimal digits) identifies the caller, and
+    `ps-number` (1, 2, 3 …) makes it safe to send a request again.
     """
 
     def __init__(self, channel):
@@ -176,9 +176,9 @@ class OwnerStub(object):
 
 
 class OwnerServicer(object):
-    """`Session` carries the traffic of training. The other methods are the same operations one at a time, for other
-    languages and for grpcurl: tensors travel inside the messages, the metadata key `ps-trainer` (32 hexadecimal digits)
-    says who is calling, and `ps-number` (1, 2, 3 …) makes a repeated request safe.
+    """Trainers use `Session`. The other methods run one operation each, for clients in other languages and for grpcurl.
+    Tensors travel inside their messages. The metadata key `ps-trainer` (32 hexadecimal digits) identifies the caller, and
+    `ps-number` (1, 2, 3 …) makes it safe to send a request again.
     """
 
     def Session(self, request_iterator, context):
@@ -490,9 +490,9 @@ def add_OwnerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Owner(object):
-    """`Session` carries the traffic of training. The other methods are the same operations one at a time, for other
-    languages and for grpcurl: tensors travel inside the messages, the metadata key `ps-trainer` (32 hexadecimal digits)
-    says who is calling, and `ps-number` (1, 2, 3 …) makes a repeated request safe.
+    """Trainers use `Session`. The other methods run one operation each, for clients in other languages and for grpcurl.
+    Tensors travel inside their messages. The metadata key `ps-trainer` (32 hexadecimal digits) identifies the caller, and
+    `ps-number` (1, 2, 3 …) makes it safe to send a request again.
     """
 
     @staticmethod
