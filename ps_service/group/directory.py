@@ -33,19 +33,24 @@ class MemberEntry(NamedTuple):
 class Wait:
     """A wait until a condition on the directory holds.
 
+    Args:
+        lock: The lock of the directory.
+        condition: Returns the result, or None while the condition does not hold.
+        on_expiry: Returns the result, or raises the error, if the wait expires.
+
     Attributes:
         future: The result of the wait, or an error if it expired.
     """
 
-    def __init__(self, lock: threading.RLock, look: Callable[[], Any], give_up: Callable[[], Any]) -> None:
+    def __init__(self, lock: threading.RLock, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> None:
         self.future: Future[Any] = Future()
         self._lock = lock
-        self._look = look
-        self._give_up = give_up
+        self._condition = condition
+        self._on_expiry = on_expiry
 
-    def try_again(self) -> bool:
+    def check(self) -> bool:
         """Checks the condition again; returns whether the wait is over."""
-        found = self._look()
+        found = self._condition()
         if found is not None and not self.future.done():
             self.future.set_result(found)
         return self.future.done()
@@ -56,52 +61,53 @@ class Wait:
             if self.future.done():
                 return
             try:
-                self.future.set_result(self._give_up())
+                self.future.set_result(self._on_expiry())
             except Exception as error:
                 self.future.set_exception(error)
 
 
-class Met(NamedTuple):
+class RendezvousResult(NamedTuple):
     """The result of a rendezvous.
 
     Attributes:
-        missing: The names that had not arrived when the time was over.
-        brought: The value of each member that arrived, by name.
+        missing: Names of the members that had not arrived when the time was over.
+        values: The value of each member that arrived, by name.
     """
 
     missing: list[str]
-    brought: dict[str, Any]
+    values: dict[str, Any]
 
 
-class Meeting:
+class Rendezvous:
     """One rendezvous: members wait until all of them have arrived.
 
     Args:
-        names: The members that are waited for.
+        names: Names of the members that take part.
 
     Attributes:
-        brought: The value of each member that has arrived, by name.
-        sessions: The session of each, by name.
-        left: The members whose wait is over.
+        values: The value of each member that has arrived, by name.
+        sessions: The session of each member that has arrived, by name.
+        departed: Names of the members whose wait is over.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.sessions: dict[str, bytes] = {}
-        self.brought: dict[str, Any] = {}
-        self.left: set[str] = set()
+        self.values: dict[str, Any] = {}
+        self.departed: set[str] = set()
 
     def missing(self) -> list[str]:
-        return [name for name in self.names if name not in self.brought]
+        """Names of the members that have not arrived."""
+        return [name for name in self.names if name not in self.values]
 
-    def give_up(self, name: str) -> Met:
-        """Withdraws one member, whose wait expired; it has to arrive again."""
+    def withdraw(self, name: str) -> RendezvousResult:
+        """Removes a member whose wait expired; it has to arrive again."""
         missing = self.missing()
-        self.brought.pop(name, None)
-        return Met(missing, self.brought)
+        self.values.pop(name, None)
+        return RendezvousResult(missing, self.values)
 
 
-def _nobody(session: bytes) -> bool:
+def _never_away(session: bytes) -> bool:
     return False
 
 
@@ -115,7 +121,7 @@ class Directory:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._entries: dict[str, MemberEntry] = {}
-        self._meetings: dict[str, Meeting] = {}
+        self._rendezvous: dict[str, Rendezvous] = {}
         self._waits: list[Wait] = []
 
     def __len__(self) -> int:
@@ -132,7 +138,12 @@ class Directory:
             return sorted(self._entries.values(), key=lambda entry: entry.id)
 
     def enter(
-        self, session: bytes, name: str, address: str, id: int | None = None, is_away: Callable[[bytes], bool] = _nobody
+        self,
+        session: bytes,
+        name: str,
+        address: str,
+        id: int | None = None,
+        is_away: Callable[[bytes], bool] = _never_away,
     ) -> MemberEntry:
         """Enters a member. Doing so again with the same name and session changes the address.
 
@@ -167,7 +178,7 @@ class Directory:
             elif id in taken:
                 raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
             entry = self._entries[name] = MemberEntry(name, address, id, session)
-            self._look_again()
+            self._check_waits()
             return entry
 
     def leave(self, session: bytes) -> None:
@@ -175,11 +186,11 @@ class Directory:
         with self._lock:
             for entry in [entry for entry in self._entries.values() if entry.session == session]:
                 del self._entries[entry.name]
-            for place, meeting in list(self._meetings.items()):
-                for name in [name for name, of in meeting.sessions.items() if of == session]:
-                    meeting.brought.pop(name, None)
-                    self._depart(place, meeting, name)
-            self._look_again()
+            for key, rendezvous in list(self._rendezvous.items()):
+                for name in [name for name, of in rendezvous.sessions.items() if of == session]:
+                    rendezvous.values.pop(name, None)
+                    self._depart(key, rendezvous, name)
+            self._check_waits()
 
     def find(self, name: str, id: int | None = None) -> MemberEntry | None:
         """A member, by name or else by number."""
@@ -191,63 +202,67 @@ class Directory:
     def awaited(self, name: str, id: int | None = None) -> Wait:
         """Waits for a member; if it expires, the error is an `UnknownNameError` that lists the members."""
 
-        def give_up() -> Any:
-            there = ", ".join(entry.name for entry in self.members()) or "nobody"
+        def on_expiry() -> Any:
+            there = ", ".join(entry.name for entry in self.members()) or "none"
             who = repr(name) if id is None else f"number {id}"
-            raise UnknownNameError(f"the group has no member {who}; there is {there}")
+            raise UnknownNameError(f"the group has no member {who}; its members are: {there}")
 
-        return self._wait(lambda: self.find(name, id), give_up)
+        return self._wait(lambda: self.find(name, id), on_expiry)
 
     def gathered(self, at_least: int) -> Wait:
-        """Waits until there are `at_least` members; if it expires, the result is the members there are."""
+        """Waits until there are `at_least` members; if it expires, the result is the list of members."""
         return self._wait(lambda: self.members() if len(self) >= at_least else None, self.members)
 
-    def left_by_others(self, name: str) -> Wait:
-        """Waits until one member is the only one; if it expires, the result is the members there are."""
+    def alone(self, name: str) -> Wait:
+        """Waits until no other member than `name` is left; if it expires, the result is the list of members."""
         return self._wait(lambda: self.members() if self._entries.keys() <= {name} else None, self.members)
 
-    def rendezvous(self, session: bytes, place: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
+    def rendezvous(self, session: bytes, key: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
         """Waits until all named members have arrived; if it expires, the result's `missing` names the others.
 
         Args:
             session: The session of the member that arrives.
-            place: The key that they agree on; it can be reused once all of them have left.
+            key: The key that all of them use; it can be used again once their waits are over.
             name: The member that arrives.
-            names: The members that are waited for.
-            value: The value that the others receive.
+            names: The members that take part, itself among them.
+            value: The value that all of them receive.
 
         Raises:
-            InvalidArgumentError: `names` lacks it, or others use the same key with different names.
+            InvalidArgumentError: `name` is not among `names`, or members that wait under this key named others.
         """
         with self._lock:
-            meeting = self._meetings.get(place) or Meeting(names)
-            if meeting.names != names or name not in names:
+            rendezvous = self._rendezvous.get(key) or Rendezvous(names)
+            if name not in names:
                 raise InvalidArgumentError(
-                    f"{name!r} waits at {place!r} for {', '.join(names)}, but others wait there for "
-                    f"{', '.join(meeting.names)}"
+                    f"member {name!r} is not among the members of its rendezvous {key!r}: {', '.join(names)}"
                 )
-            self._meetings[place] = meeting
-            meeting.brought[name] = value
-            meeting.sessions[name] = session
+            if rendezvous.names != names:
+                raise InvalidArgumentError(
+                    f"member {name!r} names {', '.join(names)} for the rendezvous {key!r}, but others wait there for "
+                    f"{', '.join(rendezvous.names)}; all members have to give the same names in the same order"
+                )
+            self._rendezvous[key] = rendezvous
+            rendezvous.values[name] = value
+            rendezvous.sessions[name] = session
             wait = self._wait(
-                lambda: None if meeting.missing() else Met([], meeting.brought),
-                lambda: meeting.give_up(name),
+                lambda: None if rendezvous.missing() else RendezvousResult([], rendezvous.values),
+                lambda: rendezvous.withdraw(name),
             )
-            wait.future.add_done_callback(lambda _: self._depart(place, meeting, name))
+            wait.future.add_done_callback(lambda _: self._depart(key, rendezvous, name))
             return wait
 
-    def _depart(self, place: str, meeting: Meeting, name: str) -> None:
+    def _depart(self, key: str, rendezvous: Rendezvous, name: str) -> None:
         with self._lock:
-            meeting.left.add(name)
-            if meeting.left >= set(meeting.brought) and self._meetings.get(place) is meeting:
-                del self._meetings[place]
+            rendezvous.departed.add(name)
+            if rendezvous.departed >= set(rendezvous.values) and self._rendezvous.get(key) is rendezvous:
+                del self._rendezvous[key]
 
-    def _wait(self, look: Callable[[], Any], give_up: Callable[[], Any]) -> Wait:
+    def _wait(self, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> Wait:
         with self._lock:
-            wait = Wait(self._lock, look, give_up)
+            wait = Wait(self._lock, condition, on_expiry)
             self._waits.append(wait)
             wait.future.add_done_callback(lambda _: self._forget(wait))
-            self._look_again()
+            self._check_waits()
             return wait
 
     def _forget(self, wait: Wait) -> None:
@@ -255,6 +270,6 @@ class Directory:
             if wait in self._waits:
                 self._waits.remove(wait)
 
-    def _look_again(self) -> None:
+    def _check_waits(self) -> None:
         for wait in list(self._waits):
-            wait.try_again()
+            wait.check()

@@ -65,7 +65,7 @@ class HostedObject:
         bound_copies: Private copies to run on, if it is a module.
         readers: Names of methods and functions that have run on it, and have not written to its parameters.
         writers: Names of those that have, or that are known to.
-        recorded: How many recorded calls of each have been looked at or passed over by `Loan.inspect`.
+        recorded: Number of recorded calls of each. `Binding.inspect` examines the whole graph of some of them only.
         is_layer: Whether it is made of nothing but modules of torch itself.
         layer_check: Says which calls of that layer are harmless.
         latency: How long its calls take.

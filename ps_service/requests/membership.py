@@ -1,4 +1,4 @@
-"""Membership: the handlers of the directory."""
+"""Handlers of the operations on the directory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ps_service.execution.deferred import Deferred
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.group.directory import MemberEntry, Met, Wait
+    from ps_service.group.directory import MemberEntry, RendezvousResult, Wait
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
 _LONGEST_WAIT: Final = 86_400.0
-"""Seconds that somebody may wait in the directory."""
+"""The longest wait, in seconds."""
 
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
@@ -52,10 +52,10 @@ def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.Ren
     value = ctx.read(request.value) if request.HasField("value") else None
     wait = ctx.engine.directory.rendezvous(ctx.trainer, request.key, request.name, tuple(request.names), value)
 
-    def finish(met: Met) -> None:
-        reply.missing.extend(met.missing)
-        reply.names.extend(met.brought)
-        ctx.write(reply.values, list(met.brought.values()))
+    def finish(result: RendezvousResult) -> None:
+        reply.missing.extend(result.missing)
+        reply.names.extend(result.values)
+        ctx.write(reply.values, list(result.values.values()))
 
     _when_over(ctx, wait, request.wait_seconds, finish)
 
@@ -66,17 +66,17 @@ def describe(message: pb.Member, entry: MemberEntry) -> None:
 
 
 def _when_over(ctx: RequestContext, wait: Wait, seconds: float, finish: Callable[[Any], None]) -> None:
-    """Writes the reply once the waiting is over.
+    """Writes the reply once the wait is over.
 
     Raises:
-        InvalidArgumentError: Nobody can wait so long.
+        InvalidArgumentError: `seconds` is negative or too long.
     """
     if not 0 <= seconds <= _LONGEST_WAIT:
         wait.expire()
-        raise InvalidArgumentError(f"one may wait from 0 to {_LONGEST_WAIT:g} seconds, not {seconds:g}")
+        raise InvalidArgumentError(f"wait_seconds must be from 0 to {_LONGEST_WAIT:g}, not {seconds:g}")
     if not wait.future.done():
         if seconds > 0:
-            # The alarm must not keep what was brought until it rings.
+            # A weak reference, so that the timer does not keep the values of a finished rendezvous alive.
             waiting = weakref.ref(wait)
             ctx.engine.compute.later(seconds, lambda: _expire(waiting()))
         else:

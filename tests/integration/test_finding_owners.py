@@ -98,7 +98,7 @@ async def test_owners_that_have_not_come_yet_are_waited_for(group: Group) -> Non
 
 async def test_a_name_that_nobody_has_is_told_with_those_that_are_there(group: Group) -> None:
     await group.enter("ps0")
-    with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; there is directory, ps0"):
+    with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; its members are: directory, ps0"):
         await tc.connect("ps0", "ps9", directory=group.directory, connect_timeout=0.05)
     # Only the member itself is still connected to the keeper of the directory: nothing is left behind.
     keeper = group.agents[0].engine.sessions

@@ -18,7 +18,7 @@ from trainer_client.rpc.current import agent
 def test_worker_id() -> None:
     assert rpc.get_worker_info() == rpc.get_worker_info("worker0") == rpc.WorkerInfo("worker0", 0)
     assert {rpc.get_worker_info(f"worker{n}").id for n in range(4)} == {0, 1, 2, 3}
-    with pytest.raises(RuntimeError, match=r"unknown member 'worker17'.*there is worker0"):
+    with pytest.raises(RuntimeError, match=r"unknown member 'worker17'.*its members are: worker0"):
         rpc.get_worker_info("worker17")
 
 

@@ -143,7 +143,7 @@ class Agent:
             # Passes that come to their end here may still need others.
             await self.server.quiet(drain_seconds)
         elif self.keeps_directory:
-            wait = self.engine.directory.left_by_others(self.name)
+            wait = self.engine.directory.alone(self.name)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
                     await asyncio.wrap_future(wait.future)
