@@ -2,86 +2,109 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
-from ps_service.group.peers import Alone, Peers
+from ps_service.group.membership import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
 from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
+from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
-from ps_service.sessions.administration import Control, Nothing
 from ps_service.sessions.gate import Gate
+from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import MemoryReplyCache, ReplyCache
+from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Sessions, SessionState
 from ps_wire.limits import Limits
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-@dataclass
+
 class Engine:
     """Everything an owner holds. Functions that work on an owner take it as their first argument.
 
-    Attributes:
+    An engine is complete when it is constructed, and its parts are never exchanged. What is made later, such as the
+    sources of requests or the peers of a group, is registered with the part that it belongs to.
+
+    Args:
         name: The owner's name.
-        allowlist: Classes and functions that trainers may name.
-        device: Where hosted modules live.
-        limits: Limits on messages, memory and sizes.
+        allowlist: Classes and functions that trainers may name; torch's own if None.
+        device: Where hosted modules live; the CPU if None.
+        limits: Limits on messages, memory and sizes; the usual ones if None.
         threads: Size of the compute pool; 0 chooses by the number of cores.
         spare_threads: Threads that may replace compute threads held by abandoned work; 0 chooses as many as there are
             compute threads, and at least sixteen.
-        incarnation: A random id, new with every start of the owner.
-        continues: Earlier incarnations whose state this one restored; their trainers' sessions stay valid.
-        durable: Whether it writes a checkpoint when it stops, and resumes from it when it starts.
-        peers: How hosted code reaches other owners.
-        shared_memory_connections: Number of open shared-memory connections, and their bytes.
-        control: Access to the sessions' streams, for administration.
+        data_dir: Directory for checkpoints: read at start, written when draining; None for no checkpoints.
+
+    Attributes:
+        registry: The hosted objects.
+        parameter_locks: The parameters and their locks.
+        held: What contexts and results that stay here hold, by trainer.
+        contexts: The open passes.
+        gate: Whether requests are accepted.
+        sessions: The sessions of trainers.
+        incarnations: The starts of this owner whose sessions are valid.
+        reply_cache: Answers that were not confirmed.
+        requests: The requests that have no answer yet.
+        budget: Bytes of messages, by trainer.
+        compute: The threads that run hosted code.
+        directory: The members of the group that this owner keeps the directory of.
+        membership: The group that this owner is a member of.
+        counters: Counts of requests and bytes.
+        shared_memory: The open shared-memory connections.
     """
 
-    name: str
-    allowlist: AllowList = field(default_factory=AllowList)
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    limits: Limits = field(default_factory=Limits)
-    threads: int = 0
-    spare_threads: int = 0
-    reply_cache: ReplyCache = field(default_factory=MemoryReplyCache)
-    incarnation: str = field(default_factory=lambda: os.urandom(8).hex())
-    durable: bool = False
-    continues: tuple[str, ...] = ()
-    peers: Peers = field(default_factory=Alone)
-    shared_memory_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)
-    control: Control = field(default_factory=Nothing)
-
-    def __post_init__(self) -> None:
-        self.registry = Registry(self.name, Census())
-        self.parameter_locks = ParameterLocks()
-        self.held = HeldByAll(self.limits)
-        self.contexts = Contexts(self.held)
-        self.gate = Gate(self.contexts)
-        self.sessions = Sessions(self.limits)
-        self.counters = Counters()
-        self.directory = Directory()
+    def __init__(
+        self,
+        name: str,
+        allowlist: AllowList | None = None,
+        device: torch.device | None = None,
+        limits: Limits | None = None,
+        threads: int = 0,
+        spare_threads: int = 0,
+        data_dir: Path | None = None,
+    ) -> None:
+        self.name: Final = name
+        self.allowlist: Final = allowlist or AllowList()
+        self.device: Final = device or torch.device("cpu")
+        self.limits: Final = limits or Limits()
+        self.data_dir: Final = data_dir
+        self.registry: Final = Registry(name, Census())
+        self.parameter_locks: Final = ParameterLocks()
+        self.held: Final = HeldByAll(self.limits)
+        self.contexts: Final = Contexts(self.held)
+        self.gate: Final = Gate(self.contexts)
+        self.sessions: Final = Sessions(self.limits)
+        self.incarnations: Final = Incarnations()
+        self.reply_cache: Final[ReplyCache] = MemoryReplyCache()
+        self.requests: Final = RequestSources()
+        self.budget: Final = Budget(self.limits)
+        self.compute: Final = ThreadPool(threads, spare_threads)
+        self.directory: Final = Directory()
+        self.membership: Final = Membership()
+        self.counters: Final = Counters()
+        self.shared_memory: Final = OpenConnections()
         self.allowlist.functions.serve(self.limits, self.device)
-        self.budget = Budget(self.limits)
-        self.compute = ThreadPool(self.threads, self.spare_threads)
 
     @property
     def draining(self) -> bool:
         """Whether the owner takes no new work."""
         return self.gate.state is not Gate.State.OPEN
 
-    def knows(self, incarnation: str) -> bool:
-        """Whether the state that a trainer built in an incarnation of this owner still exists."""
-        return incarnation == self.incarnation or incarnation in self.continues
+    @property
+    def durable(self) -> bool:
+        """Whether the owner writes a checkpoint when it stops, and resumes from it when it starts."""
+        return self.data_dir is not None
 
     def end_session(self, session: SessionState) -> None:
         """Frees everything a trainer held: its contexts, handles and cached answers.

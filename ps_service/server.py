@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -57,7 +56,6 @@ class Server:
         engine: The owner.
         listen: Host and port; port 0 takes a free one.
         insecure: Allows addresses beyond loopback, although traffic is not encrypted.
-        data_dir: Directory for checkpoints: read at start, written when draining; None for no checkpoints.
         http: Host and port of metrics and health over HTTP; empty for none.
 
     Attributes:
@@ -73,7 +71,6 @@ class Server:
         engine: Engine,
         listen: str = "127.0.0.1:0",
         insecure: bool = False,
-        data_dir: Path | None = None,
         http: str = "",
     ) -> None:
         for address in filter(None, (listen, http)):
@@ -86,7 +83,6 @@ class Server:
         self._http = http
         self._web: Web | None = None
         self._serving = False
-        self._data_dir = data_dir
         self._keeper: Keeper | None = None
         self._orderly = True
         self._health = HealthServicer()
@@ -134,8 +130,8 @@ class Server:
         self._serving = True
 
     async def _begin(self) -> None:
-        if self._data_dir is not None:
-            self._keeper = Keeper(self.engine, self._data_dir)
+        if self.engine.data_dir is not None:
+            self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
         teach_malloc()
         self._server = self._assemble()

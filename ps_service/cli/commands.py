@@ -229,7 +229,7 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
 
 
 def _server(settings: OwnerConfig) -> Server:
-    return Server(_engine(settings), settings.listen, settings.insecure, settings.data_dir, settings.http)
+    return Server(_engine(settings), settings.listen, settings.insecure, settings.http)
 
 
 def _engine(settings: OwnerConfig) -> Engine:
@@ -253,6 +253,7 @@ def _engine(settings: OwnerConfig) -> Engine:
         ),
         threads=settings.threads,
         spare_threads=settings.spare_threads,
+        data_dir=settings.data_dir,
     )
 
 

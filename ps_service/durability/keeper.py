@@ -22,8 +22,8 @@ class Keeper:
     """Keeps the state of one owner.
 
     Args:
-        engine: The owner. It must not host anything yet; its `durable` is set.
-        folder: The data directory.
+        engine: The owner. It must not host anything yet.
+        folder: Its data directory.
 
     Raises:
         CheckpointError: The directory cannot be used.
@@ -32,7 +32,6 @@ class Keeper:
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
         self._store = Store(folder)
-        engine.durable = True
 
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one.

@@ -68,7 +68,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     if checkpoint.generator:
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
-    engine.continues = manifest.incarnations
+    engine.incarnations.continue_from(manifest.incarnations)
 
 
 def _parsed(folder: Path) -> pb.Checkpoint:

@@ -96,7 +96,7 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
     files.write_file(folder / STATE, checkpoint.SerializeToString())
     return Manifest(
         owner=engine.name,
-        incarnations=(engine.incarnation, *engine.continues)[:_REMEMBERED],
+        incarnations=(engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED],
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         version=RELEASE,
         objects=[_line(record) for record in kept],

@@ -127,14 +127,17 @@ class OwnerCollector(Collector):
             yield _labelled(
                 CounterMetricFamily(f"ps_{name}_bytes", help, labels=["transport"], unit="bytes"), counts.items()
             )
-        shared_memory_connections, shared = self._engine.shared_memory_connections()
+        shared_memory = self._engine.shared_memory
         yield _gauge(
             "ps_shared_memory_connections",
             "Same-host shared-memory connections that are open.",
-            shared_memory_connections,
+            len(shared_memory),
         )
         yield _gauge(
-            "ps_shared_memory_bytes", "Shared memory in which shared-memory connections bring answers.", shared, "bytes"
+            "ps_shared_memory_bytes",
+            "Shared memory in which shared-memory connections bring answers.",
+            shared_memory.shared_bytes,
+            "bytes",
         )
 
     def _trainers(self) -> Iterator[Metric]:
@@ -182,7 +185,9 @@ class OwnerCollector(Collector):
             GaugeMetricFamily("ps_objects", "Hosted objects, by kind.", labels=["kind"]), list(census.kinds.items())
         )
         yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
-        yield _gauge("ps_borrowed_references", "References to objects of other owners.", engine.peers.borrowed)
+        yield _gauge(
+            "ps_borrowed_references", "References to objects of other owners.", engine.membership.peers.borrowed
+        )
         yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
         yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
 

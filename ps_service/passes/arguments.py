@@ -54,8 +54,8 @@ class Arguments:
         """
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
-            return self._engine.peers.foreign(ref, self._context if message.history else None)
-        return self._engine.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
+            return self._engine.membership.peers.foreign(ref, self._context if message.history else None)
+        return self._engine.membership.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
 
     def local(self, hosted: HostedObject, parameter: str = "") -> RRef:
         """A reference to an object here; what has a history in this pass will stand in the graph."""

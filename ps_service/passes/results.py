@@ -40,12 +40,12 @@ class Results:
     """
 
     def __init__(self, engine: Engine, context: ContextId, call: CallKey, arguments: Arguments) -> None:
-        self._peers = engine.peers
+        self._peers = engine.membership.peers
         self._context = engine.contexts.open(context, call.caller)
         self._call = call
         self.held = self._context.held
         self._arguments = arguments
-        self.nested_pass: NestedPass | None = self._context.nested_pass(engine.peers.nested_pass)
+        self.nested_pass: NestedPass | None = self._context.nested_pass(self._peers.nested_pass)
 
     def record(
         self, entry: GraphEntry | None, leaves: Sequence[Leaf], latency: Latency | None, is_module: bool, result: Any

@@ -31,7 +31,7 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
     for context in contexts:
         for caller in tuple(context.callers):
             used_by.setdefault(caller, []).append(context)
-    running = Counter(each.trainer for each in engine.control.running())
+    running = Counter(each.trainer for each in engine.requests.running())
     for session in engine.sessions.all()[:_MOST]:
         info = _session(engine, session, used_by.get(session.trainer, []))
         info.id, info.requests_in_flight = ids[session.trainer], running[session.trainer]

@@ -235,7 +235,7 @@ class RequestContext:
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None
-        reference = self.engine.peers.departing(value, context)
+        reference = self.engine.membership.peers.departing(value, context)
         if reference is None:
             return None
         if isinstance(reference, Foreign):

@@ -30,11 +30,11 @@ def lookup(ctx: RequestContext, request: pb.LookupRequest, reply: pb.LookupReply
     """Finds a member, here or where this owner is a member itself."""
     id = request.id if request.HasField("id") else None
     engine = ctx.engine
-    if engine.peers.keeps_directory:
+    if engine.membership.peers.keeps_directory:
         wait = engine.directory.awaited(request.name, id)
         _when_over(ctx, wait, request.wait_seconds, lambda entry: describe(reply.member, entry))
     else:
-        reply.member.CopyFrom(engine.peers.find(request.name, id, request.wait_seconds))
+        reply.member.CopyFrom(engine.membership.peers.find(request.name, id, request.wait_seconds))
 
 
 def members(ctx: RequestContext, request: pb.MembersRequest, reply: pb.MembersReply) -> None:

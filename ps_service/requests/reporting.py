@@ -29,7 +29,8 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
     for name in ("parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers"):
         setattr(reply, name, getattr(now, name))
     reply.calls_per_second = now.calls_per_second
-    reply.shared_memory_connections, reply.shared_bytes = ctx.engine.shared_memory_connections()
+    shared_memory = ctx.engine.shared_memory
+    reply.shared_memory_connections, reply.shared_bytes = len(shared_memory), shared_memory.shared_bytes
     reply.requests_in_flight = ctx.engine.counters.running
     reply.waiting = ctx.engine.counters.waiting
     compute = ctx.engine.compute
@@ -41,7 +42,7 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
     reply.answer_bytes, reply.paused_sessions = reply_cache.nbytes + budget.unsent, budget.paused
     reply.context_bytes = ctx.engine.held.nbytes
     reply.references = ctx.engine.registry.references
-    reply.borrowed = ctx.engine.peers.borrowed
+    reply.borrowed = ctx.engine.membership.peers.borrowed
     for member in ctx.engine.directory.members():
         describe(reply.members.add(), member)
     for each in now.objects:

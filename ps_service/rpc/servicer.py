@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from ps_service.release import RELEASE
-from ps_service.rpc.control import RequestControl
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.serializers import reading, writing
@@ -51,16 +50,14 @@ class Servicer:
 
     def __init__(self, engine: Engine) -> None:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
+        traffic = engine.counters.traffic["shared_memory"]
         self.shared_memory = SharedMemoryListener(
-            engine.limits, self._serve_shared_memory, engine.counters.traffic["shared_memory"]
-        )
-        engine.shared_memory_connections = lambda: (
-            self.shared_memory.count,
-            self.shared_memory.shared_bytes,
+            engine.limits, self._serve_shared_memory, traffic, engine.shared_memory
         )
         self._engine = engine
         self._unary = UnaryMethods(engine)
-        engine.control = RequestControl(self.session_handlers, self._unary)
+        engine.requests.add(self._unary)
+        engine.requests.add(self.session_handlers)
 
     async def serve(self, connection: Connection) -> None:
         """Holds one stream's end of a session, until the stream ends."""
@@ -113,7 +110,7 @@ class Servicer:
         if shared_memory and not self.shared_memory.admits(hello):
             raise InvalidArgumentError("a shared-memory connection opens with the token that was offered with it, once")
         known = self._engine.sessions.get(hello.trainer) is not None
-        resumed = known and self._engine.knows(hello.incarnation)
+        resumed = known and hello.incarnation in self._engine.incarnations
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
@@ -122,7 +119,7 @@ class Servicer:
         limits = self._engine.limits
         welcome = Welcome(
             owner=self._engine.name,
-            incarnation=self._engine.incarnation,
+            incarnation=self._engine.incarnations.current,
             resumed=resumed,
             lease_seconds=limits.lease_seconds,
             max_message_bytes=limits.max_message_bytes,
@@ -156,7 +153,7 @@ class Servicer:
         engine = self._engine
         if engine.gate.state is not Gate.State.DRAINING:
             return False
-        return engine.knows(hello.incarnation) and engine.sessions.get(hello.trainer) is not None
+        return hello.incarnation in engine.incarnations and engine.sessions.get(hello.trainer) is not None
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         intake = Intake(self._engine, session_handler.session.trainer)

@@ -11,7 +11,7 @@ from ps_service.requests.answers import cancelled, failure, stopping
 from ps_service.requests.context import RequestContext
 from ps_service.requests.execution import Execution, Observer
 from ps_service.requests.operations import OPERATIONS
-from ps_service.sessions.administration import Running
+from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Waiting

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ps_service.engine import Engine
     from ps_service.rpc.session_handler import SessionHandler
-    from ps_service.sessions.administration import Running
+    from ps_service.sessions.request_sources import Running
     from ps_service.sessions.sessions import SessionState
 
 

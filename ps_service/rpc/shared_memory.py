@@ -16,6 +16,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from ps_service.metrics.open_connections import OpenConnections
 from ps_service.rpc.peer_process import PeerProcess, State
 from ps_wire.runtime import forks
 from ps_wire.shared_memory import descriptors
@@ -46,10 +47,15 @@ class SharedMemoryListener:
         limits: Of messages and of shared memory.
         serve: Holds the owner's end of a shared-memory connection until it ends.
         traffic: Where the bytes of all shared-memory connections are counted.
+        opened: Where those that are open are registered.
     """
 
     def __init__(
-        self, limits: Limits, serve: Callable[[SharedMemoryConnection], Awaitable[None]], traffic: Traffic | None = None
+        self,
+        limits: Limits,
+        serve: Callable[[SharedMemoryConnection], Awaitable[None]],
+        traffic: Traffic | None = None,
+        opened: OpenConnections | None = None,
     ) -> None:
         self._limits = limits
         self._traffic = traffic
@@ -58,6 +64,7 @@ class SharedMemoryListener:
         self._name = b""
         self._tokens: dict[bytes, tuple[bytes, float]] = {}
         self._connections: dict[asyncio.Task[None], SharedMemoryConnection] = {}
+        self._opened = OpenConnections() if opened is None else opened
         self._processes: dict[SharedMemoryConnection, PeerProcess] = {}
         self._stopped: dict[SharedMemoryConnection, float] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -107,16 +114,6 @@ class SharedMemoryListener:
         trainer, until = self._tokens.pop(hello.shared_memory_token, (b"", 0.0))
         return trainer == hello.trainer and asyncio.get_running_loop().time() < until
 
-    @property
-    def count(self) -> int:
-        """How many shared-memory connections are open."""
-        return len(self._connections)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory this owner writes to, on all shared-memory connections."""
-        return sum(shared_memory.shared_bytes for shared_memory in self._connections.values())
-
     def peer_of(self, shared_memory: SharedMemoryConnection) -> str:
         """Who is at the other end, for people."""
         process = self._processes.get(shared_memory)
@@ -139,6 +136,7 @@ class SharedMemoryListener:
         )
         task = asyncio.create_task(self._hold(shared_memory))
         self._connections[task] = shared_memory
+        self._opened.add(shared_memory)
         self._processes[shared_memory] = process
         task.add_done_callback(self._ended)
         if self._looking is None:
@@ -159,6 +157,7 @@ class SharedMemoryListener:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         shared_memory = self._connections.pop(task)
+        self._opened.remove(shared_memory)
         del self._processes[shared_memory]
         self._stopped.pop(shared_memory, None)
 

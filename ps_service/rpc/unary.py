@@ -17,7 +17,8 @@ from ps_service.requests.answers import cut_off, failure
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.grpc_stream import address_of
 from ps_service.rpc.serializers import reading, writing
-from ps_service.sessions.administration import BY_OPERATOR, Running
+from ps_service.sessions.administration import BY_OPERATOR
+from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, SessionLostError
 from ps_wire.limits import SMALL_BYTES
 from ps_wire.refs import new_trainer_id
@@ -148,10 +149,10 @@ class UnaryMethods:
         """The requests that have no answer yet."""
         return (Running(each.trainer, each.request) for each in self._requests)
 
-    def cancel(self, trainer: bytes) -> None:
+    def dismiss(self, session: SessionState) -> None:
         """Cancels what runs of a trainer whose session is ended, but for what asks for that."""
         for each in self._requests:
-            if each.trainer == trainer and each.task is not asyncio.current_task():
+            if each.trainer == session.trainer and each.task is not asyncio.current_task():
                 each.lost = True
                 each.task.cancel()
 
@@ -188,7 +189,7 @@ class UnaryMethods:
             self._engine.counters.refuse(error.code)
             result = failure(error)
         self._count_answer(of, result, context)
-        told = (INCARNATION_KEY, self._engine.incarnation)
+        told = (INCARNATION_KEY, self._engine.incarnations.current)
         if not result.reply.HasField("error"):
             context.set_trailing_metadata((told,))
             return getattr(result.reply, operation)
@@ -248,7 +249,7 @@ class UnaryMethods:
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses who has seen a state of the owner that is gone, if they say which they have seen."""
         seen = metadata.get(INCARNATION_KEY)
-        if seen is not None and not self._engine.knows(seen):
+        if seen is not None and seen not in self._engine.incarnations:
             raise SessionLostError(
                 f"owner {self._engine.name!r} has restarted from an earlier state than {INCARNATION_KEY} {seen} had; "
                 "begin again with its state as it is, and without that metadata"

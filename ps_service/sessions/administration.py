@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ps_service.sessions.gate import Gate
 from ps_wire.errors import InvalidArgumentError, UnavailableError, UnknownNameError
@@ -28,46 +28,10 @@ _SESSION: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})(?:~(?P<number>[0-9]{1,1
 _CONTEXT: Final = re.compile(r"(?P<digits>[0-9a-f]{1,8})/(?P<number>[0-9]{1,20})")
 
 
-class Running(NamedTuple):
-    """A request that has no answer yet.
-
-    Attributes:
-        trainer: Id of the trainer that sent it.
-        request: The request's message.
-    """
-
-    trainer: bytes
-    request: Any
-
-
-class Control(Protocol):
-    """Access to the requests of all sessions."""
-
-    def running(self) -> Iterator[Running]:
-        """The requests that have no answer yet."""
-
-    def end(self, session: SessionState) -> None:
-        """Ends a session's stream, cancels its requests, and frees everything it held.
-
-        Raises:
-            Exception: Freeing one item failed; everything else was freed.
-        """
-
-
-class Nothing:
-    """The control of an owner that receives no requests."""
-
-    def running(self) -> Iterator[Running]:
-        return iter(())
-
-    def end(self, session: SessionState) -> None:
-        """Does nothing."""
-
-
 def in_use(engine: Engine) -> Counter[ContextId]:
     """The number of unanswered requests that use each context."""
     found: Counter[ContextId] = Counter()
-    for each in engine.control.running():
+    for each in engine.requests.running():
         if "context" in each.request.DESCRIPTOR.fields_by_name and each.request.HasField("context"):
             found[ContextId.from_message(each.request.context)] += 1
     return found
@@ -124,7 +88,7 @@ def evict_session(engine: Engine, id: str) -> str:
     session.why_lost = BY_OPERATOR
     engine.counters.sessions_ended["operator"] += 1
     _log.warning("session %s was ended by the operator", ids[session.trainer])
-    engine.control.end(session)
+    engine.requests.dismiss(session)
     return ids[session.trainer]
 
 

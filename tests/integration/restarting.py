@@ -46,8 +46,8 @@ class Owner:
 
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
-        engine = Engine(self.name, AllowList(modules), threads=self._threads)
-        server = Server(engine, self.address, data_dir=self.folder)
+        engine = Engine(self.name, AllowList(modules), threads=self._threads, data_dir=self.folder)
+        server = Server(engine, self.address)
         await server.start()
         self.server = server
         self.address = server.address

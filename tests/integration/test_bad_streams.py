@@ -144,7 +144,7 @@ async def test_frames_out_of_place_end_their_stream_only() -> None:
             # The session outlives its stream, and goes on with the next one.
             await stream.connection.close()
             stream.connection = await GrpcConnector(owner.address).connect()
-            await stream.send(Frame(hello=stream.hello(incarnation=owner.engine.incarnation)))
+            await stream.send(Frame(hello=stream.hello(incarnation=owner.engine.incarnations.current)))
             assert (await stream.receive()).welcome.resumed, name
             await stream.send(STATUS)
             assert (await stream.receive()).reply.status.owner == "ps0"

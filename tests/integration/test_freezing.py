@@ -113,7 +113,7 @@ async def test_what_cannot_be_frozen_is_refused_whole() -> None:
 
 async def test_it_survives_a_restart(tmp_path: Path) -> None:
     def server() -> Server:
-        return Server(Engine("ps0", AllowList([odd_modules])), data_dir=tmp_path)
+        return Server(Engine("ps0", AllowList([odd_modules]), data_dir=tmp_path))
 
     first = server()
     await first.start()

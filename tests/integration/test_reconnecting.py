@@ -95,7 +95,7 @@ async def test_a_new_stream_of_a_trainer_takes_over_from_one_that_hangs() -> Non
         assert await gate.wait_for(1) == 1
         new = HandMade(await owner.connector().connect())
         new.trainer = old.trainer
-        await new.send(Frame(hello=new.hello(incarnation=owner.engine.incarnation, unanswered=[1])))
+        await new.send(Frame(hello=new.hello(incarnation=owner.engine.incarnations.current, unanswered=[1])))
         assert (await new.receive()).welcome.resumed
         await new.send(wait)
         assert await old.ended()

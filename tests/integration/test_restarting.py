@@ -462,7 +462,7 @@ async def test_another_owners_directory_is_refused(owner: Owner) -> None:
 async def test_a_class_that_is_not_hosted_any_more_is_named(owner: Owner, ps: tc.Client) -> None:
     await ps.create(TALLY, name="tally")
     await owner.server.drain(1)
-    server = Server(Engine("ps0", AllowList()), "127.0.0.1:0", data_dir=owner.folder)
+    server = Server(Engine("ps0", AllowList(), data_dir=owner.folder), "127.0.0.1:0")
     with pytest.raises(CheckpointError, match=r"Tally 'tally' cannot be made again.*--import"):
         await server.start()
     await owner.start()

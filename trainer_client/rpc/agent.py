@@ -98,7 +98,7 @@ class Agent:
         others = self.client.others
         others.directory = await others.connect(directory) if directory else self.session_here
         self.keeps_directory = not directory
-        self.engine.peers = GroupPeers(self)
+        self.engine.membership.join(GroupPeers(self))
         await self._enter(others.directory, id)
 
     async def _enter(self, directory: Session, id: int | None) -> None:

@@ -25,9 +25,8 @@ from trainer_client.transport.in_process import MemoryConnector
 
 
 def new_engine(name: str = "ps0", hosts_models: bool = True) -> Engine:
-    engine = Engine(name, AllowList([hosted_models] if hosts_models else []), threads=1)
-    engine.durable = True
-    return engine
+    # Nothing is written there, except by a keeper.
+    return Engine(name, AllowList([hosted_models] if hosts_models else []), threads=1, data_dir=Path("nowhere"))
 
 
 class Running:
@@ -93,8 +92,8 @@ async def test_sessions_and_their_references_are_there_again(running: Running, t
     (session,) = again.sessions.all()
     assert session.trainer == running.trainer.trainer
     assert again.registry.held_by(session.trainer) == {module.ref.object_id: 1}
-    assert again.continues == (running.engine.incarnation,)
-    assert again.knows(running.engine.incarnation)
+    assert again.incarnations.earlier == (running.engine.incarnations.current,)
+    assert running.engine.incarnations.current in again.incarnations
     again.close()
 
 
@@ -136,15 +135,13 @@ async def test_a_checkpoint_without_its_state_is_refused(running: Running, tmp_p
 async def test_a_keeper_begins_with_nothing_and_goes_on_from_what_it_kept(running: Running, tmp_path: Path) -> None:
     keeper = Keeper(running.engine, tmp_path / "data")
     keeper.resume()
-    assert running.engine.continues == ()
+    assert running.engine.incarnations.earlier == ()
     module = await running.trainer.module(Affine, 2, 3, name="net")
     await keeper.keep(orderly=True)
     keeper.close()
     again = new_engine()
-    again.durable = False
     keeper = Keeper(again, tmp_path / "data")
     keeper.resume()
-    assert again.durable
     assert again.registry.find(module.ref).name == "net"
     keeper.close()
     again.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import re
 import shutil
 import subprocess
@@ -34,9 +33,12 @@ from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
 from ps_wire.v1 import owner_pb2_grpc
 from ps_wire.v1.errors_pb2 import ErrorCode
-from ps_wire.v1.operations_pb2 import CallRequest, DeleteRequest, StatusRequest
+from ps_wire.v1.frames_pb2 import Frame, Request
+from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, DeleteRequest, StatusRequest
 from tests import hosted_models
 from tests.hosted_models import Gate
+from tests.integration.support import HandMade
+from trainer_client.transport.in_process import MemoryConnector
 
 ROOT = Path(__file__).parent.parent.parent.parent
 MODELS = "tests.hosted_models"
@@ -118,19 +120,27 @@ async def test_requests_are_told_by_operation(owner: Server, ps: tc.Client) -> N
     assert {name: count for name, count in codes.items() if count} == {"unknown_name": 1, "remote": 1}
 
 
-async def test_requests_under_way_are_told(owner: Server, ps: tc.Client) -> None:
-    gate = await ps.create(f"{MODELS}.Gate")
-    hosted: Gate = owner.engine.registry.find(gate.ref).value
-    waiting = [gate.wait() for _ in range(2)]
+async def test_requests_under_way_are_told() -> None:
+    engine = Engine("ps0", AllowList([hosted_models]), limits=Limits(max_in_flight=3), threads=2)
+    async with Server(engine) as owner, tc.connect(owner.address) as ps:
+        gate = await ps.create(f"{MODELS}.Gate")
+        wait = Request(call=CallRequest(target=gate.ref.to_message(), method="wait"))
+        create = Request(create=CreateRequest(class_name=f"{MODELS}.Gate"))
+        # A client of ours keeps to the limit.
+        stream = await HandMade.greeted(MemoryConnector(owner.servicer.serve))
+        await _are_told(engine, engine.registry.find(gate.ref).value, stream, wait, create)
+
+
+async def _are_told(engine: Engine, hosted: Gate, stream: HandMade, wait: Request, create: Request) -> None:
+    for number in (1, 2):
+        await stream.send(Frame(number=number, request=wait))
     await asyncio.to_thread(hosted.wait_for, 2)
     try:
-        another = ps.create(f"{MODELS}.Gate")  # both threads are taken
-        # As its trainers know the limit, they keep to it: so it is lowered behind their back.
-        owner.engine.limits = dataclasses.replace(owner.engine.limits, max_in_flight=3)
-        with pytest.raises(tc.OverloadedError):
-            await gate.wait()
+        await stream.send(Frame(number=3, request=create))  # both threads are taken
+        await stream.send(Frame(number=4, request=wait))
+        assert (await stream.receive()).reply.error.code == ErrorCode.ERROR_OVERLOADED
         began = time.perf_counter()
-        told = Told(owner.engine)
+        told = Told(engine)
         assert (told("ps_requests_in_flight"), told("ps_compute_queue_length"), told("ps_compute_threads")) == (3, 1, 2)
         assert told("ps_errors_total", code="overloaded") == 1
         assert told("ps_request_errors_total", operation="call") == 0, "it was not taken up"
@@ -138,9 +148,8 @@ async def test_requests_under_way_are_told(owner: Server, ps: tc.Client) -> None
         at_least = time.perf_counter() - began
     finally:
         hosted.open()
-    await asyncio.gather(*waiting)
-    await another
-    told = Told(owner.engine)
+    assert {(await stream.receive()).number for _ in range(3)} == {1, 2, 3}
+    told = Told(engine)
     assert (told("ps_requests_in_flight"), told("ps_compute_queue_length")) == (0, 0)
     assert told("ps_request_queue_duration_seconds_count") >= 3
     assert told("ps_request_queue_duration_seconds_sum") - queued >= at_least
@@ -236,8 +245,8 @@ async def test_training_is_told_by_optimizer(owner: Server, ps: tc.Client) -> No
 
 async def test_versions_go_on_after_a_restart_and_counters_begin_again(tmp_path: Path) -> None:
     for start in range(2):
-        engine = Engine("ps0", AllowList([hosted_models]))
-        async with Server(engine, data_dir=tmp_path) as owner:
+        engine = Engine("ps0", AllowList([hosted_models]), data_dir=tmp_path)
+        async with Server(engine) as owner:
             async with tc.connect(owner.address) as ps:
                 net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
                 opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)

@@ -1,0 +1,26 @@
+"""The group that an owner is a member of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ps_service.group.peers import Alone
+
+if TYPE_CHECKING:
+    from ps_service.group.peers import Peers
+
+
+class Membership:
+    """Holds how hosted code reaches other owners: not at all, until the owner joins a group."""
+
+    def __init__(self) -> None:
+        self._peers: Peers = Alone()
+
+    @property
+    def peers(self) -> Peers:
+        """How hosted code reaches other owners."""
+        return self._peers
+
+    def join(self, peers: Peers) -> None:
+        """Registers the peers of the group that the owner has joined."""
+        self._peers = peers

@@ -1,0 +1,62 @@
+"""The requests of an owner that have no answer yet, whatever way they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from ps_service.sessions.sessions import SessionState
+
+
+class Running(NamedTuple):
+    """A request that has no answer yet.
+
+    Attributes:
+        trainer: Id of the trainer that sent it.
+        request: The request's message.
+    """
+
+    trainer: bytes
+    request: Any
+
+
+class RequestSource(Protocol):
+    """A way on which requests come, such as streams or unary methods."""
+
+    def running(self) -> Iterator[Running]:
+        """The requests that came this way and have no answer yet."""
+
+    def dismiss(self, session: SessionState) -> None:
+        """Cancels a session's requests that came this way, and frees what it holds here.
+
+        Raises:
+            Exception: Freeing one item failed; everything else was freed.
+        """
+
+
+class RequestSources:
+    """All ways on which requests come to an owner. Used on the event loop."""
+
+    def __init__(self) -> None:
+        self._sources: list[RequestSource] = []
+
+    def add(self, source: RequestSource) -> None:
+        """Registers one more; sessions are dismissed in this order."""
+        self._sources.append(source)
+
+    def running(self) -> Iterator[Running]:
+        """The requests that have no answer yet."""
+        for source in self._sources:
+            yield from source.running()
+
+    def dismiss(self, session: SessionState) -> None:
+        """Ends a session's stream, cancels its requests, and frees everything it held.
+
+        Raises:
+            Exception: Freeing one item failed; everything else was freed.
+        """
+        with ExitStack() as stack:
+            for source in reversed(self._sources):
+                stack.callback(source.dismiss, session)
