@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ps_service.training import steps
-from ps_service.training.optimizers import HostedOptimizer, HostedScheduler
+from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -24,13 +24,17 @@ class Held:
 
     Tensors that share a storage count once, for as long as a `Share` of it lives. Finalizers subtract the bytes, at any
     moment and in any thread. So changes are noted without a lock, and summed when the total is read.
+
+    Attributes:
+        note: Adds to the bytes held; negative to subtract. Takes no lock.
     """
 
-    __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total")
+    __slots__ = ("__weakref__", "_adding_up", "_changes", "_shares", "_total", "note")
 
     def __init__(self) -> None:
         # `append` and `popleft` of a deque are atomic.
         self._changes: deque[int] = deque()
+        self.note: Callable[[int], None] = self._changes.append
         self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
         self._total = 0
         self._adding_up = threading.Lock()
@@ -59,10 +63,6 @@ class Held:
         """Counts all tensors in a value for as long as the returned shares live."""
         return [self.share(storage) for tensor in tensors_in(value) for storage in storages(tensor)]
 
-    def note(self, nbytes: int) -> None:
-        """Adds to the bytes held; negative to subtract. Takes no lock."""
-        self._changes.append(nbytes)
-
 
 class Share:
     """A number of bytes that counts as held for as long as this object lives.
@@ -80,7 +80,8 @@ class Share:
     def __init__(self, held: Held, nbytes: int = 0) -> None:
         self.nbytes = nbytes
         self._held = held
-        held.note(nbytes)
+        if nbytes:
+            held.note(nbytes)
 
     def resize(self, nbytes: int) -> None:
         """Changes the number of bytes."""
@@ -89,7 +90,8 @@ class Share:
             self.nbytes = nbytes
 
     def __del__(self) -> None:
-        self._held.note(-self.nbytes)
+        if self.nbytes:
+            self._held.note(-self.nbytes)
 
 
 class HeldByAll:
@@ -160,4 +162,6 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def size(tensor: torch.Tensor) -> int:
     """Bytes of the elements of a tensor, of any layout."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
     return sum(part.nbytes for part in parts(tensor))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.training.optimizers import HostedOptimizer, HostedScheduler
+from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject

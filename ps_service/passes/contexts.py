@@ -93,11 +93,10 @@ class PassContext:
         Raises:
             ContextLostError: There is none of that caller and number.
         """
-        with self._lock:
-            try:
-                return self._records[call]
-            except KeyError:
-                raise _lost(self.id, self._why_lost) from None
+        record = self._records.get(call)
+        if record is None:
+            raise _lost(self.id, self._why_lost)
+        return record
 
     def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
         """Adds to the parameters' gradients of this pass.
@@ -128,10 +127,10 @@ class PassContext:
             ContextEndedError: The context has ended.
         """
         with self._lock:
-            held = self._gradients  # one look: `end` does not wait, and puts an empty one in its place
+            held = self._gradients  # read once: `end` does not wait for the lock, and replaces it
             if self._ended:
                 raise self._over()
-            return [held.of(parameter) for parameter in parameters]
+            return held.of_each(parameters)
 
     def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
         """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
@@ -168,7 +167,8 @@ class PassContext:
             self._ended = True
             nested_pass, self._nested_pass = self._nested_pass, None
         self._records = {}
-        self._gradients = Gradients(Share(self.held))
+        # What a backward that still runs adds here is freed with it, and need not count.
+        self._gradients = Gradients()
         self._readings = FirstReadings()
         if nested_pass is not None:
             nested_pass.end(over)
@@ -257,13 +257,13 @@ class Contexts:
             ContextEndedError: It has ended.
             ContextLostError: It was open when the owner stopped.
         """
-        with self._lock:
-            context = self._open.get(id)
-            if context is None:
-                self._check(id)
-            else:
-                context.used = self.clock()
+        context = self._open.get(id)
+        if context is not None:
+            context.used = self.clock()
             return context
+        with self._lock:
+            self._check(id)
+            return self._open.get(id)
 
     def find(self, id: ContextId) -> PassContext:
         """The context of that name.
@@ -272,9 +272,12 @@ class Contexts:
             ContextEndedError: It has ended.
             ContextLostError: This owner does not have it.
         """
-        context = self.get(id)
+        context = self._open.get(id)
         if context is None:
-            raise _lost(id)
+            context = self.get(id)
+            if context is None:
+                raise _lost(id)
+        context.used = self.clock()
         return context
 
     def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:

@@ -1,8 +1,8 @@
-"""Gradients: what a pass has brought to the parameters of this owner, added up in the order of its calls."""
+"""The gradients that a pass has brought to the parameters of this owner, added in the order of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -58,146 +58,140 @@ class Unscaled(NamedTuple):
 class Gradients:
     """The gradients of one pass. Not safe from several threads.
 
-    Sums of floating point numbers depend on their order. Answers of calls come in any order; what is held here is added
-    as local torch adds it: within one backward the latest call first, and then one backward after the other. What comes
-    too early is kept until its turn, or until somebody asks for gradients.
+    Sums of floating point numbers depend on their order, and answers of calls come in any order. Gradients are added as
+    local torch adds them: within one backward the latest call first, then one backward after the other. A gradient that
+    comes too early is kept until its turn, or until gradients are read.
 
     Args:
-        share: Lets their bytes count.
+        share: Counts their bytes.
     """
 
     def __init__(self, share: Share | None = None) -> None:
         self._share = share
-        self._early_bytes = 0
+        self._nbytes = 0
+        # What the backwards before the running one have brought, and what the running one has brought in order.
         self._total = _Sums()
         self._running = _Sums()
         self._backward = 0
+        # The call of the running backward whose gradients were added last; 0 before the first.
         self._added = 0
         self._early: dict[tuple[int, ...], list[Gradient]] = {}
         self._next: dict[int, tuple[int, ...]] = {}
 
     def add(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
-        """Adds what the backward of one call has found.
+        """Adds the gradients that the backward of one call has found.
 
         Args:
             gradients: At most one per parameter.
-            turn: When it is added; at once, if there is no order to keep.
+            turn: When they are added; None to add them at once.
         """
-        self._add(gradients, turn)
-        self._count()
-
-    def _add(self, gradients: Sequence[Gradient], turn: Turn | None) -> None:
+        for gradient in gradients:
+            self._nbytes += size(gradient.tensor)
         if turn is None:
-            self._close()
-            for gradient in gradients:
-                self._total.add(gradient)
-            return
-        if turn.backward != self._backward:
-            self._close()
-            self._backward = turn.backward
-        self._early.setdefault(turn.place, []).extend(gradients)
-        self._early_bytes += sum(size(gradient.tensor) for gradient in gradients)
-        if turn.after is not None:
-            self._next[turn.after] = turn.place
-        self._add_due()
+            self._end_backward()
+            self._add(self._total, gradients)
+        else:
+            if turn.backward != self._backward:
+                self._end_backward()
+                self._backward = turn.backward
+            self._early.setdefault(turn.place, []).extend(gradients)
+            if turn.after is not None:
+                self._next[turn.after] = turn.place
+            while (place := self._next.pop(self._added, None)) is not None:
+                self._add(self._running, self._early.pop(place, ()))
+                self._added = place[-1]
+        if self._share is not None:
+            self._share.resize(self._nbytes)
 
     def all(self) -> list[Gradient]:
-        """Those that there are, in the order in which the pass met the parameters."""
-        self._close()
-        return list(self._total)
+        """All gradients, in the order in which the pass met the parameters."""
+        self._end_backward()
+        return list(self._total.held.values())
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a parameter, if the pass has brought it one."""
-        self._close()
-        return self._total.get(parameter)
+        """The gradient of a parameter; None if the pass has brought it none."""
+        return self.of_each([parameter])[0]
+
+    def of_each(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The gradients of some parameters, as `of`."""
+        self._end_backward()
+        held = self._total.held
+        found: list[torch.Tensor | None] = []
+        for parameter in parameters:
+            gradient = held.get(id(parameter))
+            found.append(None if gradient is None else gradient.tensor)
+        return found
 
     def scale(self, parameters: Sequence[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
-        self._close()
+        self._end_backward()
+        held = self._total.held
         for parameter in parameters:
-            self._total.change(parameter, lambda gradient: gradient * factor)
+            gradient = held.get(id(parameter))
+            if gradient is not None:
+                held[id(parameter)] = gradient._replace(tensor=gradient.tensor * factor)
+                self._total.own.add(id(parameter))
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
-        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
+        """Multiplies the gradients of some parameters by the inverse of a loss's scale.
 
         Raises:
-            InvalidArgumentError: One is float16, as a GradScaler refuses it too; nothing was changed.
+            InvalidArgumentError: One is float16, which a GradScaler refuses, too; nothing was changed.
         """
-        found = [each for each in map(self.of, parameters) if each is not None]
+        found = [gradient for gradient in self.of_each(parameters) if gradient is not None]
         if any(gradient.dtype == torch.float16 for gradient in found):
             raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
         non_finite = not all(map(is_finite, found))
         self.scale(parameters, factor)
         return Unscaled(bool(found), non_finite)
 
-    def _add_due(self) -> None:
-        """Adds what has waited for just this call."""
-        while (place := self._next.pop(self._added, None)) is not None:
-            for gradient in self._early.pop(place, ()):
-                self._early_bytes -= size(gradient.tensor)
-                self._running.add(gradient)
-            self._added = place[-1]
+    def _add(self, sums: _Sums, gradients: Iterable[Gradient]) -> None:
+        """Adds gradients, whose bytes were counted when they came, to sums."""
+        held, own = sums.held, sums.own
+        for gradient in gradients:
+            key = id(gradient.parameter)
+            before = held.get(key)
+            if before is None:
+                held[key] = gradient
+                continue
+            if key in own and not before.tensor.is_sparse:
+                before.tensor.add_(gradient.tensor)
+            else:
+                # The first gradient may be shared with other nodes of the graph, so it is not written to.
+                total = added(before.tensor, gradient.tensor)
+                held[key] = before._replace(tensor=total)
+                own.add(key)
+                self._nbytes += size(total) - size(before.tensor)
+            self._nbytes -= size(gradient.tensor)
 
-    def _close(self) -> None:
-        """The running backward is over, or is looked at before it is."""
-        if not self._early and not self._running:
+    def _end_backward(self) -> None:
+        """Adds what the running backward has brought to the total, because it is over or gradients are read."""
+        if not self._early and not self._running.held:
             return
         for place in sorted(self._early, reverse=True):
-            for gradient in self._early[place]:
-                self._running.add(gradient)
-        for gradient in self._running:
-            self._total.add(gradient)
+            self._add(self._running, self._early[place])
+        if self._total.held:
+            self._add(self._total, self._running.held.values())
+        else:
+            self._total.held = self._running.held
         self._running, self._early, self._next, self._added = _Sums(), {}, {}, 0
-        self._early_bytes = 0
-        self._count()
-
-    def _count(self) -> None:
         if self._share is not None:
-            self._share.resize(self._total.nbytes + self._running.nbytes + self._early_bytes)
+            self._share.resize(self._nbytes)
 
 
 class _Sums:
-    """One gradient per parameter.
+    """Sums of gradients, one for each parameter.
 
     Attributes:
-        nbytes: Of all of them.
+        held: The sums, by identity of the parameter.
+        own: Identities of the parameters whose sum is a tensor of its own, which may be written to.
     """
 
+    __slots__ = ("held", "own")
+
     def __init__(self) -> None:
-        self.nbytes = 0
-        self._held: dict[int, Gradient] = {}
-        self._own: set[int] = set()
-
-    def add(self, gradient: Gradient) -> None:
-        key = id(gradient.parameter)
-        held = self._held.get(key)
-        if held is None:
-            self._held[key] = gradient
-            self.nbytes += size(gradient.tensor)
-        elif key in self._own and not held.tensor.is_sparse:
-            held.tensor.add_(gradient.tensor)
-        else:
-            # The first gradient may be shared with other nodes of the graph: not to be written to.
-            total = added(held.tensor, gradient.tensor)
-            self._held[key] = held._replace(tensor=total)
-            self._own.add(key)
-            self.nbytes += size(total) - size(held.tensor)
-
-    def get(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        held = self._held.get(id(parameter))
-        return None if held is None else held.tensor
-
-    def change(self, parameter: torch.Tensor, how: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        held = self._held.get(id(parameter))
-        if held is not None:
-            self._held[id(parameter)] = held._replace(tensor=how(held.tensor))
-            self._own.add(id(parameter))
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def __iter__(self) -> Iterator[Gradient]:
-        return iter(self._held.values())
+        self.held: dict[int, Gradient] = {}
+        self.own: set[int] = set()
 
 
 def added(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:

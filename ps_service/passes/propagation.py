@@ -40,11 +40,14 @@ def backward(
         InvalidArgumentError: The gradients do not fit the outputs.
         RuntimeError: Torch's own.
     """
-    if len(positions) != len(gradients) or not all(isinstance(gradient, torch.Tensor) for gradient in gradients):
+    on_device = []
+    for gradient in gradients:
+        if isinstance(gradient, torch.Tensor):
+            on_device.append(gradient.to(engine.device))
+    if not len(positions) == len(gradients) == len(on_device):
         raise InvalidArgumentError(f"{len(positions)} outputs need as many gradients, all of them tensors")
     context = engine.contexts.find(context_id)
     record = context.record(call)
-    on_device = [gradient.to(engine.device) for gradient in gradients]
     found = record.backward(positions, on_device, retain_graph, 0 if turn is None else turn.backward)
     context.accumulate(found.of_parameters, turn)
     for kept, gradient in found.of_kept:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import torch
@@ -41,6 +41,7 @@ class Over(NamedTuple):
 NOTHING_SAID: Final = Over()
 
 _NOTHING: Final = torch.empty(0, requires_grad=True)
+_NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
 tensors asks which of them are."""
@@ -180,6 +181,7 @@ class Record:
         self._latency = latency
         self._lock = ReportingLock()
         self._outputs = [Output.of(output) for output in outputs]
+        self._output_count = len(self._outputs) - self._outputs.count(None)
         # Places of the outputs behind which a backward has freed the graph.
         self._spent: set[int] = set()
         self._entry = entry
@@ -189,6 +191,7 @@ class Record:
         self._holds = list({id(leaf.holds): leaf.holds for leaf in leaves}.values())
         self._kept_inputs = kept_inputs
         self._tokens = tokens
+        self._token_seeds = [torch.empty(0)] * len(tokens)
         self._nested_pass = nested_pass
         self._is_module = is_module
         self.shares: Sequence[Share] = ()
@@ -220,39 +223,33 @@ class Record:
             RuntimeError: Torch's own, for instance when the graph was freed by an earlier pass.
         """
         for position, gradient in zip(positions, gradients, strict=True):
-            self._check(position, gradient)
-        propagating: AbstractContextManager[None] = nullcontext()
-        if self._nested_pass is not None:
-            propagating = self._nested_pass.propagating(retain_graph, backward)
-        # Calls do not share a graph, so those of one pass run their backward together; the same call never does.
-        with self._lock, self._latency.measured() if self._latency is not None else nullcontext():
-            places, seeds = self._seeded(positions, gradients)
+            output = self._outputs[position] if position < len(self._outputs) else None
+            if output is None or gradient.shape != output.shape or gradient.dtype != output.dtype:
+                raise _misfit(position, output, gradient)
+        # Calls do not share a graph, so different calls of a pass run their backwards at once; one call never does.
+        with self._lock, self._latency.measured() if self._latency is not None else _NO_CONTEXT:
+            places, seeds = list(positions), list(gradients)
+            if self._gathered:
+                self._add_gathered(places, seeds)
+            places += self._tokens
+            seeds += self._token_seeds
             if not places:
                 return Propagated([None] * self._wanted, [], [])
-            roots = [output.edge for output in map(self._outputs.__getitem__, places) if output is not None]
-            leaves, others = self._leaves, self._ends()
-            if not self._is_module:
-                leaves = [*leaves, *self._met(roots, {id(each) for each in others})]
-            targets = [*(leaf.tensor for leaf in leaves), *others]
-            with propagating, ExitStack() as stack:
-                for late in [each for holds in self._holds for each in holds if isinstance(each, LateRun)]:
-                    stack.enter_context(late)
-                roots, seeds = [*roots, _ELSEWHERE], [*seeds, _NOTHING.detach()]
-                found = torch.autograd.grad(roots, targets, seeds, retain_graph=retain_graph, allow_unused=True)
+            leaves, found = self._propagate(places, seeds, retain_graph, backward)
             if not retain_graph:
-                self._freed(places)
-            entered = list(self._entry.take_gradients()) if self._entry is not None else []
-        of_parameters = [
-            Gradient(leaf.ref, leaf.parameter, gradient)
-            for leaf, gradient in zip(leaves, found, strict=False)
-            if gradient is not None
-        ]
-        of_kept = [
-            (kept, gradient)
-            for kept, gradient in zip(self._kept_inputs, entered[self._wanted :], strict=False)
-            if gradient is not None
-        ]
-        return Propagated(entered[: self._wanted] or [None] * self._wanted, of_parameters, of_kept)
+                self._free(places)
+            entered = self._entry.take_gradients() if self._entry is not None else ()
+        of_parameters = []
+        for leaf, of_leaf in zip(leaves, found, strict=False):
+            if of_leaf is not None:
+                of_parameters.append(Gradient(leaf.ref, leaf.parameter, of_leaf))
+        if not entered:
+            return Propagated([None] * self._wanted, of_parameters, [])
+        of_kept = []
+        for kept, of_input in zip(self._kept_inputs, entered[self._wanted :], strict=False):
+            if of_input is not None:
+                of_kept.append((kept, of_input))
+        return Propagated(list(entered[: self._wanted]), of_parameters, of_kept)
 
     @property
     def leaves(self) -> Sequence[Leaf]:
@@ -264,10 +261,50 @@ class Record:
         """Whether its backward may run on the event loop."""
         return self._latency is not None and self._latency.is_short and not self._lock.locked()
 
-    def _ends(self) -> list[torch.Tensor]:
-        """What autograd is asked for besides the parameters, to make it go all the way."""
+    def _propagate(
+        self, places: Sequence[int], seeds: Sequence[torch.Tensor], retain_graph: bool, backward: int
+    ) -> tuple[Sequence[Leaf], Sequence[torch.Tensor | None]]:
+        """Runs torch's backward.
+
+        Args:
+            places: The outputs at which it begins.
+            seeds: Their gradients.
+            retain_graph: Whether torch keeps the graph.
+            backward: Number of the trainer's backward.
+
+        Returns:
+            The leaves, and the gradient of each, in order; further gradients follow, which have no use.
+        """
+        roots, leaves, targets = [], self._leaves, []
+        for place in places:
+            output = self._outputs[place]
+            if output is not None:
+                roots.append(output.edge)
+        # These make autograd go all the way, besides the parameters.
         ends = [] if self._entry is None else [self._entry.token]
-        return ends if self._nested_pass is None else [*ends, self._nested_pass.root]
+        if self._nested_pass is not None:
+            ends.append(self._nested_pass.root)
+        if not self._is_module:
+            leaves = [*leaves, *self._met(roots, {id(each) for each in ends})]
+        for leaf in leaves:
+            targets.append(leaf.tensor)
+        targets += ends
+        around: list[AbstractContextManager[None]] = []
+        if self._nested_pass is not None:
+            around.append(self._nested_pass.propagating(retain_graph, backward))
+        for holds in self._holds:
+            for held in holds:
+                if isinstance(held, LateRun):
+                    around.append(held)
+        with _all_of(around) if around else _NO_CONTEXT:
+            found = torch.autograd.grad(
+                [*roots, _ELSEWHERE],
+                targets,
+                [*seeds, _NOTHING.detach()],
+                retain_graph=retain_graph,
+                allow_unused=True,
+            )
+        return leaves, found
 
     def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
         """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own.
@@ -281,38 +318,47 @@ class Record:
             raise InvalidArgumentError(f"the call {REFUSAL}")
         return [Leaf(None, leaf, leaf) for leaf in leaves if id(leaf) not in known]
 
-    def _seeded(
-        self, positions: Sequence[int], gradients: Sequence[torch.Tensor]
-    ) -> tuple[list[int], list[torch.Tensor]]:
-        """Places of the outputs to begin at, and their gradients."""
-        found = list(zip(positions, gradients, strict=True))
-        for position, gathered in self._gathered.items():
+    def _add_gathered(self, places: list[int], seeds: list[torch.Tensor]) -> None:
+        """Adds the gathered gradients to the outputs at which a backward begins, and to their gradients."""
+        for place, gathered in self._gathered.items():
             # As local torch adds them: the latest call first.
             ordered = sorted(gathered, key=lambda each: each.place, reverse=True)
-            found.append((position, functools.reduce(added, (each.tensor for each in ordered))))
+            places.append(place)
+            seeds.append(functools.reduce(added, (each.tensor for each in ordered)))
         self._gathered = {}
-        found += [(token, torch.empty(0)) for token in self._tokens]
-        return [position for position, _ in found], [gradient for _, gradient in found]
 
-    def _freed(self, places: Sequence[int]) -> None:
-        """A backward has freed the graph behind these outputs."""
+    def _free(self, places: Sequence[int]) -> None:
+        """Frees what the call held, if backwards have freed the graph behind all of its outputs, and now behind these.
+
+        Args:
+            places: The outputs.
+        """
         self._spent.update(places)
-        if len(self._spent) < sum(output is not None for output in self._outputs):
+        if len(self._spent) < self._output_count:
             return
         self.shares = ()
         for holds in self._holds:
             holds.clear()
         for leaf in self._leaves:
-            # A step has moved the parameter meanwhile: its former storage lives for this leaf alone.
+            # A step has moved the parameter meanwhile: only this leaf still refers to its former storage.
             if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
                 leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 
-    def _check(self, position: int, gradient: torch.Tensor) -> None:
-        output = self._outputs[position] if position < len(self._outputs) else None
-        if output is None:
-            raise InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
-        if gradient.shape != output.shape or gradient.dtype != output.dtype:
-            raise InvalidArgumentError(
-                f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
-                f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
-            )
+
+def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> InvalidArgumentError:
+    """The error for a gradient that is not one of this output."""
+    if output is None:
+        return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
+    return InvalidArgumentError(
+        f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
+        f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
+    )
+
+
+@contextmanager
+def _all_of(managers: Sequence[AbstractContextManager[None]]) -> Iterator[None]:
+    """Enters several context managers, in order."""
+    with ExitStack() as stack:
+        for each in managers:
+            stack.enter_context(each)
+        yield

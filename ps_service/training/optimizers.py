@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import optim
 from torch.nn import Parameter
-from torch.optim import lr_scheduler
 
 from ps_service.measures.latency import Latency
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.training import sparse_rules, sparse_sgd
-from ps_wire.decorators import remote
+from ps_service.training.snapshots import Snapshot, copied
+from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
 from ps_wire.runtime.locks import ReportingLock
@@ -50,6 +49,10 @@ class Covered(NamedTuple):
     parameter_state: ParameterState
 
 
+_Present = tuple[Covered, int, torch.Tensor]
+"""A covered parameter, the number of its parameter group, and its gradient."""
+
+
 class HostedOptimizer:
     """A `torch.optim` optimizer over parameters of this owner.
 
@@ -79,6 +82,8 @@ class HostedOptimizer:
         parameter_locks: ParameterLocks,
     ) -> None:
         self.covered = [covered for members, _ in groups for covered in members]
+        self._parameters = [covered.parameter for covered in self.covered]
+        self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.version = 0
         self._reads = reads
         self._non_finite = non_finite
@@ -106,11 +111,10 @@ class HostedOptimizer:
         """
         with self._parameter_locks.alone(self.lock), self.latency.measured():
             present = self._present(context)
-            if not present:
-                return self.version
-            self._check(present)
-            self._apply(present, context)
-            self.version += 1
+            if present:
+                self._check(present)
+                self._apply(present, context)
+                self.version += 1
             return self.version
 
     def check(self, context: PassContext) -> None:
@@ -139,7 +143,7 @@ class HostedOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """A copy of what `torch.optim.Optimizer.state_dict` returns."""
         with self.lock:
-            state: dict[str, Any] = _copied(self.optimizer.state_dict())
+            state: dict[str, Any] = copied(self.optimizer.state_dict())
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -155,59 +159,47 @@ class HostedOptimizer:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
-    def _present(self, context: PassContext) -> list[tuple[Covered, torch.Tensor]]:
-        """The covered parameters that have a gradient in a context."""
-        found = context.gradients_of([each.parameter for each in self.covered])
-        return [(each, grad) for each, grad in zip(self.covered, found, strict=True) if grad is not None]
+    def _present(self, context: PassContext) -> list[_Present]:
+        """The gradients of a context for covered parameters."""
+        present = []
+        for covered, group, gradient in zip(
+            self.covered, self._group_of, context.gradients_of(self._parameters), strict=True
+        ):
+            if gradient is not None:
+                present.append((covered, group, gradient))
+        return present
 
-    def _check(self, present: list[tuple[Covered, torch.Tensor]]) -> None:
+    def _check(self, present: Sequence[_Present]) -> None:
+        """Refuses gradients that torch would refuse in the middle of a step, and those that are not finite."""
         if self.is_torchs:
-            self._check_layouts({id(covered.parameter): (covered, gradient) for covered, gradient in present})
-        for covered, gradient in present:
-            if self._non_finite is NonFinite.REFUSE and not is_finite(gradient):
-                raise NonFiniteGradientError(
-                    f"the gradient of {covered.ref.parameter!r} on owner {covered.ref.owner!r} holds NaN or infinity; "
-                    "nothing was applied. "
-                    "Skip this batch, lower the learning rate, or clip"
-                )
-
-    def _check_layouts(self, present: Mapping[int, tuple[Covered, torch.Tensor]]) -> None:
-        """Refuses gradients whose layout torch would refuse in the middle of a step."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                covered, gradient = present.get(id(parameter), (None, None))
-                if covered is None or gradient is None:
-                    continue
-                reason = sparse_rules.refusal(self.optimizer, group, parameter, gradient)
+            groups = self.optimizer.param_groups
+            for covered, group, gradient in present:
+                reason = sparse_rules.refusal(self.optimizer, groups[group], covered.parameter, gradient)
                 if reason:
                     layout = "sparse" if gradient.is_sparse else "dense"
                     raise InvalidArgumentError(
                         f"{type(self.optimizer).__name__} cannot take the {layout} gradient of "
                         f"{covered.ref.parameter!r}: it {reason}"
                     )
+        if self._non_finite is NonFinite.REFUSE:
+            for covered, _, gradient in present:
+                if not is_finite(gradient):
+                    raise NonFiniteGradientError(
+                        f"the gradient of {covered.ref.parameter!r} on owner {covered.ref.owner!r} holds NaN or "
+                        "infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
+                    )
 
-    def _apply(self, present: list[tuple[Covered, torch.Tensor]], context: PassContext) -> None:
-        parameters = [covered.parameter for covered, _ in present]
-        parameter_states = [covered.parameter_state for covered, _ in present]
-        consistent = self._reads is Reads.CONSISTENT
-        with (
-            self._parameter_locks.stepping(parameter_states),
-            self._parameter_locks.writing(parameters, parameter_states, consistent),
-        ):
+    def _apply(self, present: Sequence[_Present], context: PassContext) -> None:
+        """Steps once no other request uses the parameters, and restores everything if the step raises."""
+        parameters, parameter_states = [], []
+        for covered, _, _ in present:
+            parameters.append(covered.parameter)
+            parameter_states.append(covered.parameter_state)
+        with StepAccess(self._parameter_locks, parameters, parameter_states, self._reads is Reads.CONSISTENT):
             whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
-            undo = None if whole else _Snapshot(self.optimizer, parameters)
+            undo = None if whole else Snapshot(self.optimizer, parameters)
             try:
-                scattered = self._scattered(present)
-                for covered, gradient in present:
-                    if id(covered.parameter) not in scattered:
-                        covered.parameter.grad = gradient
-                # Called even with no gradient left: hooks and schedulers count the steps.
-                self.optimizer.step()
-                for covered, gradient in present:
-                    if id(covered.parameter) in scattered:
-                        sparse_sgd.apply(covered.parameter, gradient, scattered[id(covered.parameter)])
-                    elif gradient.is_sparse and self.is_torchs:
-                        sparse_rules.compact(self.optimizer, covered.parameter)
+                self._step(present)
                 self.counter.count(context.stepped(parameters, parameter_states))
                 for parameter_state in parameter_states:
                     parameter_state.steps += 1
@@ -219,112 +211,20 @@ class HostedOptimizer:
                 for parameter in parameters:
                     parameter.grad = None
 
-    def _scattered(self, present: list[tuple[Covered, torch.Tensor]]) -> dict[int, Mapping[str, Any]]:
-        """The parameter groups, by identity of the parameter, of gradients that are applied row by row."""
-        rows = {id(covered.parameter): gradient for covered, gradient in present if gradient.is_sparse}
-        if not rows:
-            return {}
-        return {
-            id(parameter): group
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in rows and sparse_sgd.can_apply(self.optimizer, group, rows[id(parameter)])
-        }
-
-
-class HostedScheduler:
-    """A scheduler of `torch.optim.lr_scheduler` for a hosted optimizer."""
-
-    def __init__(
-        self, cls: type[lr_scheduler.LRScheduler], hosted: HostedOptimizer, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self._hosted = hosted
-        with hosted.lock:
-            self.scheduler = cls(hosted.optimizer, *args, **kwargs)
-
-    @remote
-    def step(self, *args: Any) -> list[Any]:
-        """Steps the scheduler; returns the learning rates, one per parameter group."""
-        with self._hosted.lock:
-            # Torch warns if the optimizer has not stepped; this owner's part of it may have had no gradients yet.
-            self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
-            self.scheduler.step(*args)
-            return self._rates()
-
-    @remote
-    def get_last_lr(self) -> list[Any]:
-        """The learning rates now, one per parameter group."""
-        with self._hosted.lock:
-            return self._rates()
-
-    def state_dict(self) -> dict[str, Any]:
-        with self._hosted.lock:
-            state: dict[str, Any] = _copied(self.scheduler.state_dict())
-            return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads a state, entirely or not at all.
-
-        Raises:
-            InvalidArgumentError: It is not the state of a scheduler of this class.
-        """
-        with self._hosted.lock:
-            # Torch would overwrite any attribute of the scheduler that the state names.
-            known = self.scheduler.state_dict()
-            if known.keys() != state.keys():
-                raise InvalidArgumentError(f"a state of this scheduler has {sorted(known)}, not {sorted(state)}")
-            for key, value in state.items():
-                if not _is_like(value, known[key]):
-                    raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {value!r}")
-            # A Counter, as in MultiStepLR, is sent as a dict.
-            self.scheduler.load_state_dict(
-                {key: Counter(value) if isinstance(known[key], Counter) else value for key, value in state.items()}
-            )
-
-    def _rates(self) -> list[Any]:
-        return [group["lr"] for group in self._hosted.optimizer.param_groups]
-
-
-class _Snapshot:
-    """A copy of the parameters and the optimizer's state and options, to restore when a step raises halfway."""
-
-    def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[Parameter]) -> None:
-        self._optimizer = optimizer
-        self._values = [(parameter, parameter.data.clone()) for parameter in parameters]
-        self._state = {parameter: _copied(optimizer.state[parameter]) for parameter in list(optimizer.state)}
-        self._options = [
-            {key: _copied(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
-        ]
-
-    def restore(self) -> None:
-        for parameter, value in self._values:
-            parameter.data.copy_(value)
-        self._optimizer.state.clear()
-        self._optimizer.state.update(self._state)
-        for group, options in zip(self._optimizer.param_groups, self._options, strict=True):
-            members = group["params"]
-            group.clear()
-            group.update(params=members, **options)
-
-
-def _is_like(value: Any, example: Any) -> bool:
-    """Whether a value has the type of an example (numbers of any type match, and sequences whose items match)."""
-    if example is None:
-        return True
-    if isinstance(example, (list, tuple)):
-        alike = isinstance(value, (list, tuple)) and len(value) == len(example)
-        return alike and all(map(_is_like, value, example))
-    if isinstance(example, (int, float)) and not isinstance(example, bool):
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, dict) if isinstance(example, dict) else type(value) is type(example)
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of containers and tensors."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_copied(item) for item in value)
-    return value
+    def _step(self, present: Sequence[_Present]) -> None:
+        """Has torch step the parameters, except for those that `sparse_sgd` steps."""
+        groups, by_rows, sparse = self.optimizer.param_groups, [], []
+        for covered, group, gradient in present:
+            parameter = covered.parameter
+            if gradient.is_sparse and self.is_torchs:
+                if sparse_sgd.can_apply(self.optimizer, groups[group], gradient):
+                    by_rows.append((parameter, gradient, groups[group]))
+                    continue
+                sparse.append(parameter)
+            parameter.grad = gradient
+        # Called even with no gradient left: hooks and schedulers count the steps.
+        self.optimizer.step()
+        for parameter, gradient, options in by_rows:
+            sparse_sgd.apply(parameter, gradient, options)
+        for parameter in sparse:
+            sparse_rules.compact(self.optimizer, parameter)

@@ -25,8 +25,11 @@ _WHOLE: Final = (
 
 def never_half_done(optimizer: optim.Optimizer) -> bool:
     """Whether a step of one of torch's own optimizers cannot raise halfway if `refusal` finds nothing."""
-    plain = not any(group.get("differentiable") or _has_history(group["lr"]) for group in optimizer.param_groups)
-    return plain and type(optimizer) in _WHOLE
+    for group in optimizer.param_groups:
+        rate = group["lr"]
+        if group.get("differentiable") or (isinstance(rate, torch.Tensor) and rate.requires_grad):
+            return False
+    return type(optimizer) in _WHOLE
 
 
 def refusal(
@@ -43,7 +46,7 @@ def refusal(
     if not gradient.is_sparse:
         if isinstance(optimizer, optim.SparseAdam):
             return "takes sparse gradients only"
-        return _mixture(optimizer, group, parameter, gradient) if isinstance(optimizer, optim.SGD) else ""
+        return _mixture(optimizer, group, parameter, gradient) if group.get("momentum") else ""
     if not isinstance(optimizer, _TAKE_SPARSE):
         return "takes none; use SGD, Adagrad or SparseAdam, or make the embedding with sparse=False"
     if sparse_sgd.can_apply(optimizer, group, gradient):
@@ -52,7 +55,7 @@ def refusal(
         return "takes none with fused=True, except SGD without momentum and weight_decay for an embedding's rows"
     if group.get("weight_decay"):
         return "takes none with weight_decay"
-    return _mixture(optimizer, group, parameter, gradient) if isinstance(optimizer, optim.SGD) else ""
+    return _mixture(optimizer, group, parameter, gradient) if group.get("momentum") else ""
 
 
 def compact(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
@@ -65,9 +68,9 @@ def compact(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
 def _mixture(
     optimizer: optim.Optimizer, group: Mapping[str, Any], parameter: torch.Tensor, gradient: torch.Tensor
 ) -> str:
-    """Why SGD cannot combine a gradient with its momentum; empty if it can."""
+    """Why SGD cannot combine a gradient with its momentum; empty if it can, and for other optimizers."""
     held = optimizer.state.get(parameter, {}).get("momentum_buffer")
-    if not group["momentum"] or held is None:
+    if not isinstance(optimizer, optim.SGD) or held is None:
         return ""
     if held.is_sparse and not gradient.is_sparse:
         return "keeps a sparse momentum since earlier steps, to which a dense gradient cannot be added"
@@ -76,7 +79,3 @@ def _mixture(
     if held.is_sparse and held._nnz() and gradient._nnz() and held.sparse_dim() != gradient.sparse_dim():
         return "keeps a momentum with another number of sparse dimensions"
     return ""
-
-
-def _has_history(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad

@@ -12,7 +12,8 @@ from torch import nn
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.gradients import Unscaled
-from ps_service.training.optimizers import Covered, HostedOptimizer, HostedScheduler, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError, PsError
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.rpc.servicer import Servicer
 from ps_service.server import Server
-from ps_service.training.optimizers import HostedOptimizer, HostedScheduler
+from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.schedulers import HostedScheduler
 from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import PROTOCOL, Limits

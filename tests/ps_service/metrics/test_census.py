@@ -13,7 +13,8 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS, Census, kind_of
 from ps_service.parameters.locks import ParameterLocks
-from ps_service.training.optimizers import Covered, HostedOptimizer, HostedScheduler, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.schedulers import HostedScheduler
 
 TRAINER = b"t" * 16
 

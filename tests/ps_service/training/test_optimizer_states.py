@@ -9,7 +9,7 @@ import torch
 from torch import optim
 from torch.optim import lr_scheduler
 
-from ps_service.training.optimizers import HostedScheduler
+from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.training.owned import Owner, assert_same_state
 

@@ -251,7 +251,7 @@ def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pyte
     def refuse(*_: Any) -> None:
         raise AssertionError("a snapshot was taken")
 
-    monkeypatch.setattr("ps_service.training.optimizers._Snapshot", refuse)
+    monkeypatch.setattr("ps_service.training.optimizers.Snapshot", refuse)
     for cls, options in (
         (optim.SGD, {"momentum": 0.9}),
         (optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),

@@ -1,0 +1,87 @@
+"""The access of a step to the parameters that it writes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from torch.nn import Parameter
+
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import ParameterState
+
+
+class StepAccess:
+    """Lets a block change the gradients and the numbers of parameters, as one step.
+
+    It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other: no other step and no
+    hosted code changes the same parameters meanwhile, and open passes keep the numbers that they have read. Where
+    no step, forward or open pass uses the parameters, there is nothing to wait for and nothing to copy. Then the lock
+    is taken once before the step and once after it. Otherwise the step goes through those two.
+
+    Args:
+        locks: Guards the parameters.
+        parameters: What will be written.
+        states: Their parameter states.
+        consistent: Whether open passes and running forwards must not see the step.
+    """
+
+    __slots__ = ("_consistent", "_locks", "_parameters", "_states", "_waiting")
+
+    def __init__(
+        self,
+        locks: ParameterLocks,
+        parameters: Sequence[Parameter],
+        states: Sequence[ParameterState],
+        consistent: bool,
+    ) -> None:
+        self._locks = locks
+        self._parameters = parameters
+        self._states = states
+        self._consistent = consistent
+        self._waiting: ExitStack | None = None
+
+    def __enter__(self) -> None:
+        """Takes the parameters.
+
+        Raises:
+            WouldBlock: It would have to wait, and the thread must not; nothing was changed.
+            DeadlineExceededError: The caller's deadline passed before others had finished.
+        """
+        if self._take_unused():
+            return
+        with ExitStack() as stack:
+            stack.enter_context(self._locks.stepping(self._states))
+            stack.enter_context(self._locks.writing(self._parameters, self._states, self._consistent))
+            self._waiting = stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._waiting is not None:
+            self._waiting.__exit__(kind, error, trace)
+            return
+        with self._locks.changed:
+            for state in self._states:
+                state.stepped = False
+                if self._consistent:
+                    state.claimed = state.writing = False
+            self._locks.changed.notify_all()
+
+    def _take_unused(self) -> bool:
+        """Takes the parameters if nothing uses them; returns whether it has."""
+        consistent = self._consistent
+        with self._locks.changed:
+            for state in self._states:
+                if state.stepped or (consistent and (state.claimed or state.pin.reading or state.pin.saved)):
+                    return False
+            for state in self._states:
+                state.stepped = True
+                state.changes += 1
+                if consistent:
+                    state.claimed = state.writing = True
+        return True
