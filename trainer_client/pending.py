@@ -119,7 +119,7 @@ class Pending(Generic[T]):
         """
         parts = dict(parts)
         whole: Pending[dict[K, T]] = Pending(loop, partial(_cancel_all, parts.values()))
-        _when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
+        when_all_done(iter(parts.values()), partial(whole.resolve, partial(_results, parts)))
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
@@ -236,11 +236,11 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-def _when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
+def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
     """Has a function called once all are done, in whichever thread brings the last."""
     for part in parts:
         if part._outcome is None:
-            part.on_done(partial(_when_all_done, parts, tell))
+            part.on_done(partial(when_all_done, parts, tell))
             return
     tell()
 

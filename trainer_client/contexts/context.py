@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import torch
 
 from ps_wire.codec.values import Decoder
-from ps_wire.errors import ClosedError, ContextEndedError, ContextLostError, InvalidArgumentError
-from ps_wire.numerics.autocast import NONE, Autocasts
+from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
-from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
+from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.clipping import clip
-from trainer_client.graph.backward_order import Pass, Queue, first_failure
+from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.graph.current import current_context, reset_current, set_current
-from trainer_client.graph.recorder import ROOT, RecordedCall
-from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
+from trainer_client.graph.nodes import ROOT
+from trainer_client.graph.recorder import RecordedCall
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
 from trainer_client.session.in_flight import nothing
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.numerics.seeds import Seeds
     from trainer_client.graph.open_contexts import Openings
+    from trainer_client.graph.passes import LocalPass, Pass
 
 Reach = Callable[[str], Awaitable[Session]]
 
@@ -82,15 +81,14 @@ class Context:
         self.id = id
         self.message = id.to_message()
         self.ended = False
-        self._pass: Pass | None = None
         self._loop = loop
         self._lock = threading.Lock()
-        self._queue = Queue()
         self._calls = 0
         self._sessions: dict[str, Session] = {}
         # How often each had been lost when the pass came to it.
         self._losses: dict[str, int] = {}
-        self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._gradients = LocalGradients()
+        self._backwards = Backwards(loop, self._gradients)
         self._token: Token[Context | None] | None = None
 
     # Recording
@@ -146,9 +144,9 @@ class Context:
     # Backward
 
     @property
-    def current_pass(self) -> Pass | None:
+    def current_pass(self) -> Pass | LocalPass | None:
         """The backward that is running."""
-        return self._pass
+        return self._backwards.current
 
     def backward(
         self,
@@ -169,19 +167,7 @@ class Context:
             RuntimeError: Torch's own, as in a local backward.
         """
         self.check()
-        number, autocasts = self._queue.join(), Autocasts.current()
-        # Torch's engine blocks while it waits for owners, so it must not have the event loop's thread.
-        return Pending.in_thread(
-            self._loop,
-            self._propagate,
-            number,
-            autocasts,
-            roots,
-            gradients,
-            retain_graph,
-            # It may be cancelled before a thread has taken it.
-            cancel=partial(self._queue.withdraw, number),
-        )
+        return self._backwards.begin(self, Start(_listed(roots), gradients, retain_graph))
 
     def propagate(
         self,
@@ -195,55 +181,7 @@ class Context:
             ClosedError: The client is closed.
             And what `backward` raises.
         """
-        self._propagate(self._queue.join(), NONE, roots, gradients, retain_graph)
-
-    def _propagate(
-        self,
-        number: int,
-        autocasts: Autocasts,
-        roots: torch.Tensor | Sequence[torch.Tensor],
-        gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
-        retain_graph: bool,
-    ) -> None:
-        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if isinstance(gradients, torch.Tensor):
-            gradients = [gradients]
-        with self._queue.turn(number):
-            self.check()
-            if forks.is_foreign(self._loop):
-                raise forks.refusal()
-            if self._loop.is_closed():
-                raise ClosedError("this client is closed, and so is its event loop")
-            leaves, calls = reached_from(roots)
-            current = Pass(retain_graph, number, [call for call in calls if call.context is self])
-            if not leaves:
-                with autocasts.entered():
-                    self._run(current, roots, gradients)
-                return
-            with reservations.of(leaves), borrowed_grads(leaves), autocasts.entered():
-                self._run(current, roots, gradients)
-                self._accumulate([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
-
-    def _run(
-        self, current: Pass, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None] | None
-    ) -> None:
-        self._pass = current
-        try:
-            torch.autograd.backward(roots, gradients, retain_graph=current.retain_graph)
-        finally:
-            failure = first_failure(current.posts)
-            self._pass = None
-        if failure is not None:
-            raise failure
-
-    def _accumulate(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        with self._lock:
-            for leaf, grad in found:
-                if grad._is_view():
-                    # Of a bucket of DistributedDataParallel, to which it will write again.
-                    grad = grad.clone()
-                held = self._gradients.get(id(leaf))
-                self._gradients[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
+        self._backwards.run(self, Start(_listed(roots), gradients, retain_graph))
 
     # Gradients
 
@@ -253,7 +191,7 @@ class Context:
         return Pending.run(self._loop, self._get_gradients())
 
     async def _get_gradients(self) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
-        found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.values())
+        found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.items())
         asked: set[str] = set()
         asking = self.sessions
         while asking:
@@ -274,13 +212,11 @@ class Context:
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
-        held = self._gradients.get(id(leaf))
-        return None if held is None else held[1]
+        return self._gradients.of(leaf)
 
     def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The local leaves that have a gradient in this pass, and their gradients."""
-        with self._lock:
-            return list(self._gradients.values())
+        return self._gradients.items()
 
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -302,11 +238,7 @@ class Context:
 
     def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of local leaves."""
-        with self._lock:
-            for leaf in leaves:
-                held = self._gradients.get(id(leaf))
-                if held is not None:
-                    self._gradients[id(leaf)] = (leaf, held[1] * factor)
+        self._gradients.scale(leaves, factor)
 
     # The block
 
@@ -369,6 +301,10 @@ class Context:
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls"
         return f"<Context {self.id}, {state}>"
+
+
+def _listed(roots: torch.Tensor | Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
 
 
 def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:

@@ -19,19 +19,15 @@ import torch
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import ContextEndedError
-from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import BackwardRequest
+from ps_wire.v1.frames_pb2 import Frame, Reply
+from trainer_client.graph.nodes import ROOT, receive, send
 from trainer_client.numerics import write_numerics
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
+    from trainer_client.graph.passes import LocalPass, Pass
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
-
-ROOT: Final = torch.empty(0, requires_grad=True)
-"""Stands for the inputs of calls that have none to differentiate, so that their outputs still have a history."""
-
 
 _FIRST: Final = 1 << 62
 """Added to the sequence numbers of `Receive` nodes: more nodes than that no thread makes."""
@@ -73,7 +69,7 @@ class RecordedCall:
                 # Where only some leaves are asked for, every call has to lead to one of them.
                 tokens = (*tokens, context.root)
             self._way_back.leads_on = True
-            self._token = _Send.apply(self._way_back, len(inputs), *inputs, *tokens)  # type: ignore[no-untyped-call]
+            self._token = send(self._way_back, len(inputs), *inputs, *tokens)
             node: Any = self._token.grad_fn
             node._set_sequence_nr(place[-1])
 
@@ -93,9 +89,7 @@ class RecordedCall:
         # Whether to record was decided when the call was made, not now that its answer is taken.
         with torch.enable_grad():
             tokens = [torch.empty(0) for _ in range(kept)]
-            received: tuple[torch.Tensor, ...] = _Receive.apply(  # type: ignore[no-untyped-call]
-                self._token, self._way_back, [*outputs, *tokens], positions
-            )
+            received: tuple[torch.Tensor, ...] = receive(self._token, self._way_back, [*outputs, *tokens], positions)
         if received:
             # Answers are taken in any order, and torch would number them in that.
             node: Any = received[0].grad_fn
@@ -123,37 +117,43 @@ class WayBack:
         self.devices = devices
         self.leads_on = False
         self._place = place
-        self._post: Pending[list[torch.Tensor | None]] | None = None
+        self.answer: Pending[list[torch.Tensor | None]] | None = None
 
-    def post(self, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
-        """Sends gradients of outputs to the owner, if there are any, or if it may have some of what it keeps."""
-        self._post = None
-        current = self.context.current_pass
-        if not positions and not kept:
-            if current is not None:
-                current.skip(self.number)
-            return
-        if current is None:
-            raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
-        payload = PayloadWriter()
-        request = BackwardRequest(
-            context=self.context.message,
-            call=self.number,
-            outputs=positions,
-            retain_graph=current.retain_graph,
-            backward=current.number,
-            after=current.after(self.number),
-        )
+    def post(
+        self,
+        current: Pass | LocalPass,
+        after: int | None,
+        positions: Sequence[int],
+        gradients: Sequence[torch.Tensor],
+    ) -> Pending[list[torch.Tensor | None]]:
+        """Sends gradients of outputs to the owner.
+
+        Args:
+            current: The backward that is running.
+            after: The call after whose gradients the owner adds those of this one; None if that is not known.
+            positions: Places of the outputs that have a gradient.
+            gradients: As many gradients.
+        """
+        frame = Frame()
+        request = frame.request.backward
+        request.context.CopyFrom(self.context.message)
+        request.call = self.number
+        request.outputs.extend(positions)
+        request.retain_graph = current.retain_graph
+        request.backward = current.number
+        if after is not None:
+            request.after = after
         write_numerics(request)
         if len(self._place) > 1:
             request.place.extend(self._place)
-        Encoder(payload).encode_into(request.gradients, list(gradients))
-        self._post = self.session.submit(Request(backward=request), payload, _input_gradients)
-        current.posts[self._post] = None
+        payload = PayloadWriter()
+        Encoder(payload).encode_into(request.gradients, gradients)
+        self.answer = self.session.submit(frame, payload, _input_gradients if self.devices else _no_gradients)
+        return self.answer
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
         """Waits for the gradients of the inputs; none at all if nothing was posted in this pass."""
-        post, self._post = self._post, None
+        post, self.answer = self.answer, None
         if post is None:
             return [None] * len(self.devices)
         gradients = post.wait()
@@ -164,58 +164,11 @@ class WayBack:
         return gradients
 
 
+def _no_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
+    """Reads the reply to a call that has no inputs to differentiate."""
+    return []
+
+
 def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
     gradients: list[torch.Tensor | None] = Decoder(payload).decode(reply.backward.gradients)
     return gradients
-
-
-class _Send(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, call: WayBack, inputs: int, *tensors: torch.Tensor) -> torch.Tensor:
-        ctx.call = call
-        ctx.tokens = len(tensors) - inputs
-        ctx.set_materialize_grads(False)
-        return torch.empty(0)
-
-    @staticmethod
-    def backward(ctx: Any, token: torch.Tensor | None) -> Any:
-        call: WayBack = ctx.call
-        gradients = call.take_input_gradients()
-        placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
-        return (None, None, *placed, *[torch.empty(0)] * ctx.tokens)
-
-
-class _Receive(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        token: torch.Tensor,
-        call: WayBack,
-        outputs: Sequence[torch.Tensor],
-        positions: Sequence[int],
-    ) -> Any:
-        ctx.call = call
-        ctx.positions = positions
-        ctx.set_materialize_grads(False)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        call: WayBack = ctx.call
-        if call.context.ended:
-            raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
-        used = [(place, g) for place, g in zip(ctx.positions, gradients, strict=False) if g is not None]
-        kept = len(gradients) > len(ctx.positions)
-        call.post([place for place, _ in used], [gradient for _, gradient in used], kept)
-        # Nothing is to be accumulated at the root of calls that have no inputs.
-        return (torch.empty(0) if call.leads_on else None), None, None, None
-
-
-def _receiving() -> Any:
-    """The class of the nodes that lead back to recorded calls; torch gives it no public name."""
-    (output,) = _Receive.apply(ROOT, None, [torch.empty(0)], [])  # type: ignore[no-untyped-call]
-    return type(output.grad_fn)
-
-
-RECEIVING: Final = _receiving()
-"""The class of the nodes that lead back to recorded calls; each has the call as `call`."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ps_wire.numerics import autograd_graph
-from trainer_client.graph.recorder import RECEIVING, ROOT
+from trainer_client.graph.nodes import RECEIVING, ROOT
 
 
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:

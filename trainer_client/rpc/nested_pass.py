@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from trainer_client.contexts.context import Context, Reach
-from trainer_client.graph.backward_order import Pass, first_failure
 from trainer_client.graph.current import inside
+from trainer_client.graph.passes import Pass, first_failure
 
 if TYPE_CHECKING:
     from ps_service.passes.records import Over

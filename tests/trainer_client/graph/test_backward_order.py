@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ps_wire.errors import CancelledCallError
-from trainer_client.graph.backward_order import Pass, Queue
+from trainer_client.graph.backward_order import Queue
+from trainer_client.graph.passes import Pass
 
 PATIENCE = 20.0
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.ps_service.threads import PATIENCE, Watched, Worker
-from trainer_client.graph.recorder import ROOT
+from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.walk import Reservations, borrowed_grads, reached_from
 
 

@@ -1,0 +1,166 @@
+"""Backwards: short ones that wait for nothing run on the event loop, all others in threads, in the same order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from ps_wire.errors import RemoteError
+from tests.trainer_client.scripted_owner import Stream, opened
+from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
+from trainer_client.contexts.context import Context
+from trainer_client.graph.short_graphs import INLINE_SECONDS, Durations, durations
+from trainer_client.session.session import Session
+
+
+@pytest.fixture
+def all_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every graph is taken for short."""
+    monkeypatch.setattr(durations, "is_short", lambda kinds: True)
+    yield
+
+
+async def thread_of(context: Context, stream: Stream, loss: torch.Tensor, through: torch.Tensor, *inputs: Any) -> int:
+    """The thread in which a loss is propagated, seen by a hook of a tensor on the way."""
+    seen: list[int] = []
+    through.register_hook(lambda _: seen.append(threading.get_ident()))
+    backward = context.backward(loss)
+    await carry_back(stream, *inputs)
+    await backward
+    (thread,) = seen
+    return thread
+
+
+async def test_a_graph_that_was_seen_to_be_short_runs_on_the_event_loop(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        (output,) = recorded(context, session)
+        assert await thread_of(context, stream, output.sum(), output) == threading.get_ident()
+
+
+async def test_a_graph_that_was_not_seen_yet_has_a_thread() -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        (output,) = recorded(context, session)
+        loss = output.cosh().sinh().tanh().erf().sum()
+        assert await thread_of(context, stream, loss, output) != threading.get_ident()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return 2 * grad
+
+
+def with_a_local_leaf(output: torch.Tensor) -> torch.Tensor:
+    return (output * torch.ones(2, requires_grad=True)).sum()
+
+
+def with_a_function_of_the_user(output: torch.Tensor) -> torch.Tensor:
+    doubled: torch.Tensor = Doubled.apply(output)  # type: ignore[no-untyped-call]
+    return doubled.sum()
+
+
+def with_many_nodes(output: torch.Tensor) -> torch.Tensor:
+    for _ in range(40):
+        output = output + 1
+    return output.sum()
+
+
+@pytest.mark.parametrize("make", [with_a_local_leaf, with_a_function_of_the_user, with_many_nodes])
+async def test_what_may_wait_or_take_long_has_a_thread(all_short: None, make: Any) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        (output,) = recorded(context, session)
+        assert await thread_of(context, stream, make(output), output) != threading.get_ident()
+
+
+async def test_a_call_with_inputs_that_want_gradients_has_a_thread(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        (output,) = recorded(context, session, torch.ones(1, requires_grad=True))
+        thread = await thread_of(context, stream, output.sum(), output, torch.ones(1))
+        assert thread != threading.get_ident()
+
+
+async def test_each_call_is_added_after_the_next_later_one(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        outputs = [recorded(context, session)[0] for _ in range(3)]
+        backward = context.backward([outputs[1].sum(), outputs[2].sum(), outputs[0].sum()])
+        frames = [(await posted(stream))[0] for _ in range(3)]
+        assert [(f.request.backward.call, f.request.backward.after) for f in frames] == [(3, 0), (2, 3), (1, 2)]
+        for frame in frames:
+            await give(stream, frame.number)
+        await backward
+
+
+async def test_a_later_backward_begins_when_the_owners_have_answered(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        (first,), (second,) = recorded(context, session), recorded(context, session)
+        backwards = [context.backward(first.sum()), context.backward(second.sum())]
+        frame, _ = await posted(stream)
+        await stream.nothing_more()
+        await give(stream, frame.number)
+        assert (await carry_back(stream)).request.backward.backward == 2
+        for backward in backwards:
+            await backward
+
+
+async def refused(stream: Stream, session: Session, context: Context) -> None:
+    (output,) = recorded(context, session)
+    backward = context.backward(output.sum())
+    await stream.refuse((await posted(stream))[0].number, RemoteError("no gradient", "builtins.RuntimeError"))
+    with pytest.raises(RemoteError, match="no gradient"):
+        await backward
+
+
+async def test_errors_of_owners_and_of_torch_are_raised_when_it_is_awaited(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context = new_context()
+        await refused(stream, session, context)
+        (output,) = recorded(context, session)
+        backward = context.backward(output)
+        with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs"):
+            await backward
+        # The turn of the next one comes all the same.
+        last = context.backward(output.sum())
+        await carry_back(stream)
+        await last
+
+
+async def test_a_loss_of_another_context_is_refused(all_short: None) -> None:
+    async with opened() as (session, _, _owner):
+        (output,) = recorded(new_context(), session)
+        with pytest.raises(RuntimeError, match=r"ctx.backward\(loss\)"):
+            await new_context().backward(output.sum())
+
+
+def test_durations_are_averaged_by_the_kinds_of_nodes() -> None:
+    seen = Durations()
+    kinds, others = (int, str), (int, float)
+    assert not seen.is_short(kinds)
+    seen.note(kinds, INLINE_SECONDS / 2)
+    assert seen.is_short(kinds)
+    assert not seen.is_short(others)
+    seen.note(kinds, 10 * INLINE_SECONDS)
+    assert not seen.is_short(kinds)
+    for _ in range(30):
+        seen.note(kinds, INLINE_SECONDS / 2)
+    assert seen.is_short(kinds)
+
+
+def test_only_so_many_durations_are_kept() -> None:
+    seen = Durations()
+    for number in range(10_000):
+        seen.note((number,), 0.0)
+    assert len(seen._seconds) < 1000

@@ -1,0 +1,137 @@
+"""Backwards: those of one context, on the event loop or in threads, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ps_wire.errors import ClosedError
+from ps_wire.numerics.autocast import NONE, Autocasts
+from ps_wire.runtime import forks
+from trainer_client.graph.backward_order import Queue
+from trainer_client.graph.passes import LocalPass, Pass, first_failure
+from trainer_client.graph.short_graphs import durations, local_graph
+from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
+from trainer_client.pending import Outcome, Pending, raiser, when_all_done
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.local_gradients import LocalGradients
+
+
+class Start(NamedTuple):
+    """Where a backward starts, as `torch.autograd.backward` takes it.
+
+    Attributes:
+        roots: The tensors that are propagated from.
+        gradients: Their gradients.
+        retain_graph: Whether the same graph shall be propagated again.
+    """
+
+    roots: Sequence[torch.Tensor]
+    gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
+    retain_graph: bool
+
+
+class Backwards:
+    """Runs the backwards of a context. It does not keep the context: each of the two would keep the other.
+
+    Args:
+        loop: The client's event loop.
+        gradients: Takes those of local leaves.
+
+    Attributes:
+        current: The backward that is running.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
+        self.current: Pass | LocalPass | None = None
+        self._loop = loop
+        self._gradients = gradients
+        self._queue = Queue()
+
+    def begin(self, context: Context, start: Start) -> Pending[None]:
+        """Begins one: on the event loop if it is short and waits for nothing, else in a thread.
+
+        Torch's engine blocks while it waits for owners. It must not have the event loop's thread then.
+        """
+        if asyncio._get_running_loop() is self._loop:
+            kinds = local_graph(start.roots, context)
+            if kinds is not None and durations.is_short(kinds) and (number := self._queue.begin()) is not None:
+                return self._run_here(LocalPass(start.retain_graph, number, kinds), start)
+        number, autocasts = self._queue.join(), Autocasts.current()
+        # It may be cancelled before a thread has taken it.
+        withdraw = partial(self._queue.withdraw, number)
+        return Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
+
+    def run(self, context: Context, start: Start) -> None:
+        """Runs one in this thread, which must not be that of the event loop.
+
+        Raises:
+            ClosedError: The client is closed.
+        """
+        self._run_in_turn(context, self._queue.join(), NONE, start)
+
+    def _run_here(self, current: LocalPass, start: Start) -> Pending[None]:
+        """Runs one on the event loop. Its turn ends when all owners have answered."""
+        done: Pending[None] = Pending(self._loop)
+        outcome: Outcome[None] = partial(_raise_failure, current.posts)
+        try:
+            self._propagate(current, start)
+        except BaseException as error:
+            outcome = raiser(error)
+        when_all_done(iter(current.posts), partial(self._settle, current, done, outcome))
+        return done
+
+    def _settle(self, current: LocalPass, done: Pending[None], outcome: Outcome[None]) -> None:
+        self._queue.leave(current.number)
+        done.resolve(outcome)
+
+    def _run_in_turn(self, context: Context, number: int, autocasts: Autocasts, start: Start) -> None:
+        with self._queue.turn(number), autocasts.entered():
+            context.check()
+            if forks.is_foreign(self._loop):
+                raise forks.refusal()
+            if self._loop.is_closed():
+                raise ClosedError("this client is closed, and so is its event loop")
+            kinds = local_graph(start.roots, context)
+            if kinds is not None:
+                self._propagate_and_wait(LocalPass(start.retain_graph, number, kinds), start)
+                return
+            leaves, calls = reached_from(start.roots)
+            current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
+            with reservations.of(leaves), borrowed_grads(leaves):
+                self._propagate_and_wait(current, start)
+                self._gradients.add([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
+
+    def _propagate_and_wait(self, current: Pass | LocalPass, start: Start) -> None:
+        try:
+            self._propagate(current, start)
+        finally:
+            failure = first_failure(current.posts)
+        if failure is not None:
+            raise failure
+
+    def _propagate(self, current: Pass | LocalPass, start: Start) -> None:
+        """Runs torch's engine."""
+        self.current = current
+        began = time.perf_counter()
+        try:
+            torch.autograd.backward(start.roots, start.gradients, start.retain_graph)
+        finally:
+            self.current = None
+        if isinstance(current, LocalPass):
+            durations.note(current.kinds, time.perf_counter() - began)
+            current.post()
+
+
+def _raise_failure(posts: Iterable[Pending[Any]]) -> None:
+    """The outcome of a backward whose posts are all answered."""
+    failure = first_failure(posts)
+    if failure is not None:
+        raise failure

@@ -1,0 +1,53 @@
+"""Local gradients: those of one pass for leaves of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import torch
+
+
+class LocalGradients:
+    """Adds up the gradients that a pass has for local leaves. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By the leaf's identity; the leaf is kept, so that the identity stays its own.
+        self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Adds gradients to those that are there.
+
+        Args:
+            found: Leaves and their gradients.
+        """
+        with self._lock:
+            for leaf, grad in found:
+                if grad._is_view():
+                    # Of a bucket of DistributedDataParallel, to which it will write again.
+                    grad = grad.clone()
+                held = self._held.get(id(leaf))
+                self._held[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
+
+    def of(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a leaf, if it has one."""
+        held = self._held.get(id(leaf))
+        return None if held is None else held[1]
+
+    def items(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The leaves that have a gradient, and their gradients."""
+        with self._lock:
+            return list(self._held.values())
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of leaves."""
+        with self._lock:
+            for leaf in leaves:
+                held = self._held.get(id(leaf))
+                if held is not None:
+                    self._held[id(leaf)] = (leaf, held[1] * factor)
+
+    def clear(self) -> None:
+        """Lets go of all gradients."""
+        self._held.clear()

@@ -1,0 +1,88 @@
+"""Nodes: the two that stand for a remote call in torch's autograd graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ps_wire.errors import ContextEndedError
+
+if TYPE_CHECKING:
+    from trainer_client.graph.recorder import WayBack
+
+ROOT: Final = torch.empty(0, requires_grad=True)
+"""Stands for the inputs of calls that have none to differentiate, so that their outputs still have a history."""
+
+
+class _Send(torch.autograd.Function):
+    """Takes the inputs of a call and gives its token. On the way back it waits for the owner's reply."""
+
+    @staticmethod
+    def forward(ctx: Any, call: WayBack, inputs: int, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.call = call
+        ctx.tokens = len(tensors) - inputs
+        ctx.set_materialize_grads(False)
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, token: torch.Tensor | None) -> Any:
+        call: WayBack = ctx.call
+        gradients = call.take_input_gradients()
+        placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
+        return (None, None, *placed, *[torch.empty(0)] * ctx.tokens)
+
+
+class _Receive(torch.autograd.Function):
+    """Takes the token of a call and gives its outputs. On the way back it posts their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        token: torch.Tensor,
+        call: WayBack,
+        outputs: Sequence[torch.Tensor],
+        positions: Sequence[int],
+    ) -> Any:
+        ctx.call = call
+        ctx.positions = positions
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        call: WayBack = ctx.call
+        if call.context.ended:
+            raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
+        call.answer = None
+        positions, used = [], []
+        for place, gradient in zip(ctx.positions, gradients, strict=False):
+            if gradient is not None:
+                positions.append(place)
+                used.append(gradient)
+        kept = len(gradients) > len(ctx.positions)
+        current = call.context.current_pass
+        if current is not None:
+            current.add(call, positions, used, kept)
+        elif used or kept:
+            raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
+        # Nothing is to be accumulated at the root of calls that have no inputs.
+        return (torch.empty(0) if call.leads_on else None), None, None, None
+
+
+send: Final[Any] = _Send.apply
+"""Makes the node of a call's inputs; gives its token."""
+
+receive: Final[Any] = _Receive.apply
+"""Makes the node of a call's outputs; gives them with their history."""
+
+
+def _receiving() -> Any:
+    """The class of the nodes that lead back to recorded calls; torch gives it no public name."""
+    (output,) = receive(ROOT, None, [torch.empty(0)], [])
+    return type(output.grad_fn)
+
+
+RECEIVING: Final = _receiving()
+"""The class of the nodes that lead back to recorded calls; each has the call as `call`."""

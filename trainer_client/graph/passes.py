@@ -1,0 +1,116 @@
+"""Passes: one backward while it runs, and the gradients that it sends to owners."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+    from trainer_client.graph.recorder import WayBack
+    from trainer_client.graph.short_graphs import Kinds
+    from trainer_client.pending import Pending
+
+
+class Pass:
+    """One backward while it runs. It sends the gradients of a call as soon as they are known.
+
+    Args:
+        retain_graph: Whether the graph may be used again.
+        number: Which backward of its context it is, from one on.
+        calls: The recorded calls that it can reach.
+
+    Attributes:
+        posts: The gradients that were sent to owners and are still to be waited for, in order.
+    """
+
+    def __init__(self, retain_graph: bool, number: int, calls: Iterable[WayBack] = ()) -> None:
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts: dict[Pending[Any], None] = {}
+        self._after: dict[int, int] = {}
+        self._skipped: set[int] = set()
+        by_owner: defaultdict[str, list[int]] = defaultdict(list)
+        for call in calls:
+            by_owner[call.session.owner].append(call.number)
+        for numbers in by_owner.values():
+            numbers.sort(reverse=True)
+            self._after.update(zip(numbers, (0, *numbers), strict=False))
+
+    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
+        """Takes the gradients of a call's outputs. The owner is asked if there are any, or if it may have some.
+
+        Args:
+            call: The call.
+            positions: Places of the outputs that have a gradient.
+            gradients: As many gradients.
+            kept: Whether the owner may have gradients of results that it keeps.
+        """
+        if positions or kept:
+            self.posts[call.post(self, self.after(call.number), positions, gradients)] = None
+        else:
+            self.skip(call.number)
+
+    def after(self, number: int) -> int | None:
+        """The call after whose gradients an owner adds those of a call: the next later one that it has a part in.
+
+        Returns:
+            Its number; 0 if there is none, and None if that is not known.
+        """
+        after = self._after.get(number)
+        while after in self._skipped:
+            after = self._after[after]
+        return after
+
+    def skip(self, number: int) -> None:
+        """A call turned out to have no gradients."""
+        self._skipped.add(number)
+
+
+class LocalPass:
+    """A backward that needs no gradient from an owner: it is computed here as a whole, and then sends what it found.
+
+    Args:
+        retain_graph: Whether the graph may be used again.
+        number: Which backward of its context it is, from one on.
+        kinds: The classes of the graph's nodes.
+
+    Attributes:
+        posts: The gradients that were sent to owners.
+    """
+
+    def __init__(self, retain_graph: bool, number: int, kinds: Kinds) -> None:
+        self.retain_graph = retain_graph
+        self.number = number
+        self.kinds = kinds
+        self.posts: dict[Pending[Any], None] = {}
+        self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
+
+    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
+        """As that of `Pass`; nothing is sent yet."""
+        if positions or kept:
+            self._found.append((call.number, call, positions, gradients))
+
+    def post(self) -> None:
+        """Sends what was found, the latest call first."""
+        self._found.sort(key=itemgetter(0), reverse=True)
+        last: dict[str, int] = {}
+        for number, call, positions, gradients in self._found:
+            owner = call.session.owner
+            self.posts[call.post(self, last.get(owner, 0), positions, gradients)] = None
+            last[owner] = number
+
+
+def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
+    """Waits for every post, so that nothing of the pass is left running, and gives the first error."""
+    failure = None
+    for post in posts:
+        try:
+            post.wait()
+        except Exception as error:
+            failure = failure or error
+    return failure
