@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import pydantic
 import torch
@@ -31,9 +31,11 @@ from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from ps_wire.shared_memory import descriptors
 from ps_wire.v1.operations_pb2 import EvictRequest
-from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.current import set_agent
+from trainer_client.rpc.lifecycle import join
 from trainer_client.session.settings import Settings
+
+if TYPE_CHECKING:
+    from trainer_client.rpc.agent import Agent
 
 _log = logging.getLogger(__name__)
 
@@ -286,19 +288,14 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
 
 
 async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
-    """Makes the owner a member of a group, if one is configured; imports the client only then."""
+    """Makes the owner a member of a group, if one is configured."""
     if not settings.directory:
         return None
-    member = Agent(server, Settings(shared_memory=settings.shared_memory), settings.advertise)
+    directory = "" if settings.directory == "self" else settings.directory
     try:
-        await member.join("" if settings.directory == "self" else settings.directory)
+        return await join(server, Settings(shared_memory=settings.shared_memory), directory, settings.advertise)
     except PsError as error:
-        # Not `leave`, which would write a checkpoint of an owner that has served no requests.
-        await member.client.close()
-        await server.stop()
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
-    set_agent(member)
-    return member
 
 
 def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:

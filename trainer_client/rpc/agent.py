@@ -147,12 +147,22 @@ class Agent:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
                     await asyncio.wrap_future(wait.future)
-        if self._returning is not None:
-            self._returning.cancel()
         try:
-            await self.client.close()
+            await self._close_client()
         finally:
             await self.server.drain(drain_seconds)
+
+    async def withdraw(self) -> None:
+        """Ends what a `join` that failed has begun, and stops the owner without a checkpoint."""
+        try:
+            await self._close_client()
+        finally:
+            await self.server.stop()
+
+    async def _close_client(self) -> None:
+        if self._returning is not None:
+            self._returning.cancel()
+        await self.client.close()
 
     @property
     def timeout(self) -> float | None:

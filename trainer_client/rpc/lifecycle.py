@@ -110,6 +110,34 @@ def init_rpc(
             raise
 
 
+async def join(
+    server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
+) -> Agent:
+    """Makes an owner a member of a group; from then on it is the member that this process is.
+
+    An owner that cannot join is stopped. It writes no checkpoint, because it has served no requests.
+
+    Args:
+        server: The owner, which has begun to listen.
+        settings: How patient its client is.
+        directory: Address of the owner that keeps the group's directory; this one's own if empty.
+        address: Where others find the owner; where it listens, if empty.
+        id: The number to have; one that is free if None.
+
+    Raises:
+        UnavailableError: The directory cannot be reached in time.
+        NameConflictError: The name or number is taken.
+    """
+    member = Agent(server, settings, address)
+    try:
+        await member.join(directory, id)
+    except BaseException:
+        await member.withdraw()
+        raise
+    set_agent(member)
+    return member
+
+
 def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str] | None = None) -> None:
     """Leaves the group.
 
@@ -175,13 +203,8 @@ def _start(
     async def start() -> Agent:
         server = Server(engine, listen, insecure)
         await server.start()
-        made = Agent(server, settings, advertise or _advertised(server.address))
-        try:
-            await made.join(directory, rank if rank >= 0 else None)
-        except BaseException:
-            await made.leave(0.0)
-            raise
-        return made
+        address = advertise or _advertised(server.address)
+        return await join(server, settings, directory, address, rank if rank >= 0 else None)
 
     _portal = Portal.acquire()
     try:
@@ -192,7 +215,6 @@ def _start(
         if isinstance(error, NameConflictError):
             raise RuntimeError(str(error)) from error
         raise
-    set_agent(made)
     atexit.register(_at_exit)
     return made
 

@@ -1,0 +1,76 @@
+"""Lifecycle: a member is found by the others, and an owner that cannot join a group has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ps_service.durability.store import Store
+from ps_service.engine import Engine
+from ps_service.group.peers import Alone
+from ps_service.server import Server
+from ps_wire.errors import NameConflictError, UnavailableError
+from trainer_client.rpc.current import agent, has_agent, set_agent
+from trainer_client.rpc.lifecycle import join
+from trainer_client.session.settings import Settings
+
+
+@pytest.fixture
+async def keeper() -> AsyncIterator[Server]:
+    """An owner that keeps the directory of a group."""
+    async with Server(Engine("keeper")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    set_agent(None)
+
+
+async def test_a_member_is_in_the_directory_and_is_what_this_process_is(keeper: Server) -> None:
+    server = Server(Engine("ps1"))
+    await server.start()
+    member = await join(server, Settings(), keeper.address, "elsewhere:1", 7)
+    (entry,) = keeper.engine.directory.members()
+    assert (entry.name, entry.address, entry.id) == ("ps1", "elsewhere:1", 7)
+    assert agent() is member
+    assert not server.engine.membership.peers.keeps_directory
+    await member.leave(0.0)
+    assert keeper.engine.directory.members() == []
+
+
+async def test_without_a_directory_the_owner_keeps_one_itself() -> None:
+    server = Server(Engine("ps1"))
+    await server.start()
+    member = await join(server, Settings())
+    (entry,) = server.engine.directory.members()
+    assert (entry.name, entry.address, entry.id) == ("ps1", server.address, 0)
+    assert server.engine.membership.peers.keeps_directory
+    assert not isinstance(server.engine.membership.peers, Alone)
+    await member.leave(0.0)
+
+
+async def test_an_owner_whose_name_is_taken_stops_without_a_checkpoint(keeper: Server, tmp_path: Path) -> None:
+    keeper.engine.directory.enter(b"s" * 16, "ps1", "elsewhere:1")
+    server = Server(Engine("ps1", data_dir=tmp_path))
+    await server.start()
+    with pytest.raises(NameConflictError, match="already has a member 'ps1'"):
+        await join(server, Settings(), keeper.address)
+    assert not has_agent()
+    assert server.state == "draining"
+    with closing(Store(tmp_path)) as store:
+        assert store.newest() is None
+
+
+async def test_a_directory_that_does_not_answer_is_told(keeper: Server) -> None:
+    await keeper.stop()
+    server = Server(Engine("ps1"))
+    await server.start()
+    with pytest.raises(UnavailableError):
+        await join(server, Settings(connect_timeout=0.05), keeper.address)
+    assert not has_agent()
+    assert server.state == "draining"
