@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.requests.answers import failure, stopping
 from ps_service.requests.context import RequestContext
-from ps_service.requests.execution import Execution, Observer
+from ps_service.requests.execution import Execution
+from ps_service.requests.handling import run_inline
+from ps_service.requests.observer import Observer
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -30,15 +32,18 @@ class Waiter(Observer):
 
     async def run(self, execution: Execution) -> Answer:
         """The answer of an execution. Never raises: if this task is cancelled, so is the request."""
-        answer = execution.run_inline()
-        if answer is not None:
-            return answer
+        timer = None
+        if execution.seconds:
+            timer = asyncio.get_running_loop().call_later(execution.seconds, execution.expire)
         execution.queue()
         try:
             return await asyncio.shield(self._answer)
         except asyncio.CancelledError:
             execution.cancel()
             return self._answer.result()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 async def answer(
@@ -67,6 +72,9 @@ async def answer(
         refused = failure(stopping(engine))
         engine.counters.refuse(refused.reply.error.code)
         return refused
-    waiter = Waiter()
     ctx = RequestContext(engine, trainer, payload, embed)
+    answered = run_inline(ctx, operation, request, number=0)
+    if answered is not None:
+        return answered
+    waiter = Waiter()
     return await waiter.run(Execution(ctx, operation, request, waiter, seconds=timeout_seconds, item=item))

@@ -46,20 +46,24 @@ class RequestContext:
         recording: Under which context the call is recorded, if it is.
         deferred: A result that has to be there before the reply can be written.
         keeps_payload: Whether the payload is needed then.
+        frame: The frame of a reply that was deferred.
+        began: When the request was taken up, on the clock `time.perf_counter`.
+        abandoned: Whether the reply will not be sent, because the request has another answer.
     """
 
     __slots__ = (
-        "_began",
         "_embed",
         "_finish",
         "_found",
-        "_given_back",
         "_granting",
         "_reader",
         "_written",
+        "abandoned",
+        "began",
         "borrowed",
         "deferred",
         "engine",
+        "frame",
         "granted",
         "keeps_payload",
         "payload",
@@ -81,8 +85,9 @@ class RequestContext:
         self._written: PayloadWriter | None = None
         self._found: HostedObject | None = None
         self._granting = threading.Lock()
-        self._given_back = False
-        self._began = time.perf_counter()
+        self.frame: Frame | None = None
+        self.abandoned = False
+        self.began = time.perf_counter()
 
     def restart(self) -> None:
         """The request is run again from its beginning: the first try has stopped before it changed anything."""
@@ -101,20 +106,15 @@ class RequestContext:
             found = self._found = self.engine.registry.find(Ref.from_message(message))
         return found
 
-    @property
-    def seconds(self) -> float:
-        """How long ago the request was taken up."""
-        return time.perf_counter() - self._began
-
     def read(self, message: Value) -> Any:
         """The value of a message; handles in it are looked up."""
-        return self._read(message, Arguments(self.engine))
+        return self._decoder(Arguments(self.engine)).decode(message)
 
     def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call."""
         arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
-        positional = tuple(self._read(args, arguments)) if args.WhichOneof("kind") else ()
-        named = dict(self._read(kwargs, arguments)) if kwargs.WhichOneof("kind") else {}
+        positional = tuple(self._decoder(arguments).decode(args)) if args.WhichOneof("kind") else ()
+        named = dict(self._decoder(arguments).decode(kwargs)) if kwargs.WhichOneof("kind") else {}
         return arguments, positional, named
 
     def write(self, message: Value, value: Any) -> None:
@@ -130,36 +130,35 @@ class RequestContext:
         Raises:
             TooLargeError: It is larger than a message may be.
         """
-        if self.borrowed:
-            frame.reply.borrowed.extend(each.ref.to_message() for each in self.borrowed)
+        written, borrowed = self._written, self.borrowed
+        if borrowed:
+            frame.reply.borrowed.extend(each.ref.to_message() for each in borrowed)
         if self.granted:
             frame.reply.granted.extend(self.granted)
-        written = self._written
         chunks, nbytes = ([], 0) if written is None else (written.chunks, written.nbytes)
-        self._check_size(frame, nbytes)
-        return Answer(frame, chunks, nbytes, self.granted, [each.held for each in self.borrowed])
+        if nbytes > self.engine.limits.max_message_bytes or frame.ByteSize() > MAX_FRAME_BYTES:
+            raise self._too_large(frame, nbytes)
+        return Answer(frame, chunks, nbytes, self.granted, [each.held for each in borrowed] if borrowed else ())
 
-    def _check_size(self, frame: Frame, nbytes: int) -> None:
+    def _too_large(self, frame: Frame, nbytes: int) -> TooLargeError:
         limit = self.engine.limits.max_message_bytes
         if nbytes > limit:
-            raise TooLargeError(
+            return TooLargeError(
                 f"the reply has {nbytes:,} bytes of tensors; the limit is {limit:,}. "
                 "Ask for less at a time, or raise max_message_bytes on the owner"
             )
-        size = frame.ByteSize()
-        if size > MAX_FRAME_BYTES:
-            # It would break the stream, and again whenever it is sent again.
-            raise TooLargeError(
-                f"the reply has {size:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
-                "Return large data as tensors"
-            )
+        # It would break the stream, and again whenever it is sent again.
+        return TooLargeError(
+            f"the reply has {frame.ByteSize():,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            "Return large data as tensors"
+        )
 
     def grant(self, hosted: HostedObject) -> None:
         """The reply hands the trainer a reference."""
         with self._granting:
             self.engine.registry.grant(self.trainer, hosted)
             self.granted.append(hosted.ref.object_id)
-            if self._given_back:
+            if self.abandoned:
                 self._revoke()
 
     def describe(self, message: ObjectInfo, hosted: HostedObject) -> None:
@@ -208,18 +207,13 @@ class RequestContext:
         """The trainer gives references back."""
         self.engine.registry.revoke(self.trainer, object_ids)
 
-    @property
-    def abandoned(self) -> bool:
-        """Whether nobody waits for the reply any more."""
-        return self._given_back
-
     def give_back(self) -> None:
         """Takes the granted references back: the reply will not be sent.
 
         The operation may go on in its thread, when its caller was cancelled; what it grants then is taken back as well.
         """
         with self._granting:
-            self._given_back = True
+            self.abandoned = True
             self._revoke()
         if self.deferred is not None:
             self.deferred.drop()
@@ -228,10 +222,10 @@ class RequestContext:
         self.engine.registry.revoke(self.trainer, self.granted)
         self.granted.clear()
 
-    def _read(self, message: Value, arguments: Arguments) -> Any:
+    def _decoder(self, arguments: Arguments) -> Decoder:
         if self._reader is None:
             self._reader = PayloadReader(self.payload)
-        return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named).decode(message)
+        return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named)
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None

@@ -41,6 +41,8 @@ class Intake:
             InvalidArgumentError: The packet does not fit the ones before it; the stream is of no more use.
         """
         nbytes = packet.frame.payload_bytes
+        if nbytes <= SMALL_BYTES and not self._begun:
+            return self._assembler.feed(packet)
         # What is too large is refused in any case.
         if SMALL_BYTES < nbytes <= self._limit:
             if not self._budget.admits(self._holding, nbytes, packet.frame.request.depth > 0):

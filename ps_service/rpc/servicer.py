@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -76,8 +77,8 @@ class Servicer:
             return
         except (ConnectionBroken, TimeoutError):
             return
-        outbox = Outbox()
-        if not session_handler.take_over(outbox, turn):
+        outbox, stream = Outbox(), session_handler.stream
+        if not stream.take_over(outbox, turn):
             await connection.close()
             return
         session = session_handler.session
@@ -89,7 +90,7 @@ class Servicer:
         except (ConnectionBroken, InvalidArgumentError) as error:
             _log.info("the stream of trainer %s ended: %s", session.trainer.hex()[:8], error)
         except asyncio.CancelledError:
-            if session_handler.outbox is outbox:
+            if stream.outbox is outbox:
                 raise
             # A newer stream has taken over, or the session was ended: this one ends in order, so that the trainer does
             # not wait for its end.
@@ -98,7 +99,7 @@ class Servicer:
             writer.cancel()
             session.streams -= 1
             session.touch()
-            session_handler.leave(outbox)
+            stream.leave(outbox)
             await connection.close()
 
     async def _greet(self, connection: Connection, shared_memory: bool) -> tuple[SessionHandler, int]:
@@ -114,7 +115,7 @@ class Servicer:
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
-        turn = session_handler.greeted()
+        turn = session_handler.stream.greeted()
         self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
         welcome = Welcome(
@@ -158,25 +159,24 @@ class Servicer:
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         intake = Intake(self._engine, session_handler.session.trainer)
 
-        def receive(message: Message | None) -> bool:
-            # A newer stream of the same trainer has taken over: what still comes here was sent again there.
-            if session_handler.outbox is not outbox:
-                return True
-            return message is not None and self._receive(message, session_handler)
-
         def handle(packet: Packet) -> bool | asyncio.Future[bool]:
             taken = intake.take(packet)
             if isinstance(taken, asyncio.Future):
-                return asyncio.create_task(_then(taken, receive))
-            return receive(taken)
+                return asyncio.create_task(_then(taken, partial(self._receive, session_handler, outbox)))
+            return self._receive(session_handler, outbox, taken)
 
         try:
             await deliver(connection, handle)
         finally:
             intake.close()
 
-    def _receive(self, message: Message, session_handler: SessionHandler) -> bool:
-        """Handles one message; says whether it was the last."""
+    def _receive(self, session_handler: SessionHandler, outbox: Outbox, message: Message | None) -> bool:
+        """Handles one message, if the last packet has completed one; returns whether it was the last message."""
+        if session_handler.stream.outbox is not outbox:
+            # A newer stream of the same trainer has taken over, on which it sends again what still comes here.
+            return True
+        if message is None:
+            return False
         frame = message.frame
         body = frame.WhichOneof("body")
         if body == "request":

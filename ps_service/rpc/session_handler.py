@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.requests.answers import cancelled, failure, stopping
 from ps_service.requests.context import RequestContext
-from ps_service.requests.execution import Execution, Observer
+from ps_service.requests.execution import Execution
+from ps_service.requests.handling import run_inline
+from ps_service.requests.observer import Observer
 from ps_service.requests.operations import OPERATIONS
+from ps_service.rpc.expiry import Expiry
+from ps_service.rpc.session_stream import SessionStream
+from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import InvalidArgumentError, OverloadedError, SessionLostError, TooLargeError
 from ps_wire.limits import MAX_NESTING, SMALL_BYTES
@@ -22,7 +26,9 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.assembler import Message
-    from ps_wire.connections.outbox import Outbox
+    from ps_wire.errors import PsError
+
+_OPEN: Final = Gate.State.OPEN
 
 
 class SessionHandler(Observer):
@@ -33,88 +39,88 @@ class SessionHandler(Observer):
         session: Whose requests they are.
 
     Attributes:
-        outbox: What waits to be sent on the open stream; None while there is none.
+        session: Whose requests they are.
+        stream: The stream on which answers go.
         made: Lengths of the answers that threads have just made.
     """
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
         self.session = session
-        self.outbox: Outbox | None = None
+        self.stream = SessionStream(engine.budget, session.trainer, self._go_on)
+        self.made: list[int] = []
         self._engine = engine
         self._running: dict[int, Execution] = {}
-        self._turn = 0
+        self._expiry = Expiry(self._running)
         self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
         self._sending: set[asyncio.Task[None]] = set()
-        self._stream: asyncio.Task[None] | None = None
         self._holding = engine.budget.of(session.trainer)
         self._held: list[Execution] = []
-        self.made: list[int] = []
-
-    def interrupt(self) -> None:
-        """Ends the stream that is open, if there is one: the trainer has opened another."""
-        self._forget_outbox()
-        if self._stream is not None:
-            self._stream.cancel()
-            self._stream = None
-
-    def greeted(self) -> int:
-        """The trainer has come on a new stream, which ends the one before.
-
-        Returns:
-            The turn of the new one, for `take_over`.
-        """
-        self.interrupt()
-        self._turn += 1
-        return self._turn
-
-    def take_over(self, outbox: Outbox, turn: int) -> bool:
-        """From now on answers go to this outbox; the current task serves its stream.
-
-        Returns:
-            Whether that is so: not if the trainer has come on a newer stream, before this one's welcome was sent.
-        """
-        if turn != self._turn:
-            return False
-        self.outbox = outbox
-        self._stream = asyncio.current_task()
-        # What it does not lack it has.
-        self._go_on()
-        return True
-
-    def leave(self, outbox: Outbox) -> None:
-        """The stream of this outbox has ended."""
-        if self.outbox is outbox:
-            self._forget_outbox()
-            self._stream = None
 
     def take(self, message: Message) -> None:
         """Takes up a request, or answers it again if it was taken before."""
-        number = message.frame.number
-        request = message.frame.request
-        trainer = self.session.trainer
-        if request.confirmed:
-            self.confirm(request.confirmed)
+        number, envelope = message.frame.number, message.frame.request
+        session, engine = self.session, self._engine
+        if envelope.confirmed:
+            self.confirm(envelope.confirmed)
         if number in self._running:
             return
-        known = self._engine.reply_cache.recall(trainer, number)
-        if known is not None:
-            self._send(known)
-        elif message.error is not None:
-            self._refuse(failure(message.error, number))
-        elif number in self.session.taken:
-            self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
-        elif len(self._running) >= self._engine.limits.max_in_flight:
-            limit = self._engine.limits.max_in_flight
-            self._refuse(failure(OverloadedError(f"{limit} requests of this session are in flight already"), number))
+        if number in session.taken:
+            self._answer_again(number)
+            return
+        name = envelope.WhichOneof("operation")
+        if (
+            name is None
+            or message.error is not None
+            or envelope.depth > MAX_NESTING
+            or len(self._running) >= engine.limits.max_in_flight
+        ):
+            self._refuse(failure(self._refusal(message), number))
+            return
+        operation, request = OPERATIONS[name], getattr(envelope, name)
+        gate = engine.gate
+        if gate.state is not _OPEN and not gate.admits(session.trainer, operation, request, envelope.depth):
+            self._turn_away(number)
+            return
+        if operation.mutates:
+            # Others may run again when their answer is lost.
+            session.taken.add(number)
+        ctx = RequestContext(engine, session.trainer, message.payload)
+        answer = None
+        if not (operation.large and self.is_full):
+            answer = run_inline(ctx, operation, request, number)
+        if answer is not None:
+            self._finish(operation, number, answer)
         else:
-            self._start(number, message)
+            seconds, depth = envelope.timeout_seconds, envelope.depth
+            self._queue(Execution(ctx, operation, request, self, number, seconds, depth))
+
+    def _answer_again(self, number: int) -> None:
+        """Answers a request that was taken before, and is not running."""
+        known = self._engine.reply_cache.recall(self.session.trainer, number)
+        if known is not None:
+            self.stream.send(known)
+        else:
+            self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
+
+    def _refusal(self, message: Message) -> PsError:
+        """Why a request is not run."""
+        if message.error is not None:
+            return message.error
+        limit = self._engine.limits.max_in_flight
+        if len(self._running) >= limit:
+            return OverloadedError(f"{limit} requests of this session are in flight already")
+        if message.frame.request.depth > MAX_NESTING:
+            return TooLargeError(
+                f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
+            )
+        return InvalidArgumentError("a request without an operation")
 
     def confirm(self, numbers: Sequence[int]) -> None:
-        """The trainer has these answers."""
-        self._engine.reply_cache.forget(self.session.trainer, numbers)
-        for number in numbers:
+        """Drops answers that the trainer has received."""
+        # A request whose answer was kept counts as taken since it was taken up.
+        for number in self._engine.reply_cache.forget(self.session.trainer, numbers):
             self.session.taken.add(number)
         if self._held:
             self._go_on()
@@ -133,7 +139,7 @@ class SessionHandler(Observer):
         known = self._engine.reply_cache.recall(self.session.trainer, number)
         if known is not None:
             answer.frame.reply.granted.extend(known.granted)
-        self._send(answer)
+        self.stream.send(answer)
 
     @property
     def busy(self) -> bool:
@@ -149,9 +155,10 @@ class SessionHandler(Observer):
         return (Running(self.session.trainer, execution.request) for execution in self._running.values())
 
     def end(self) -> None:
-        """Cancels what is running; nobody will ask for it."""
+        """Cancels what is running, because the session has ended."""
         for execution in list(self._running.values()):
             execution.cancel()
+        self._expiry.close()
 
     def cut_off(self) -> None:
         """Answers what is still running, once and for all; what can be run later has no answer now, and will be."""
@@ -162,33 +169,6 @@ class SessionHandler(Observer):
             else:
                 execution.cut_off()
 
-    def _start(self, number: int, message: Message) -> None:
-        envelope, session = message.frame.request, self.session
-        name = envelope.WhichOneof("operation")
-        if name is None:
-            self._refuse(failure(InvalidArgumentError("a request without an operation"), number))
-            return
-        if envelope.depth > MAX_NESTING:
-            text = (
-                f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
-            )
-            self._refuse(failure(TooLargeError(text), number))
-            return
-        operation, request = OPERATIONS[name], getattr(envelope, name)
-        if not self._engine.gate.admits(session.trainer, operation, request, envelope.depth):
-            self._turn_away(number)
-            return
-        if operation.mutates:
-            # Others may run again when their answer is lost.
-            session.taken.add(number)
-        ctx = RequestContext(self._engine, session.trainer, message.payload)
-        execution = Execution(ctx, operation, request, self, number, envelope.timeout_seconds, envelope.depth)
-        answer = None if operation.large and self.is_full else execution.run_inline()
-        if answer is not None:
-            self._finish(operation, number, answer)
-        else:
-            self._queue(execution)
-
     def _queue(self, execution: Execution) -> None:
         self._running[execution.number] = execution
         payload = execution.ctx.payload
@@ -198,6 +178,8 @@ class SessionHandler(Observer):
         if not execution.operation.waits:
             self._busy += 1
             self._settled.clear()
+        if execution.seconds:
+            self._expiry.watch(execution)
         execution.queue()
 
     def _turn_away(self, number: int) -> None:
@@ -259,8 +241,9 @@ class SessionHandler(Observer):
         self._finish(execution.operation, execution.number, answer)
 
     def _say_waiting(self, execution: Execution) -> None:
-        if self.outbox is not None and execution.number in self._running:
-            self.outbox.put(Frame(waiting=Waiting(numbers=[execution.number])))
+        outbox = self.stream.outbox
+        if outbox is not None and execution.number in self._running:
+            outbox.put(Frame(waiting=Waiting(numbers=[execution.number])))
 
     def _go_on(self) -> None:
         """Queues again what was held back, if there is space for answers."""
@@ -269,30 +252,27 @@ class SessionHandler(Observer):
             for execution in held:
                 execution.submit()
 
-    def _forget_outbox(self) -> None:
-        """What was on its way on a stream is not any more."""
-        self.outbox = None
-        self._engine.budget.unsent -= self._holding.unsent
-        self._holding.unsent = 0
-        self._go_on()
-
     def _finish(self, operation: Operation, number: int, result: Answer) -> None:
+        """Keeps an answer if it must not be made twice, and sends it."""
         reply_cache = self._engine.reply_cache
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
             return
-        # A reference must not be handed out twice, even by what may be run again.
-        kept = operation.mutates or bool(result.granted) or bool(result.held)
+        kept = operation.mutates
+        if not kept and (result.granted or result.held):
+            # A reference must not be handed out twice, even by what may be run again.
+            kept = True
+            self.session.taken.add(number)
         if kept:
             reply_cache.record(self.session.trainer, number, result)
         if reply_cache.instant or not kept:
-            self._send(result, later=not operation.awaited, kept=kept)
+            self.stream.send(result, not operation.awaited, kept)
         else:
             self._later(self._send_when_durable(result))
 
     async def _send_when_durable(self, result: Answer) -> None:
         await self._engine.reply_cache.flushed()
-        self._send(result)
+        self.stream.send(result)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -301,23 +281,4 @@ class SessionHandler(Observer):
 
     def _refuse(self, error: Answer) -> None:
         self._engine.counters.refuse(error.reply.error.code)
-        self._send(error)
-
-    def _send(self, result: Answer, later: bool = False, kept: bool = True) -> None:
-        # Without a stream the answer waits in the reply cache until the trainer is back and asks again.
-        if self.outbox is None:
-            return
-        if kept or result.nbytes <= SMALL_BYTES:
-            self.outbox.put(result.frame, result.chunks, result.nbytes, later)
-        else:
-            # What is kept counts until it is confirmed.
-            self._holding.unsent += result.nbytes
-            self._engine.budget.unsent += result.nbytes
-            sent = partial(self._sent, self.outbox, result.nbytes)
-            self.outbox.put(result.frame, result.chunks, result.nbytes, later, sent)
-
-    def _sent(self, outbox: Outbox, nbytes: int) -> None:
-        if self.outbox is outbox:
-            self._holding.unsent -= nbytes
-            self._engine.budget.unsent -= nbytes
-            self._go_on()
+        self.stream.send(error)

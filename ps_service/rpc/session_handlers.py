@@ -56,7 +56,7 @@ class SessionHandlers:
         session_handler = self._all.get(session.trainer) or self._make(self._engine, session)
         # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
         # must not go on with what is gone.
-        session_handler.greeted()
+        session_handler.stream.greeted()
         self.end(session_handler)
 
     def running(self) -> Iterator[Running]:
@@ -89,8 +89,9 @@ class SessionHandlers:
         """Waits until no request is running, and every answer is on its way."""
         for session_handler in list(self._all.values()):
             await session_handler.settled()
-            if session_handler.outbox is not None:
-                await session_handler.outbox.flushed()
+            outbox = session_handler.stream.outbox
+            if outbox is not None:
+                await outbox.flushed()
 
     def close(self) -> None:
         """Cancels whatever is still running."""

@@ -61,8 +61,8 @@ class ReplyCache(Protocol):
     def answers(self, trainer: bytes) -> dict[int, Answer]:
         """All answers kept for a trainer, by request number."""
 
-    def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        """Drops answers that the trainer has confirmed."""
+    def forget(self, trainer: bytes, numbers: Iterable[int]) -> Sequence[int]:
+        """Drops answers that the trainer has confirmed; returns the numbers of which none was kept."""
 
     def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
         """Drops all answers of a trainer except these."""
@@ -83,54 +83,66 @@ class MemoryReplyCache:
     instant = True
 
     def __init__(self) -> None:
-        self._answers: dict[bytes, dict[int, Answer]] = {}
         self.nbytes = 0
-        # Only trainers with answers have an entry.
-        self._bytes: dict[bytes, int] = {}
+        self._kept: dict[bytes, _Kept] = {}
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
-        kept = self._answers.setdefault(trainer, {})
-        before = kept.get(number)
-        kept[number] = answer
-        if answer.nbytes or before is not None:
-            self._count(trainer, answer.nbytes - (before.nbytes if before is not None else 0))
+        kept = self._kept.get(trainer)
+        if kept is None:
+            kept = self._kept[trainer] = _Kept()
+        nbytes, before = answer.nbytes, kept.answers.get(number)
+        if before is not None:
+            nbytes -= before.nbytes
+        kept.answers[number] = answer
+        kept.nbytes += nbytes
+        self.nbytes += nbytes
 
     async def flushed(self) -> None:
         """Returns at once."""
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
-        return self._answers.get(trainer, {}).get(number)
+        kept = self._kept.get(trainer)
+        return None if kept is None else kept.answers.get(number)
 
     def answers(self, trainer: bytes) -> dict[int, Answer]:
-        return dict(self._answers.get(trainer, {}))
+        kept = self._kept.get(trainer)
+        return {} if kept is None else dict(kept.answers)
 
-    def forget(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        kept = self._answers.get(trainer)
-        if kept is not None:
-            for number in numbers:
-                answer = kept.pop(number, None)
-                if answer is not None and answer.nbytes:
-                    self._count(trainer, -answer.nbytes)
+    def forget(self, trainer: bytes, numbers: Iterable[int]) -> Sequence[int]:
+        kept = self._kept.get(trainer)
+        if kept is None:
+            return list(numbers)
+        unknown = []
+        for number in numbers:
+            answer = kept.answers.pop(number, None)
+            if answer is None:
+                unknown.append(number)
+            else:
+                kept.nbytes -= answer.nbytes
+                self.nbytes -= answer.nbytes
+        return unknown
 
     def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        wanted = set(numbers)
-        kept = self._answers.get(trainer, {})
-        self.forget(trainer, [number for number in kept if number not in wanted])
+        self.forget(trainer, self.answers(trainer).keys() - set(numbers))
 
     def drop(self, trainer: bytes) -> None:
-        self._answers.pop(trainer, None)
-        self.nbytes -= self._bytes.pop(trainer, 0)
+        kept = self._kept.pop(trainer, None)
+        if kept is not None:
+            self.nbytes -= kept.nbytes
 
     def __len__(self) -> int:
-        return sum(map(len, self._answers.values()))
+        return sum(len(kept.answers) for kept in self._kept.values())
 
     def nbytes_of(self, trainer: bytes) -> int:
-        return self._bytes.get(trainer, 0)
+        kept = self._kept.get(trainer)
+        return 0 if kept is None else kept.nbytes
 
-    def _count(self, trainer: bytes, nbytes: int) -> None:
-        self.nbytes += nbytes
-        now = self._bytes.get(trainer, 0) + nbytes
-        if now:
-            self._bytes[trainer] = now
-        else:
-            self._bytes.pop(trainer, None)
+
+class _Kept:
+    """The answers kept for one trainer, by request number, and the bytes of their payloads."""
+
+    __slots__ = ("answers", "nbytes")
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.nbytes = 0

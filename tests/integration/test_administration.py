@@ -243,9 +243,9 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
     async with in_memory() as owner:
         trainer = bytes(range(16))
         session_handler = owner.servicer.session_handlers.open(trainer)
-        turn = session_handler.greeted()
+        turn = session_handler.stream.greeted()
         administration.evict_session(owner.engine, trainer.hex()[:8])
-        assert not session_handler.take_over(Outbox(), turn)
+        assert not session_handler.stream.take_over(Outbox(), turn)
         assert owner.engine.sessions.take_why_lost(trainer) == "its operator ended it"
         assert owner.engine.sessions.take_why_lost(trainer) == "", "it is told once"
 

@@ -80,7 +80,7 @@ async def test_a_member_whose_session_was_forgotten_enters_again(
     session_handler = session_handlers.get(member.client.trainer)
     assert session_handler is not None
     # As when its lease has run out while a cable was out.
-    session_handler.interrupt()
+    session_handler.stream.interrupt()
     session_handlers.end(session_handler)
     assert keeper.engine.directory.find("ps0") is None
     async with asyncio.timeout(20):

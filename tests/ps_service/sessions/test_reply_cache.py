@@ -144,7 +144,7 @@ class TestMemoryJournal(JournalSuite):
             reply_cache.record(trainer, 1, answer(1))
             reply_cache.forget(trainer, [1])
             reply_cache.drop(trainer)
-        assert not reply_cache._answers
+        assert not reply_cache._kept
 
 
 def test_the_bytes_of_what_is_kept_are_known() -> None:

@@ -1,0 +1,99 @@
+"""Runs the handler of one request, in the thread that calls, and makes the answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.parameters.locks import WouldBlock
+from ps_service.requests.answers import explain, failure
+from ps_wire.runtime.scopes import current_scope
+from ps_wire.v1.frames_pb2 import Frame
+
+if TYPE_CHECKING:
+    from ps_service.requests.context import RequestContext
+    from ps_service.requests.operations import Operation
+    from ps_service.sessions.reply_cache import Answer
+    from ps_wire.runtime.scopes import Scope
+
+_INLINE_BYTES: Final = 64 * 1024
+"""Requests with larger payloads run in a thread, whatever they do."""
+
+
+def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
+    """Runs a request on the event loop if that takes no time and waits for nothing.
+
+    Args:
+        ctx: What the request reads from and writes to.
+        operation: What is asked for.
+        request: The operation's message.
+        number: Of the request; 0 if it has none.
+
+    Returns:
+        Its answer; None if the request has to be queued, see `Execution`. Nothing was changed then.
+    """
+    rule = operation.inline
+    if rule is None or (ctx.payload is not None and len(ctx.payload) > _INLINE_BYTES):
+        return None
+    try:
+        if not rule(ctx, request):
+            return None
+    except Exception:
+        pass  # The handler raises it again, which takes no time.
+    locks = ctx.engine.parameter_locks
+    locks.forbid_blocking()
+    try:
+        return handle(ctx, operation, request, number)
+    except WouldBlock:
+        return None
+    finally:
+        locks.allow_blocking()
+
+
+def handle(
+    ctx: RequestContext, operation: Operation, request: Any, number: int, scope: Scope | None = None
+) -> Answer | None:
+    """Runs the handler, or, when it has deferred its reply before, writes that reply.
+
+    Args:
+        ctx: What the request reads from and writes to.
+        operation: What is asked for.
+        request: The operation's message.
+        number: Of the request; 0 if it has none.
+        scope: What the request passes on to requests that its code makes.
+
+    Returns:
+        The answer, which may be an error; None if the handler has deferred its reply.
+
+    Raises:
+        WouldBlock: Blocking is forbidden, and the request would have to wait.
+    """
+    error = 0
+    token = current_scope.set(scope)
+    try:
+        frame = ctx.frame
+        if frame is not None:
+            ctx.complete()
+        else:
+            frame = Frame(number=number)
+            reply = getattr(frame.reply, operation.name)
+            reply.SetInParent()
+            operation.handle(ctx, request, reply)
+            if ctx.deferred is not None:
+                ctx.frame = frame
+                return None
+        answer = ctx.answer(frame)
+    except WouldBlock:
+        raise
+    except BaseException as raised:
+        # Even a SystemExit of hosted code is an answer, and ends nothing here.
+        answer = failure(explain(raised, operation), number)
+        error = answer.reply.error.code
+    finally:
+        current_scope.reset(token)
+    # A request that was given up was counted then.
+    if not ctx.abandoned:
+        ctx.engine.counters.count(operation.name, time.perf_counter() - ctx.began, error)
+    if error:
+        ctx.give_back()
+    return answer

@@ -1,0 +1,108 @@
+"""The stream on which the answers of one session go to its trainer."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ps_wire.limits import SMALL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ps_service.memory.message_budget import Budget
+    from ps_service.sessions.reply_cache import Answer
+    from ps_wire.connections.outbox import Outbox
+
+
+class SessionStream:
+    """The latest stream that a trainer has opened for its session. Each new one ends the one before.
+
+    Args:
+        budget: Counts the bytes of answers that wait to be sent and are not kept.
+        trainer: Whose session it is.
+        when_freed: Called when there may be space for more answers.
+
+    Attributes:
+        outbox: What waits to be sent on the open stream; None while there is none.
+    """
+
+    __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "outbox")
+
+    def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None]) -> None:
+        self.outbox: Outbox | None = None
+        self._budget = budget
+        self._holding = budget.of(trainer)
+        self._when_freed = when_freed
+        self._task: asyncio.Task[None] | None = None
+        self._turn = 0
+
+    def interrupt(self) -> None:
+        """Ends the stream that is open, if there is one."""
+        self._forget_outbox()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def greeted(self) -> int:
+        """Notes that the trainer has opened a new stream, which ends the one before.
+
+        Returns:
+            The turn of the new one, for `take_over`.
+        """
+        self.interrupt()
+        self._turn += 1
+        return self._turn
+
+    def take_over(self, outbox: Outbox, turn: int) -> bool:
+        """Sends answers to this outbox from now on; the current task serves its stream.
+
+        Returns:
+            Whether that is so: not if the trainer has opened a newer stream before this one's welcome was sent.
+        """
+        if turn != self._turn:
+            return False
+        self.outbox = outbox
+        self._task = asyncio.current_task()
+        # Answers that the trainer has were dropped when it came back.
+        self._when_freed()
+        return True
+
+    def leave(self, outbox: Outbox) -> None:
+        """Notes that the stream of this outbox has ended."""
+        if self.outbox is outbox:
+            self._forget_outbox()
+            self._task = None
+
+    def send(self, answer: Answer, later: bool = False, kept: bool = True) -> None:
+        """Sends an answer. Without a stream it is not sent: the trainer asks again when it is back.
+
+        Args:
+            answer: The answer.
+            later: Whether it may travel with the next message.
+            kept: Whether it is in the reply cache, and counts there until it is confirmed.
+        """
+        outbox = self.outbox
+        if outbox is None:
+            return
+        nbytes = answer.nbytes
+        if kept or nbytes <= SMALL_BYTES:
+            outbox.put(answer.frame, answer.chunks, nbytes, later)
+        else:
+            self._holding.unsent += nbytes
+            self._budget.unsent += nbytes
+            outbox.put(answer.frame, answer.chunks, nbytes, later, partial(self._sent, outbox, nbytes))
+
+    def _sent(self, outbox: Outbox, nbytes: int) -> None:
+        if self.outbox is outbox:
+            self._holding.unsent -= nbytes
+            self._budget.unsent -= nbytes
+            self._when_freed()
+
+    def _forget_outbox(self) -> None:
+        """Stops counting answers that were on their way on a stream that has ended."""
+        self.outbox = None
+        self._budget.unsent -= self._holding.unsent
+        self._holding.unsent = 0
+        self._when_freed()

@@ -1,0 +1,84 @@
+"""Expiry: requests end when their time has run out, with one timer for all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ps_service.rpc.expiry import Expiry
+
+
+class Request:
+    """Stands for an execution that some session handler has queued."""
+
+    def __init__(self, running: dict[int, Any], number: int, seconds: float) -> None:
+        self.seconds, self.deadline = seconds, 0.0
+        self.expired: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._running, self._number = running, number
+        running[number] = self
+
+    def expire(self) -> None:
+        del self._running[self._number]
+        self.expired.set_result(asyncio.get_running_loop().time())
+
+
+async def expired(request: Request) -> float:
+    async with asyncio.timeout(20.0):
+        return await request.expired
+
+
+async def test_requests_end_at_their_deadlines_in_whatever_order_they_came() -> None:
+    running: dict[int, Any] = {}
+    expiry = Expiry(running)
+    requests = [Request(running, number, seconds) for number, seconds in enumerate([0.02, 0.001, 60.0, 0.01])]
+    for request in requests:
+        expiry.watch(request)  # type: ignore[arg-type]
+    for index in (1, 3, 0):
+        # Timers of event loops count in milliseconds.
+        assert await expired(requests[index]) >= requests[index].deadline - 0.002
+    assert list(running.values()) == [requests[2]]
+    expiry.close()
+
+
+async def test_a_request_that_has_its_answer_is_left_alone() -> None:
+    running: dict[int, Any] = {}
+    expiry = Expiry(running)
+    first, second = Request(running, 1, 0.001), Request(running, 2, 0.002)
+    for request in (first, second):
+        expiry.watch(request)  # type: ignore[arg-type]
+    del running[1]
+    await expired(second)
+    assert not first.expired.done()
+
+
+async def test_requests_without_a_deadline_never_end() -> None:
+    running: dict[int, Any] = {}
+    expiry = Expiry(running)
+    endless, short = Request(running, 1, 0.0), Request(running, 2, 0.001)
+    expiry.watch(short)  # type: ignore[arg-type]
+    await expired(short)
+    assert not endless.expired.done()
+
+
+async def test_nothing_ends_after_it_was_closed() -> None:
+    running: dict[int, Any] = {}
+    expiry, other = Expiry(running), Expiry(later := dict[int, Any]())
+    closed, watched = Request(running, 1, 0.001), Request(later, 1, 0.002)
+    expiry.watch(closed)  # type: ignore[arg-type]
+    other.watch(watched)  # type: ignore[arg-type]
+    expiry.close()
+    await expired(watched)
+    assert not closed.expired.done()
+
+
+async def test_a_request_that_stays_does_not_set_the_timer_again() -> None:
+    running: dict[int, Any] = {}
+    expiry = Expiry(running)
+    stubborn, last = Request(running, 1, 0.001), Request(running, 2, 0.005)
+    count = []
+    stubborn.expire = lambda: count.append(None)  # type: ignore[method-assign]
+    for request in (stubborn, last):
+        expiry.watch(request)  # type: ignore[arg-type]
+    await expired(last)
+    assert len(count) == 2
+    assert expiry._timer is None
