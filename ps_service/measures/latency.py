@@ -1,4 +1,4 @@
-"""A moving average of how long something takes."""
+"""A moving average of how long something takes, without what it waits for the interpreter."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ if TYPE_CHECKING:
 INLINE_SECONDS: Final = 200e-6
 """Work shorter than this runs on the event loop, because a hop to a thread would cost more."""
 
+WAITING_SECONDS: Final = 20e-3
+"""Work that stands still for longer than this waits for something else than its turn to run Python."""
+
 
 class Latency:
-    """A moving average of durations.
+    """A moving average of how long work would take on the event loop.
+
+    In a busy process most of the time that short work takes in a thread is the wait for the interpreter. That says
+    nothing about the work, so the processor time of the thread counts. Work that waits for something else takes as long
+    as that.
 
     Attributes:
         seconds: The average; infinity before the first measurement.
@@ -42,16 +49,19 @@ class Latency:
 class Measurement:
     """Takes the time of one block."""
 
-    __slots__ = ("_began", "_latency")
+    __slots__ = ("_began", "_computed", "_latency")
 
     def __init__(self, latency: Latency) -> None:
         self._latency = latency
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
+        self._computed = time.thread_time()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._latency.note(time.perf_counter() - self._began)
+            computed = time.thread_time() - self._computed
+            passed = time.perf_counter() - self._began
+            self._latency.note(computed if passed - computed < WAITING_SECONDS else passed)
