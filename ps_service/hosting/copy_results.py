@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ps_service.hosting.containers import SharedContainer
-    from ps_service.hosting.counterparts import Part
+    from ps_service.hosting.parts import Part
 
 
 class Returned(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from torch import nn
 
 from ps_service.hosting.containers import SharedContainer, is_container
+from ps_service.hosting.parts import Part
 from ps_service.hosting.replacing import assembled, is_fixed, items
 from ps_service.hosting.structure import (
     WEAK,
-    Attributes,
     Structure,
     attributes_of,
     contents,
@@ -28,31 +28,6 @@ class Place(Protocol):
     """Something with a place that can be written to: a list, a dict, the attributes of an object, a closure's cell."""
 
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
-
-
-class Part(NamedTuple):
-    """One object of a copy that has attributes.
-
-    Attributes:
-        original: The attributes of the hosted object.
-        made: The attributes of its counterpart.
-        own: The attributes that are the counterpart's own; all others are shared with the original.
-        holder: The hosted object.
-        copy: Its counterpart.
-        leading: Names of those own attributes that lead to a parameter or submodule, and are none of torch's own.
-    """
-
-    original: Attributes
-    made: Attributes
-    own: dict[str, Any]
-    holder: Any
-    copy: Any
-    leading: list[str]
-
-    @property
-    def key(self) -> tuple[int, bool]:
-        """Tells it from other parts, in every copy of the module alike."""
-        return id(self.holder), isinstance(self.original, dict)
 
 
 class Computed(NamedTuple):
@@ -225,24 +200,21 @@ class Counterparts:
         return made
 
     def _copy_function(self, value: types.FunctionType) -> types.FunctionType:
-        # Its parameter states are made before it, and filled after it: they may hold the function itself.
-        parameter_states = tuple(
-            types.CellType() if self._is_fresh(parameter_state) else self._copy(parameter_state)
-            for parameter_state in value.__closure__ or ()
+        # Its cells are made before it, and filled after it: they may hold the function itself.
+        cells = tuple(
+            types.CellType() if self._is_fresh(cell) else self._copy(cell) for cell in value.__closure__ or ()
         )
-        made = types.FunctionType(
-            value.__code__, value.__globals__, value.__name__, value.__defaults__, parameter_states
-        )
+        made = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, cells)
         self._note(value, made)
         made.__kwdefaults__ = value.__kwdefaults__
         made.__qualname__, made.__doc__, made.__module__ = value.__qualname__, value.__doc__, value.__module__
         made.__annotations__ = value.__annotations__
         made.__dict__.update(value.__dict__)
-        for parameter_state, other in zip(value.__closure__ or (), parameter_states, strict=True):
-            if self._is_fresh(parameter_state):
-                self._note(parameter_state, other)
-                self.containers.append(SharedContainer(parameter_state, other, is_refilled=False))
-                for held in contents(parameter_state):
+        for cell, other in zip(value.__closure__ or (), cells, strict=True):
+            if self._is_fresh(cell):
+                self._note(cell, other)
+                self.containers.append(SharedContainer(cell, other, is_refilled=False))
+                for held in contents(cell):
                     self._put(_Attribute(other, "cell_contents"), None, held)
         if self._structure.leads(value.__defaults__):
             self._put(_Attribute(made, "__defaults__"), None, value.__defaults__)
@@ -253,8 +225,8 @@ class Counterparts:
         self._put_all(made.__dict__, value.__dict__)
         return made
 
-    def _is_fresh(self, parameter_state: types.CellType) -> bool:
-        return self._structure.leads(parameter_state) and id(parameter_state) not in self._memo
+    def _is_fresh(self, cell: types.CellType) -> bool:
+        return self._structure.leads(cell) and id(cell) not in self._memo
 
     def _put_all(self, target: Any, values: Any) -> None:
         for name, each in dict(values).items():

@@ -18,7 +18,7 @@ from ps_service.hosting.structure import is_atom, is_instance, tensors_below
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
-    from ps_service.hosting.counterparts import Part
+    from ps_service.hosting.parts import Part
     from ps_service.hosting.replacing import Replacing
     from ps_service.parameters.locks import ParameterLocks
 

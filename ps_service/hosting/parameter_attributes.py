@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.hosting.counterparts import Part
 from ps_service.hosting.histories import Ending
+from ps_service.hosting.parts import Part
 from ps_service.hosting.structure import reaches
 from ps_service.parameters.leaves import attributes
 

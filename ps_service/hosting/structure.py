@@ -216,6 +216,10 @@ class Attributes(Protocol):
 
     def __contains__(self, name: object, /) -> bool: ...
 
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
     def __getitem__(self, name: str, /) -> Any: ...
 
     def __setitem__(self, name: str, value: Any, /) -> None: ...
@@ -283,10 +287,10 @@ def target_of(weak: Any) -> Any:
         return None
 
 
-def contents(parameter_state: types.CellType) -> list[Any]:
-    """What a closure's parameter state holds; nothing while its variable has no value."""
+def contents(cell: types.CellType) -> list[Any]:
+    """What a closure's cell holds; nothing while its variable has no value."""
     try:
-        return [parameter_state.cell_contents]
+        return [cell.cell_contents]
     except ValueError:
         return []
 

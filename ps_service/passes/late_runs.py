@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.hosting.bound_copies import BoundCopy
+    from ps_service.hosting.bound_copy import BoundCopy
 
 
 class LateRun:

@@ -1,0 +1,301 @@
+"""A private copy of a module's structure, whose tensors are shared.
+
+A forward runs on a bound copy with fresh leaves in the place of the parameters. So many trainers can run one module at
+once, each pass gets its own gradients, and `train()`/`eval()` belong to the call instead of to the module.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Container, Sequence
+from operator import gt
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from ps_service.hosting.containers import SharedContainer, entries
+from ps_service.hosting.copy_results import Change, Returned
+from ps_service.hosting.counterparts import Counterparts
+from ps_service.hosting.histories import Ending
+from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
+from ps_service.hosting.parameter_attributes import attribute_parts
+from ps_service.hosting.parts import Part, PartRun, has_entries
+from ps_service.hosting.replacing import Counterpart
+from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
+from ps_service.hosting.structure import is_atom, reaches
+
+if TYPE_CHECKING:
+    from ps_service.hosting.internals import Internals
+
+_ABSENT: Final = object()
+
+
+class BoundCopy:
+    """A copy of a module's structure.
+
+    Args:
+        module: The module to copy. Its submodules are copied too, and so is everything among its attributes that leads
+            to a parameter or submodule of it, as far as `Structure` follows; everything else is shared with the
+            original.
+        training: The mode the copy is in.
+        internals: The tensors of the module beside its parameters.
+    """
+
+    def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
+        self._internals = internals
+        with internals.structure_lock:
+            self._generation = internals.generation
+            self._made = made = Counterparts(module)
+        self.module: nn.Module = made.module
+        self._parts = made.parts
+        self._containers = made.containers
+        self._refilled = [container for container in made.containers if container.is_refilled]
+        self._modules = [part.copy for part in made.parts if isinstance(part.copy, nn.Module)]
+        self._changes: list[Change] | None = None
+        self._bound: list[tuple[nn.Parameter, torch.Tensor]] = []
+        copied = [part.made.copy() for part in self._parts]
+        self.module.train(training)
+        for part, before in zip(self._parts, copied, strict=True):
+            # What a train() of the module's own has set belongs to the mode.
+            now = part.made.items()
+            part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
+        self._readings = self._guarded(module)
+        self._runs = [PartRun(part) for part in self._parts]
+        internals.learn([*self._parts, *attribute_parts(module.parameters())], self._generation)
+        self._submodules = [(modules, modules.copy()) for _, modules in made.registered]
+        self._leaves: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._holders: list[int] = []
+        self._references: list[int] = []
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nothing that leads to parameters has changed in the original since the copy was made like it."""
+        if self._generation != self._internals.generation:
+            return False
+        return not any(container.is_stale for container in self._containers)
+
+    def bind(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
+        """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
+        if not self._holders:
+            self._holders = self._counted()
+        for reading in self._readings:
+            reading.take()
+        self._bound = list(zip(parameters, leaves, strict=True))
+        self._references = self._referring()
+        self._begin(self._refilled)
+
+    def _begin(self, refilled: Sequence[SharedContainer]) -> None:
+        for run in self._runs:
+            run.refresh()
+        self._put(refilled)
+        self._leaves = [(parameters, parameters.copy()) for parameters, _ in self._made.registered]
+        for run in self._runs:
+            run.begin()
+        for container in self._containers:
+            container.note()
+
+    def resume(self) -> None:
+        """Goes on with a copy that was held when it was unbound: hooks run on the way back."""
+        self._begin([container for container in self._containers if container.is_refilled or container.is_stale])
+
+    def pause(self) -> Exception | None:
+        """Hands on what hooks have changed meanwhile; returns why it could not, if so."""
+        failed = None
+        try:
+            self._hand_on(Ending())
+            self._reclaim()
+        except Exception as error:
+            failed = error
+        self._internals.end_histories(())
+        for run in self._runs:
+            run.end()
+        self._changes, self._leaves = None, []
+        return failed
+
+    def unbind(self, known: Container[int] = ()) -> Returned:
+        """Hands on to the original what the run has changed, and lets go of the leaves.
+
+        What leads to a leaf or to a part of the copy leads, in the original, to the parameter or part for which that
+        stands. The history of tensors ends.
+
+        Args:
+            known: Ids of the tensors that had a history before the run.
+        """
+        whole, changed, failed = self._is_whole(), False, None
+        remembered = self._remembered()
+        try:
+            if self.changes() or self._deleted():
+                changed = self._hand_on(Ending(known))
+        except Exception as error:
+            # Code of the module's own has run: that of its containers, for example.
+            changed, failed = True, error
+        self._internals.end_histories(known)
+        for run in self._runs:
+            run.end()
+        self._changes, self._leaves = None, []
+        for reading in self._readings:
+            reading.give_back()
+        self._vacate()
+        is_held, are_leaves_held = self._is_held, self._are_leaves_held
+        if changed or is_held or are_leaves_held:
+            changed |= self._reclaim()
+            is_held, are_leaves_held = self._is_held, self._are_leaves_held
+        reusable = whole and not is_held and self._generation == self._internals.generation
+        if is_held:
+            # Hooks that run on the way back still find the numbers of their pass.
+            self._put(self._refilled)
+        else:
+            self._bound = []
+        return Returned(whole, is_held or are_leaves_held, is_held, changed, failed, remembered, reusable)
+
+    def _remembered(self) -> str:
+        """Why what the run has stored under the identity of a part would not be found again; empty if it has not."""
+        if any(map(in_weak_table, self._modules)):
+            return f"has put the module or a submodule into a WeakKeyDictionary or WeakSet, but {BY_REFERENCE}"
+        changes = [each for each in self.changes() if not is_small(each.value)]
+        if changes:
+            ids = self._private()
+            if any(keeps_id(each.value, ids) for each in changes):
+                return f"has kept the id() of a parameter or submodule, but {BY_ID}"
+        return ""
+
+    def changes(self) -> list[Change]:
+        """What the run has set, or put into containers, and all runs will share."""
+        if self._changes is None:
+            found = [Change(run.part, *each) for run in self._runs if run.is_changed for each in run.changes()]
+            for container in self._containers:
+                if container.is_changed:
+                    found.append(Change(None, "", container.difference().new, container))
+            self._changes = found
+        return self._changes
+
+    def _hand_on(self, ending: Ending) -> bool:
+        """Hands on what the run has changed; says whether that is something that leads to parameters."""
+        originals: Counterpart | None = None
+        changed = restructured = False
+        with self._internals.structure_lock:
+            for part, name, value, container in self.changes():
+                if part is not None and is_atom(value) and name not in part.own:
+                    part.original[name] = value
+                    continue
+                originals = originals or self._originals()
+                kept = originals.of(self._internals.without_history(value, ending))
+                restructured |= originals.replaced
+                if part is not None:
+                    restructured |= part.own.pop(name, None) is not None or name in part.leading
+                    part.original[name] = kept
+                    self._internals.note_set(part, name, kept)
+                elif container is not None:
+                    changed = True
+                    gone = container.difference().gone
+                    if any(reaches(each, self._private()) for each in gone):
+                        restructured = True
+                        self._abandon(container.made)
+                    self._hand_back(container, originals, ending)
+            for part, name in self._deleted():
+                part.original.pop(name, None)
+                restructured |= part.own.pop(name, None) is not None
+            if restructured:
+                self._internals.generation += 1
+        return changed or restructured
+
+    def _deleted(self) -> list[tuple[Part, str]]:
+        """The attributes that the run has deleted."""
+        return [(run.part, name) for run in self._runs if run.is_changed for name in run.deleted()]
+
+    def _hand_back(self, container: SharedContainer, originals: Counterpart, ending: Ending) -> None:
+        before = originals.replaced
+        container.hand_back(lambda each: originals.resolved(ending.resolved(each)))
+        originals.replaced = before  # what stands there as it did is nothing new
+
+    def _reclaim(self) -> bool:
+        """Puts originals in the place of what all runs share and what leads to this copy; says whether anything did."""
+        originals = self._originals()
+        with self._internals.structure_lock:
+            self._internals.replace(originals)
+            for container in self._containers:
+                for entry in entries(container.original):
+                    for each in entry:
+                        originals.of(each)
+            if originals.replaced:
+                self._internals.generation += 1
+        return originals.replaced
+
+    def _originals(self) -> Counterpart:
+        """Puts originals in the place of parts of the copy."""
+        known = dict(zip(map(id, self._made.objects), self._made.originals, strict=True))
+        known.update((id(leaf), parameter) for parameter, leaf in self._bound)
+        for part in self._parts:
+            if isinstance(part.own.get("forward"), Updating):
+                known[id(part.own["forward"])] = part.holder.forward
+        return Counterpart(known)
+
+    def _private(self) -> set[int]:
+        """Ids of what is of no use to any other run: the leaves, and this very copy."""
+        return {*map(id, self._made.objects), *(id(leaf) for _, leaf in self._bound)}
+
+    def _guarded(self, module: nn.Module) -> list[Reading]:
+        """Lets the layers with running statistics take turns; returns those that only read them."""
+        layers = set(map(id, with_statistics(module)))
+        found = []
+        for part in self._parts:
+            if id(part.holder) in layers and isinstance(part.original, dict):
+                lock = self._internals.norm_lock(part.holder)
+                if part.copy.training:
+                    part.own["forward"] = Updating(part.copy, lock)
+                else:
+                    found.append(Reading(part.holder._buffers, lock))
+                    part.own["_buffers"] = found[-1].own
+        return found
+
+    def _put(self, refilled: Sequence[SharedContainer]) -> None:
+        """Puts the leaves where the parameters stand, and gives some containers the contents of the original's."""
+        for parameter, leaf in self._bound:
+            for place, name in self._made.places.get(id(parameter), ()):
+                place[name] = leaf
+        if self._made.computed or refilled:
+            known = dict(zip(map(id, self._made.originals), self._made.objects, strict=True))
+            known.update((id(parameter), leaf) for parameter, leaf in self._bound)
+            copies = Counterpart(known)
+            for computed in self._made.computed:
+                computed.container[computed.key] = copies.resolved(computed.original)
+            for container in refilled:
+                container.refill(copies.resolved)
+
+    def _vacate(self) -> None:
+        """Takes the leaves away again."""
+        for places in self._made.places.values():
+            for container, name in places:
+                container[name] = None
+        for computed in self._made.computed:
+            computed.container[computed.key] = None
+        for shared in self._containers:
+            shared.forget()
+
+    def _abandon(self, container: Any) -> None:
+        """No leaves are put into a container any more: what stood there does not."""
+        for key, places in self._made.places.items():
+            self._made.places[key] = [place for place in places if place[0] is not container]
+        self._made.computed = [each for each in self._made.computed if each.container is not container]
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether anything but the bound copy itself refers to a part of it, such as a hook in an open graph."""
+        return any(map(gt, self._counted(), self._holders))
+
+    @property
+    def _are_leaves_held(self) -> bool:
+        return any(map(gt, self._referring(), self._references))
+
+    def _counted(self) -> list[int]:
+        return list(map(sys.getrefcount, self._made.objects))
+
+    def _referring(self) -> list[int]:
+        """How many references to leaves there are from Python; torch's graph, if it refers to one, has one more."""
+        return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in self._bound]  # type: ignore[attr-defined]
+
+    def _is_whole(self) -> bool:
+        if any(modules != before for modules, before in self._submodules):
+            return False
+        return all(has_entries(parameters, before) for parameters, before in self._leaves)
