@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ps_service.hosting.bound_copy import BoundCopy
@@ -36,21 +35,26 @@ class BoundCopies:
     def _kept(self, training: bool) -> BoundCopy | None:
         free = self._free[training]
         while free:
-            with suppress(IndexError):  # another thread was faster
+            try:
                 bound_copy = free.pop()
-                if bound_copy.is_current:
-                    return bound_copy
+            except IndexError:
+                break  # another thread was faster
+            if bound_copy.is_current:
+                return bound_copy
         return None
 
-    def take_back(self, training: bool, bound_copy: BoundCopy, known: Container[int] = ()) -> Returned:
+    def take_back(
+        self, training: bool, bound_copy: BoundCopy, known: Container[int] = (), leaves_tensors: bool = True
+    ) -> Returned:
         """Unbinds a bound copy after its run, and keeps it for another if nothing refers to it any more.
 
         Args:
             training: The mode that it is in.
             bound_copy: The bound copy.
             known: Ids of the tensors among the attributes that had a history before the run.
+            leaves_tensors: Whether the run may have left tensors beside the parameters.
         """
-        returned = bound_copy.unbind(known)
+        returned = bound_copy.unbind(known, leaves_tensors)
         free = self._free[training]
         if returned.reusable and len(free) < self._keep:
             free.append(bound_copy)

@@ -20,7 +20,7 @@ from ps_service.hosting.counterparts import Counterparts
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
 from ps_service.hosting.parameter_attributes import attribute_parts
-from ps_service.hosting.parts import Part, PartRun, has_entries
+from ps_service.hosting.parts import Part, are_same, has_entries
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
@@ -61,10 +61,15 @@ class BoundCopy:
             now = part.made.items()
             part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
         self._readings = self._guarded(module)
-        self._runs = [PartRun(part) for part in self._parts]
+        # The attributes of each part: the original's when they were taken over, and the copy's when a run began.
+        self._given: list[dict[str, Any]] = [{} for _ in self._parts]
+        self._begun: list[dict[str, Any]] = []
+        self._touched: list[int] = []
         internals.learn([*self._parts, *attribute_parts(module.parameters())], self._generation)
-        self._submodules = [(modules, modules.copy()) for _, modules in made.registered]
-        self._leaves: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._registered = [parameters for parameters, _ in made.registered]
+        self._submodules = [modules for _, modules in made.registered]
+        self._before = [modules.copy() for modules in self._submodules]
+        self._leaves: list[dict[str, Any]] = []
         self._holders: list[int] = []
         self._references: list[int] = []
 
@@ -73,7 +78,7 @@ class BoundCopy:
         """Whether nothing that leads to parameters has changed in the original since the copy was made like it."""
         if self._generation != self._internals.generation:
             return False
-        return not any(container.is_stale for container in self._containers)
+        return not self._containers or not any(container.is_stale for container in self._containers)
 
     def bind(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
         """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
@@ -86,12 +91,13 @@ class BoundCopy:
         self._begin(self._refilled)
 
     def _begin(self, refilled: Sequence[SharedContainer]) -> None:
-        for run in self._runs:
-            run.refresh()
+        for i, part in enumerate(self._parts):
+            if not are_same(part.original, self._given[i]):
+                self._given[i] = part.original.copy()
+                part.fill(self._given[i])
         self._put(refilled)
-        self._leaves = [(parameters, parameters.copy()) for parameters, _ in self._made.registered]
-        for run in self._runs:
-            run.begin()
+        self._leaves = [parameters.copy() for parameters in self._registered]
+        self._begun = [part.made.copy() for part in self._parts]
         for container in self._containers:
             container.note()
 
@@ -108,12 +114,10 @@ class BoundCopy:
         except Exception as error:
             failed = error
         self._internals.end_histories(())
-        for run in self._runs:
-            run.end()
-        self._changes, self._leaves = None, []
+        self._end()
         return failed
 
-    def unbind(self, known: Container[int] = ()) -> Returned:
+    def unbind(self, known: Container[int] = (), leaves_tensors: bool = True) -> Returned:
         """Hands on to the original what the run has changed, and lets go of the leaves.
 
         What leads to a leaf or to a part of the copy leads, in the original, to the parameter or part for which that
@@ -121,19 +125,20 @@ class BoundCopy:
 
         Args:
             known: Ids of the tensors that had a history before the run.
+            leaves_tensors: Whether the run may have left tensors beside the parameters.
         """
+        self.changes()
         whole, changed, failed = self._is_whole(), False, None
         remembered = self._remembered()
         try:
-            if self.changes() or self._deleted():
+            if self._changes or self._touched:
                 changed = self._hand_on(Ending(known))
         except Exception as error:
             # Code of the module's own has run: that of its containers, for example.
             changed, failed = True, error
-        self._internals.end_histories(known)
-        for run in self._runs:
-            run.end()
-        self._changes, self._leaves = None, []
+        if leaves_tensors:
+            self._internals.end_histories(known)
+        self._end()
         for reading in self._readings:
             reading.give_back()
         self._vacate()
@@ -153,7 +158,7 @@ class BoundCopy:
         """Why what the run has stored under the identity of a part would not be found again; empty if it has not."""
         if any(map(in_weak_table, self._modules)):
             return f"has put the module or a submodule into a WeakKeyDictionary or WeakSet, but {BY_REFERENCE}"
-        changes = [each for each in self.changes() if not is_small(each.value)]
+        changes = [each for each in self._changes or () if not is_small(each.value)]
         if changes:
             ids = self._private()
             if any(keeps_id(each.value, ids) for each in changes):
@@ -163,7 +168,9 @@ class BoundCopy:
     def changes(self) -> list[Change]:
         """What the run has set, or put into containers, and all runs will share."""
         if self._changes is None:
-            found = [Change(run.part, *each) for run in self._runs if run.is_changed for each in run.changes()]
+            runs = list(zip(self._parts, self._begun, strict=True))
+            self._touched = [i for i, (part, begun) in enumerate(runs) if not are_same(part.made, begun)]
+            found = [Change(runs[i][0], *each) for i in self._touched for each in runs[i][0].changes(runs[i][1])]
             for container in self._containers:
                 if container.is_changed:
                     found.append(Change(None, "", container.difference().new, container))
@@ -201,8 +208,16 @@ class BoundCopy:
         return changed or restructured
 
     def _deleted(self) -> list[tuple[Part, str]]:
-        """The attributes that the run has deleted."""
-        return [(run.part, name) for run in self._runs if run.is_changed for name in run.deleted()]
+        """The attributes of the original that the run has deleted."""
+        touched = [(self._parts[i], self._given[i]) for i in self._touched]
+        return [(part, name) for part, given in touched for name in given.keys() - part.made.keys()]
+
+    def _end(self) -> None:
+        """The run is over. What belonged to it alone goes; hooks that run on the way back find everything else."""
+        for i in self._touched:
+            self._given[i] = {}
+            self._parts[i].fill(self._parts[i].original)
+        self._begun, self._touched, self._leaves, self._changes = [], [], [], None
 
     def _hand_back(self, container: SharedContainer, originals: Counterpart, ending: Ending) -> None:
         before = originals.replaced
@@ -296,6 +311,4 @@ class BoundCopy:
         return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in self._bound]  # type: ignore[attr-defined]
 
     def _is_whole(self) -> bool:
-        if any(modules != before for modules, before in self._submodules):
-            return False
-        return all(has_entries(parameters, before) for parameters, before in self._leaves)
+        return self._submodules == self._before and all(map(has_entries, self._registered, self._leaves))

@@ -53,11 +53,13 @@ class HookWatch:
 
     Args:
         leaves: What stands for parameters.
+        had_none: Whether the run is over already, and they had no hooks when it began.
     """
 
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+    def __init__(self, leaves: Sequence[torch.Tensor], had_none: bool = False) -> None:
         self._leaves = leaves
-        self._before = {i: set(leaf._backward_hooks) for i, leaf in enumerate(leaves) if leaf._backward_hooks}
+        marked = [] if had_none else [(i, leaf) for i, leaf in enumerate(leaves) if leaf._backward_hooks]
+        self._before = {i: set(_hooks(leaf)) for i, leaf in marked}
 
     def remove_new(self) -> list[int]:
         """Removes those that were not there before; returns at which leaves they were registered."""

@@ -163,9 +163,11 @@ class Internals:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
-            elif not isinstance(value, (dict, list)) or value:
+            elif value or not isinstance(value, (dict, list)):
                 is_all &= tensors_below(value, tensors, MOST)
-        return Found([each for each in tensors if id(each) not in self._parameters], is_all)
+        if tensors:
+            tensors = [each for each in tensors if id(each) not in self._parameters]
+        return Found(tensors, is_all)
 
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
@@ -224,9 +226,9 @@ class Internals:
             # Something that is made once, in the first call, need not hold up all later ones.
             self.changing |= code in self._harmless
             self._unsettled.add(code)
-        elif any(tensor._version != version for tensor, version in zip(before.tensors, versions, strict=True)):
+        elif before.tensors and any(map(_is_written, before.tensors, versions)):
             self.changing = True
-        elif code not in self._harmless:
+        else:
             self._harmless.add(code)
 
     @contextmanager
@@ -240,6 +242,10 @@ class Internals:
         finally:
             for lock in locks:
                 lock.release()
+
+
+def _is_written(tensor: torch.Tensor, version: int) -> bool:
+    return tensor._version != version
 
 
 def _is_writable(value: Any) -> bool:

@@ -32,14 +32,16 @@ class AttributeWatch:
 
     Args:
         leaves: What stands for the parameters.
+        had_none: Whether the run is over already, and they had no attributes when it began.
 
     Attributes:
         refused: Places and names of attributes that lead to what belongs to the run alone; these are not handed on.
     """
 
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+    def __init__(self, leaves: Sequence[torch.Tensor], had_none: bool = False) -> None:
         self._leaves = leaves
-        self._before = {i: attributes(leaf) for i, leaf in enumerate(leaves) if leaf.__dict__}
+        marked = [] if had_none else [(i, leaf) for i, leaf in enumerate(leaves) if leaf.__dict__]
+        self._before = {i: attributes(leaf) for i, leaf in marked}
         self._set: list[tuple[int, str, Any]] = []
         self._removed: list[tuple[int, str]] = []
         self.refused: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""The parts of a bound copy: its objects with attributes, and what a run sets there."""
+"""The objects of a bound copy that have attributes, and what a run sets there."""
 
 from __future__ import annotations
 
@@ -37,70 +37,30 @@ class Part(NamedTuple):
         """Tells it from other parts, in every copy of the module alike."""
         return id(self.holder), isinstance(self.original, dict)
 
+    def fill(self, attributes: Attributes) -> None:
+        """Gives the counterpart the attributes of the original, and those that are its own, and no others."""
+        self.made.clear()
+        self.made.update(attributes)
+        self.made.update(self.own)
 
-class PartRun:
-    """One part of a bound copy while runs use it, one after the other.
+    def changes(self, begun: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Names and values of the attributes that a run has set and that others are to find.
 
-    Most runs set no attribute. Then the part needs no work between two runs, if the original has not changed either.
-
-    Args:
-        part: The part.
-    """
-
-    __slots__ = ("_begun", "_given", "part")
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self._given: dict[str, Any] = {}
-        self._begun: dict[str, Any] = {}
-
-    def refresh(self) -> None:
-        """Takes over the attributes of the original, if they have changed."""
-        if not _are_same(self.part.original, self._given):
-            self._given = given = self.part.original.copy()
-            self._fill(given)
-
-    def begin(self) -> None:
-        """A run begins with the attributes as they are now."""
-        self._begun = self.part.made.copy()
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the run has set or deleted an attribute."""
-        return not _are_same(self.part.made, self._begun)
-
-    def changes(self) -> Iterator[tuple[str, Any]]:
-        """The attributes that the run has set and that others are to find: names and values."""
-        part, begun = self.part, self._begun
-        for name, value in part.made.items():
-            if begun.get(name, _ABSENT) is not value and (name not in part.own or name in part.leading):
+        Args:
+            begun: The attributes of the counterpart when the run began.
+        """
+        for name, value in self.made.items():
+            if begun.get(name, _ABSENT) is not value and (name not in self.own or name in self.leading):
                 yield name, value
 
-    def deleted(self) -> set[str]:
-        """The attributes of the original that the run has deleted."""
-        return self._given.keys() - self.part.made.keys()
 
-    def end(self) -> None:
-        """The run is over. What belonged to it alone goes; hooks that run on the way back find everything else."""
-        if self.is_changed:
-            self._given = {}
-            self._fill(self.part.original)
-        self._begun = {}
-
-    def _fill(self, attributes: Attributes | dict[str, Any]) -> None:
-        made = self.part.made
-        made.clear()
-        made.update(attributes)
-        made.update(self.part.own)
-
-
-def _are_same(one: Attributes, other: dict[str, Any]) -> bool:
+def are_same(one: Attributes, other: dict[str, Any]) -> bool:
     """Whether two dicts have the same entries in the same order, compared by identity."""
     return len(one) == len(other) and all(map(is_, one, other)) and all(map(is_, one.values(), other.values()))
 
 
 def has_entries(found: dict[str, Any], entries: dict[str, Any]) -> bool:
     """Whether a dict has these entries and no others, compared by identity, in any order."""
-    if _are_same(found, entries):
+    if are_same(found, entries):
         return True
     return len(found) == len(entries) and all(found.get(name, _ABSENT) is value for name, value in entries.items())

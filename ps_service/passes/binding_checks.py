@@ -1,0 +1,130 @@
+"""What a call must not do with a module that it runs on: refused with an error that says what to do instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ps_service.hosting.aliases import WHY
+from ps_service.hosting.histories import REFUSAL, reaches_ended
+from ps_service.hosting.hooks import hooked_nodes
+from ps_service.parameters.leaves import StandIn
+from ps_service.passes.lineage import has_own_functions, runs_own_function
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.autograd_graph import leaves_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    import torch
+
+    from ps_service.passes.bindings import Binding
+
+FIRST_EXAMINED: Final = 8
+"""Recorded calls of each method of a module in which parameters of other hosted modules are looked for."""
+
+EXAMINED_EVERY: Final = 64
+"""Of the later ones, those in which they are looked for again."""
+
+
+def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
+    """Checks that the backward of a call needs nothing that is not kept for it.
+
+    Args:
+        roots: The tensors of the call's result that require grad.
+        known: Ids of all that stands for parameters in the call.
+
+    Raises:
+        InvalidArgumentError: Their graph reaches a parameter itself in place of what stands for it, or what an
+            earlier call has left behind.
+    """
+    if binding.internals.ends_histories and reaches_ended(roots):
+        raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
+    # Torch refers to the parameter from the node that accumulates its gradient, if there is one.
+    found: set[int] | None = None
+    for i, parameter in enumerate(binding.parameters):
+        if parameter._use_count() != 1:  # type: ignore[attr-defined]
+            found = set(map(id, leaves_of(roots))) if found is None else found
+            if id(parameter) in found:
+                raise InvalidArgumentError(
+                    f"{binding.code} has computed with parameter {binding.name(i)!r} of {binding.hosted} in a way that "
+                    "a trainer cannot train: not through the module's attributes, but through something that was "
+                    "computed in the constructor, a global variable, a class attribute or a generator. Look the "
+                    "parameter up on self when the module is called"
+                )
+    if _is_examined(binding):
+        _examine(binding, leaves_of(roots), known)
+    if has_own_functions() and runs_own_function(roots):
+        binding.hold()
+
+
+def _is_examined(binding: Binding) -> bool:
+    """Whether the whole graph is looked at, which costs more than a small call.
+
+    At first, and then now and then; and always once something that is not known has gone on using a bound copy.
+    """
+    count = binding.hosted.recorded[binding.code] = binding.hosted.recorded[binding.code] + 1
+    return binding.internals.is_remembered or count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
+
+
+def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
+    if any(map(binding.parameter_locks.knows, leaves)):
+        raise InvalidArgumentError(
+            f"{binding.code} of {binding.hosted} has computed with a parameter of another hosted module in a way that "
+            "a trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
+            "it from its reference, with rref.local_value(), when the module is called"
+        )
+    if any(isinstance(leaf, StandIn) and id(leaf) not in known for leaf in leaves):
+        raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
+    if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
+        raise InvalidArgumentError(
+            f"{binding.code} of {binding.hosted} has registered a hook at the node of torch's graph that accumulates a "
+            "parameter's gradient, and here no such node runs. Register it at what the call computes, or, in the "
+            "constructor, at the parameter"
+        )
+
+
+def check(binding: Binding) -> None:
+    """Refuses what a call has done to its module, where that would not be as it is locally.
+
+    Raises:
+        InvalidArgumentError: It has changed the structure, or left gradients, hooks, or attributes that lead to
+            parameters.
+    """
+    if not binding.returned.whole:
+        raise InvalidArgumentError(
+            f"{binding.code} has added, replaced or deleted a parameter or submodule of {binding.hosted}; the "
+            "structure of a hosted module is fixed once it is made. Write to parameters with copy_() or .data instead"
+        )
+    if binding.returned.failed is not None:
+        raise InvalidArgumentError(
+            f"{binding.code} has changed what leads to parameters or submodules of {binding.hosted} in a way that "
+            f"cannot be followed: {binding.returned.failed!r}"
+        )
+    if binding.returned.remembered:
+        raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {binding.returned.remembered}")
+    for name in binding.aliases:
+        where = f"set attribute {name!r} of" if name else "put into a container beside a parameter or layer of"
+        to = "to " if name else ""
+        raise InvalidArgumentError(
+            f"{binding.code} has {where} {binding.hosted} {to}a tensor in the memory of a parameter, but {WHY}. Keep a "
+            "copy of it, with clone()"
+        )
+    for i, name in binding.leaf_watch.refused:
+        raise InvalidArgumentError(
+            f"{binding.code} has set attribute {name!r} of parameter {binding.name(i)!r} of {binding.hosted} to "
+            "something that leads to a parameter or submodule, or lies in the memory of a parameter, but "
+            f"{WHY}. Set it in the constructor, or keep a copy"
+        )
+    for i in binding.leaf_watch.hooked:
+        raise InvalidArgumentError(
+            f"{binding.code} has registered a hook at parameter {binding.name(i)!r} of {binding.hosted}, and has left "
+            "it there. Locally such hooks stay, one for each call; here each call has other tensors in the place of "
+            "the parameters. Register it in the constructor, or at what the call computes"
+        )
+    for i in binding.leaf_watch.touched:
+        if binding.tensors[i].grad is not None:
+            raise InvalidArgumentError(
+                f"{binding.code} has called backward() on what it computed from parameter {binding.name(i)!r} of "
+                f"{binding.hosted}. Gradients of hosted parameters belong to the pass of a trainer; inside hosted "
+                "code use torch.autograd.grad"
+            )

@@ -1,0 +1,89 @@
+"""Notices what a run does to the tensors that stand for parameters, beside computing with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ps_service.hosting.hooks import HookWatch
+from ps_service.hosting.parameter_attributes import AttributeWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
+
+    import torch
+    from torch import nn
+
+    from ps_service.hosting.internals import Internals
+
+
+class LeafWatch:
+    """Watches the leaves of one run, which is about to begin.
+
+    Most runs only compute with them; then one look at each leaf is all that this costs.
+
+    Args:
+        leaves: What stands for each parameter.
+
+    Attributes:
+        touched: Places of the leaves to which the run has done anything else.
+        hooked: Places of the leaves at which the run has registered hooks.
+    """
+
+    __slots__ = ("_attributes", "_before", "_hooks", "_leaves", "hooked", "touched")
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._leaves = leaves
+        self._before: list[tuple[int, bool]] = []
+        self._hooks: HookWatch | None = None
+        self._attributes: AttributeWatch | None = None
+        self.touched: list[int] = []
+        self.hooked: list[int] = []
+        marked = False
+        for leaf in leaves:
+            self._before.append((leaf.data_ptr(), leaf.requires_grad))
+            marked = marked or bool(leaf.__dict__ or leaf._backward_hooks)
+        if marked:
+            self._hooks, self._attributes = HookWatch(leaves), AttributeWatch(leaves)
+
+    def note(self, module: nn.Module, is_alias: Callable[[Any], bool]) -> None:
+        """The run is over: takes down what it has done, and removes the hooks that it has registered.
+
+        Args:
+            module: The copy that it ran on.
+            is_alias: Whether a value lies in the memory of a parameter.
+        """
+        marked = self._hooks is not None
+        for i, (leaf, (pointer, flag)) in enumerate(zip(self._leaves, self._before, strict=True)):
+            if leaf.__dict__ or leaf._backward_hooks or leaf._post_accumulate_grad_hooks:
+                marked = True
+            elif not leaf._version and leaf.requires_grad is flag and leaf.data_ptr() == pointer and leaf.grad is None:
+                continue
+            self.touched.append(i)
+        if marked:
+            self._attributes = self._attributes or AttributeWatch(self._leaves, had_none=True)
+            self._attributes.note(module, is_alias)
+            self.hooked = (self._hooks or HookWatch(self._leaves, had_none=True)).remove_new()
+
+    def is_moved(self, i: int) -> bool:
+        """Whether a leaf has other memory than at the beginning."""
+        return self._leaves[i].data_ptr() != self._before[i][0]
+
+    def pointer(self, i: int) -> int:
+        """The address of a leaf at the beginning."""
+        return self._before[i][0]
+
+    def has_set_requires_grad(self, i: int) -> bool:
+        """Whether the run has set whether a leaf requires grad."""
+        return self._leaves[i].requires_grad != self._before[i][1]
+
+    def hand_on_attributes(
+        self, parameters: Sequence[nn.Parameter], internals: Internals, known: Container[int]
+    ) -> None:
+        """Gives the parameters the attributes that were set; see `AttributeWatch.hand_on`."""
+        if self._attributes is not None:
+            self._attributes.hand_on(parameters, internals, known)
+
+    @property
+    def refused(self) -> list[tuple[int, str]]:
+        """Places and names of attributes that are not handed on; see `AttributeWatch`."""
+        return [] if self._attributes is None else self._attributes.refused
