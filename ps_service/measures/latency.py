@@ -36,6 +36,16 @@ class Latency:
         """Adds a measurement, in seconds."""
         self.seconds = seconds if self.seconds == math.inf else 0.8 * self.seconds + 0.2 * seconds
 
+    def begin(self) -> tuple[float, float]:
+        """Begins a measurement; the thread hands to `end` what this returns, unless the work has raised."""
+        return time.perf_counter(), time.thread_time()
+
+    def end(self, began: tuple[float, float]) -> None:
+        """Adds the measurement that `begin` has begun."""
+        computed = time.thread_time() - began[1]
+        passed = time.perf_counter() - began[0]
+        self.note(computed if passed - computed < WAITING_SECONDS else passed)
+
     def measured(self) -> Measurement:
         """Measures a block; a block that raises is not counted."""
         return Measurement(self)
@@ -49,19 +59,16 @@ class Latency:
 class Measurement:
     """Takes the time of one block."""
 
-    __slots__ = ("_began", "_computed", "_latency")
+    __slots__ = ("_began", "_latency")
 
     def __init__(self, latency: Latency) -> None:
         self._latency = latency
 
     def __enter__(self) -> None:
-        self._began = time.perf_counter()
-        self._computed = time.thread_time()
+        self._began = self._latency.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            computed = time.thread_time() - self._computed
-            passed = time.perf_counter() - self._began
-            self._latency.note(computed if passed - computed < WAITING_SECONDS else passed)
+            self._latency.end(self._began)

@@ -84,9 +84,9 @@ class Arguments:
 
     def enter(self, values: Any) -> tuple[GraphEntry | None, Any]:
         """Lets the tensors that want a gradient enter the graph, and puts what comes out in their place."""
-        entering = self.entering
-        if not entering:
+        if not self.wanting and not self._entering:
             return None, values
+        entering = self.entering
         entry = GraphEntry()
         by_id = {id(before): after for before, after in zip(entering, entry.enter(entering), strict=True)}
 

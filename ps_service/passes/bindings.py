@@ -17,8 +17,6 @@ from ps_service.passes.leaf_watch import LeafWatch
 from ps_service.passes.saved_tensors import Hold, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
     import torch
     from torch import nn
 
@@ -165,10 +163,6 @@ class Binding:
         """The tensors beside the parameters of which a backward needs copies, because other calls may change them."""
         plain = self._found.tensors if self.internals.changing else []
         return [*plain, *self.internals.buffers()]
-
-    def inspect(self, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
-        """Checks that the backward of the call needs nothing that is not kept for it; see `binding_checks.inspect`."""
-        binding_checks.inspect(self, roots, known)
 
     def hold(self) -> None:
         """Keeps the parameters pinned until the call's graph is of no use any more: not only torch has saved them."""

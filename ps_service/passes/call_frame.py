@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from functools import partial
 from operator import methodcaller
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
-from ps_service.passes import transforms
+from ps_service.passes import binding_checks, transforms
 from ps_service.passes.bindings import Binding
 from ps_service.passes.lineage import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
@@ -23,6 +22,9 @@ from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from torch import nn
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
@@ -65,14 +67,19 @@ class CallFrame:
         self._code = code
         self._held = held
         self._thread = 0
-        self._hooks = ExitStack()
-        self._hooked = False
+        self._hooks: saved_tensors_hooks | None = None
         self._lifted = False
         self._bindings: dict[str, Binding] = {}
         self._parameters: dict[int, tuple[HostedObject, str]] = {}
         # By storage; several parameters may be views of one.
         self._watches: dict[int, list[Watch]] = {}
         self._buffers: set[int] = set()
+        self._others: AbstractContextManager[None] | None = None
+
+    def calling(self, nested_pass: AbstractContextManager[None]) -> None:
+        """Enters what makes hosted code record its calls of other owners, until the call is over."""
+        nested_pass.__enter__()
+        self._others = nested_pass
 
     def __enter__(self) -> Self:
         self._token = binder.set(self)
@@ -87,9 +94,11 @@ class CallFrame:
     ) -> None:
         self._thread = 0
         try:
-            if self._hooked:
-                self._hooks.__exit__(kind, error, trace)
+            if self._others is not None:
+                self._others.__exit__(kind, error, trace)
         finally:
+            if self._hooks is not None:
+                self._hooks.__exit__(kind, error, trace)
             if torch.is_grad_enabled() is not self._grad_before:
                 torch._C._set_grad_enabled(self._grad_before)
             binder.reset(self._token)
@@ -106,10 +115,10 @@ class CallFrame:
         known = self._bindings.get(hosted.ref.object_id)
         if known is not None:
             return known.module
-        if self._grad and not self._hooked:
+        if self._grad and self._hooks is None:
             # Not before: code that borrows nothing may do with torch whatever it likes.
-            self._hooked = True
-            self._hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack))
+            self._hooks = saved_tensors_hooks(self._pack, _unpack)
+            self._hooks.__enter__()
         if not isinstance(self._code, str):
             self._code = _name(self._code)
         scope = current_scope.get()
@@ -124,7 +133,9 @@ class CallFrame:
             watches = self._watches.setdefault(_storage(leaf.tensor), [])
             if watch is not None:
                 watches.append(watch)
-        self._buffers.update(_storage(tensor) for tensor in binding.saved if not tensor.is_sparse)
+        for tensor in binding.saved:
+            if not tensor.is_sparse:
+                self._buffers.add(_storage(tensor))
         return binding.module
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
@@ -150,31 +161,25 @@ class CallFrame:
 
     def own(self, result: Any) -> Any:
         """The result, with copies in place of tensors that share memory with a module: others may change those."""
-
-        kept = [binding.kept() for binding in self._bindings.values()]
-        knows_all = all(found.is_all for found in kept)
-        tensors = {id(tensor) for found in kept for tensor in found.tensors}
-        storages = {_storage(tensor) for found in kept for tensor in found.tensors if not tensor.is_sparse}
+        knows_all, tensors, storages = True, set(), set(self._watches)
+        for binding in self._bindings.values():
+            kept = binding.kept()
+            knows_all = knows_all and kept.is_all
+            for each in kept.tensors:
+                tensors.add(id(each))
+                if not each.is_sparse:
+                    storages.add(_storage(each))
 
         def copied(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.is_sparse:
                 return tensor if knows_all and id(tensor) not in tensors else tensor.clone()
-            storage = _storage(tensor)
-            return tensor.clone() if not knows_all or storage in storages or storage in self._watches else tensor
+            return tensor if knows_all and _storage(tensor) not in storages else tensor.clone()
 
         if self._recorded:
-            self._inspect(result)
+            roots = results_in(result)
+            for binding in self._bindings.values():
+                binding_checks.inspect(binding, roots, self._parameters)
         return mapped(result, copied)
-
-    def _inspect(self, result: Any) -> None:
-        """Sees to it that the backward of a result needs nothing that this call does not keep for it.
-
-        Raises:
-            InvalidArgumentError: It would not reach what stands for a parameter, but the parameter itself.
-        """
-        roots = list(results_in(result))
-        for binding in self._bindings.values():
-            binding.inspect(roots, self._parameters)
 
     def _settle(self, raised: bool) -> None:
         """Takes the modules back, and hands on what the call has done to them."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -26,7 +24,6 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.passes.arguments import Arguments
-    from ps_service.passes.records import NestedPass
     from ps_wire.refs import CallKey, ContextId, Ref
 
 _hosting = threading.Lock()
@@ -34,8 +31,7 @@ _hosting = threading.Lock()
 _NO_ARGUMENTS: Final = Holders(())
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """Asks for a call to be recorded.
 
     Attributes:
@@ -148,7 +144,9 @@ def call_function(
             return holders.private(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
     call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=function, held=results.held)
-    with call_frame, _calling(results.nested_pass, recording):
+    with call_frame:
+        if results.nested_pass is not None:
+            call_frame.calling(results.nested_pass.calling(recording.place))
         entry, (args, kwargs) = arguments.enter((args, kwargs))
         engine.parameter_locks.allow_blocking()
         record = partial(results.record, entry, call_frame.leaves, None, False)
@@ -182,34 +180,36 @@ def _call_module(
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
             "module through its reference"
         )
-    if recording is None:
-        with CallFrame(engine.parameter_locks, training, recorded=False, grad=False, code=code) as call_frame:
-            run = partial(run, call_frame.bind(target))
-            engine.parameter_locks.allow_blocking()
-            with target.latency.measured(), _checking(engine, target, args, kwargs):
-                result = run(*args, **kwargs)
-            del run  # nobody but the graph may hold on to the module
-            return _kept(keep, call_frame.own, result)
-    results = Results(engine, recording.context, recording.call, arguments)
-    call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=code, held=results.held)
-    with call_frame, _calling(results.nested_pass, recording):
+    recorded = recording is not None
+    results = Results(engine, recording.context, recording.call, arguments) if recording is not None else None
+    held = results.held if results is not None else None
+    with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held) as call_frame:
+        if recording is not None and results is not None and results.nested_pass is not None:
+            call_frame.calling(results.nested_pass.calling(recording.place))
         run = partial(run, call_frame.bind(target))
         engine.parameter_locks.allow_blocking()
-        entry, (args, kwargs) = arguments.enter((args, kwargs))
-        with target.latency.measured(), _checking(engine, target, args, kwargs):
+        entry = None
+        if recorded:
+            entry, (args, kwargs) = arguments.enter((args, kwargs))
+        may_be_inline = target.is_layer or decorators.is_inline(function)
+        began = target.latency.begin() if may_be_inline else None
+        if target.layer_check is None:
             result = run(*args, **kwargs)
-        del run
-        latency = target.backward_latency if target.is_layer or decorators.is_inline(function) else None
-        return results.record(entry, call_frame.leaves, latency, True, _kept(keep, call_frame.own, result))
-
-
-def _checking(
-    engine: Engine, target: HostedObject, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> AbstractContextManager[Any]:
-    """Layers of torch run with settings that trainers chose: what they do is checked as functions by name are."""
-    if target.layer_check is None:
-        return nullcontext()
-    return engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs)
+        else:
+            # Layers of torch run with settings that trainers chose: what they do is checked as functions by name are.
+            with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
+                result = run(*args, **kwargs)
+        if began is not None:
+            target.latency.end(began)
+        del run  # only the graph may hold on to the module
+        result = call_frame.own(result)
+        if keep and not isinstance(result, RRef):
+            result = RRef(result)
+        if results is None:
+            return result
+        return results.record(
+            entry, call_frame.leaves, target.backward_latency if may_be_inline else None, True, result
+        )
 
 
 def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
@@ -275,10 +275,6 @@ def _writes(method: str) -> bool:
 
 def _same(result: Any) -> Any:
     return result
-
-
-def _calling(nested_pass: NestedPass | None, recording: Recording) -> AbstractContextManager[None]:
-    return nullcontext() if nested_pass is None else nested_pass.calling(recording.place)
 
 
 def _private(result: Any) -> Any:

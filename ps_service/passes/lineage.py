@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER, BackwardCFunction
 
 from ps_service.hosting.references import RRef
 from ps_wire.codec.trees import leaves_in, tensors_in
 from ps_wire.numerics.autograd_graph import reached_from
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 _KNOWN: Final = ("torch", "ps_service", "ps_wire", "trainer_client")
 """Packages whose autograd functions keep tensors only where torch's hooks see them."""
 
 
-def results_in(result: Any) -> Iterator[torch.Tensor]:
+def results_in(result: Any) -> list[torch.Tensor]:
     """The tensors of a result that require grad, also of what stays here."""
+    if isinstance(result, torch.Tensor):
+        return [result] if result.requires_grad else []
+    found: list[torch.Tensor] = []
     for leaf in leaves_in(result):
         if isinstance(leaf, torch.Tensor):
-            if leaf.requires_grad:
-                yield leaf
+            found.append(leaf)
         elif isinstance(leaf, RRef) and leaf.hosted is None:
-            yield from (tensor for tensor in tensors_in(leaf.local_value()) if tensor.requires_grad)
+            found += tensors_in(leaf.local_value())
+    return [tensor for tensor in found if tensor.requires_grad]
 
 
 def has_own_functions() -> bool:
     """Whether hosted code has written autograd functions of its own: then graphs have to be looked at."""
-    global _seen, _has
-    classes = torch.autograd.Function.__subclasses__()
-    if len(classes) != _seen:
-        _seen, _has = len(classes), any(map(_is_own, classes))
+    global _made, _has
+    made = repr(_COUNTER)
+    if made != _made:
+        _made, _has = made, any(map(_is_own, _below(torch.autograd.Function)))
     return _has
 
 
@@ -40,8 +45,17 @@ def runs_own_function(roots: Sequence[torch.Tensor]) -> bool:
     return any(_is_own(node._forward_cls) for node in reached_from(roots, BackwardCFunction)[1])
 
 
-_seen = 0
+_COUNTER: Final = AUTOGRAD_FUNCTION_COUNTER
+"""Counts the autograd functions that have been defined in this process; to list them takes longer than a small call."""
+
+_made = ""
 _has = False
+
+
+def _below(cls: Any) -> Iterator[Any]:
+    for each in cls.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def _is_own(cls: Any) -> bool:
