@@ -53,17 +53,20 @@ class ParameterLocks:
     """Knows the parameter states of all parameters of an owner, and holds the one lock that guards their counts.
 
     Attributes:
-        changed: That lock. It is notified when a reader or a step has ended.
+        lock: That lock, held for microseconds.
+        changed: A condition on it, notified when a reader or a step has ended.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._waiting = 0
         self._states = WeakIdKeyDictionary()
         self._here = threading.local()
 
     def state(self, parameter: Parameter) -> ParameterState:
         """The state of a parameter; the same for all objects that share it."""
-        with self.changed:
+        with self.lock:
             state: ParameterState | None = self._states.get(parameter)
             if state is None:
                 state = self._states[parameter] = ParameterState()
@@ -71,7 +74,7 @@ class ParameterLocks:
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a hosted parameter itself, not a leaf that replaces one."""
-        with self.changed:
+        with self.lock:
             return self._states.get(tensor) is not None
 
     def forbid_blocking(self) -> None:
@@ -122,8 +125,17 @@ class ParameterLocks:
     def _wait(self, seconds: float | None = None) -> None:
         if self._is_nonblocking:
             raise WouldBlock
-        with waiting:
-            self.changed.wait(seconds)
+        self._waiting += 1
+        try:
+            with waiting:
+                self.changed.wait(seconds)
+        finally:
+            self._waiting -= 1
+
+    def notify(self) -> None:
+        """Wakes the threads that wait for a reader or a step to end. `lock` must be held."""
+        if self._waiting:
+            self.changed.notify_all()
 
     def reading(
         self, parameters: Sequence[Parameter], states: Sequence[ParameterState], nested: bool = False
@@ -132,13 +144,13 @@ class ParameterLocks:
         return Reading(self, parameters, states, nested)
 
     def await_step(self, states: Sequence[ParameterState], nested: bool) -> None:
-        """Waits for a consistent step in progress. `changed` must be held."""
+        """Waits for a consistent step in progress. `lock` must be held."""
         while any(state.writing or (state.claimed and not nested) for state in states):
             self._wait()
 
     def save(self, pin: Pin) -> None:
         """Notes that an open context needs this storage for its backward."""
-        with self.changed:
+        with self.lock:
             pin._saves.append(None)
 
     def free(self, pin: Pin) -> None:
@@ -150,12 +162,12 @@ class ParameterLocks:
 
     def note_written(self, pin: Pin) -> None:
         """Notes an in-place write to a storage: backwards that have saved it must not use it."""
-        with self.changed:
+        with self.lock:
             pin.written += 1
 
     def set_requires_grad(self, parameters: Sequence[Parameter], requires_grad: bool) -> None:
         """Freezes or unfreezes parameters for calls that begin later."""
-        with self.changed:
+        with self.lock:
             for parameter in parameters:
                 parameter.requires_grad_(requires_grad)
 
@@ -167,7 +179,7 @@ class ParameterLocks:
             DeadlineExceededError: The caller's deadline passed before others had finished.
         """
         scope = current_scope.get()
-        with self.changed:
+        with self.lock:
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
                 if left is not None and left <= LEAST_SECONDS:
@@ -178,10 +190,10 @@ class ParameterLocks:
         try:
             yield
         finally:
-            with self.changed:
+            with self.lock:
                 for state in states:
                     state.stepped = False
-                self.changed.notify_all()
+                self.notify()
 
     @contextmanager
     def writing(
@@ -199,13 +211,13 @@ class ParameterLocks:
                 state.changes += 1
             yield
             return
-        with self.changed:
+        with self.lock:
             while any(state.claimed for state in states):
                 self._wait()
             for state in states:
                 state.claimed = True
         try:
-            with self.changed:
+            with self.lock:
                 self._await_readers(parameters, states)
                 for state in states:
                     state.writing = True
@@ -217,10 +229,10 @@ class ParameterLocks:
                 states[i].pin = Pin()
             yield
         finally:
-            with self.changed:
+            with self.lock:
                 for state in states:
                     state.claimed = state.writing = False
-                self.changed.notify_all()
+                self.notify()
 
     def _await_readers(self, parameters: Sequence[Parameter], states: Sequence[ParameterState]) -> None:
         """Waits for forwards that only read parameters that are costly to copy, for at most the time of the copy."""

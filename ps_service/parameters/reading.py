@@ -53,15 +53,17 @@ class Reading:
 
     def __enter__(self) -> Self:
         states = self._states
-        with self._locks.changed:
+        with self._locks.lock:
             for state in states:
                 if state.claimed or state.writing:
                     self._locks.await_step(states, self._nested)
                     break
-            self.pins = [state.pin for state in states]
-            self.leaves = [stand_in(parameter) for parameter in self._parameters]
-            self.steps = [state.steps for state in states]
-            self.changes = [state.changes for state in states]
+            self.pins, self.steps, self.changes = [], [], []
+            for state in states:
+                self.pins.append(state.pin)
+                self.steps.append(state.steps)
+                self.changes.append(state.changes)
+            self.leaves = list(map(stand_in, self._parameters))
             for pin in self.pins:
                 pin.reading += 1
         return self
@@ -69,7 +71,7 @@ class Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._locks.changed:
+        with self._locks.lock:
             for pin in self.pins:
                 pin.reading -= 1
-            self._locks.changed.notify_all()
+            self._locks.notify()

@@ -65,17 +65,17 @@ class StepAccess:
         if self._waiting is not None:
             self._waiting.__exit__(kind, error, trace)
             return
-        with self._locks.changed:
+        with self._locks.lock:
             for state in self._states:
                 state.stepped = False
                 if self._consistent:
                     state.claimed = state.writing = False
-            self._locks.changed.notify_all()
+            self._locks.notify()
 
     def _take_unused(self) -> bool:
         """Takes the parameters if nothing uses them; returns whether it has."""
         consistent = self._consistent
-        with self._locks.changed:
+        with self._locks.lock:
             for state in self._states:
                 if state.stepped or (consistent and (state.claimed or state.pin.reading or state.pin.saved)):
                     return False

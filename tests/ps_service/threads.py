@@ -36,10 +36,14 @@ class Worker:
 
 
 class Watched(threading.Condition):
-    """A condition that tells when somebody begins to wait for it."""
+    """A condition that tells when a thread begins to wait for it.
 
-    def __init__(self) -> None:
-        super().__init__()
+    Args:
+        lock: Its lock; one of its own if None.
+    """
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__(lock)
         self._began = threading.Semaphore(0)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -47,12 +51,12 @@ class Watched(threading.Condition):
         return super().wait(timeout)
 
     def seen(self) -> None:
-        """Returns once somebody waits, one call for each time."""
-        assert self._began.acquire(timeout=PATIENCE), "nobody waits"
+        """Returns once a thread waits, one call for each time."""
+        assert self._began.acquire(timeout=PATIENCE), "no thread waits"
 
     @property
     def unused(self) -> bool:
-        """Whether nobody has waited since the last `seen`."""
+        """Whether no thread has waited since the last `seen`."""
         return not self._began.acquire(blocking=False)
 
 

@@ -368,7 +368,7 @@ def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
         _Garbage(watch.parameter_locks, reading)
 
     def collect() -> None:
-        with watch.parameter_locks.changed:
+        with watch.parameter_locks.lock:
             gc.collect()
 
     Worker(collect).result()
@@ -379,7 +379,7 @@ def test_pins_are_freed_without_the_lock_whoever_collects_them() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         _Garbage(watch.parameter_locks, reading)
-    with watch.parameter_locks.changed:
+    with watch.parameter_locks.lock:
         Worker(gc.collect).result()
     assert reading.pins[0].saved == 0
 
@@ -399,7 +399,7 @@ def test_two_collections_under_the_locks_of_each_others_finalizers_do_not_deadlo
             gc.collect()
 
     def under_the_ledgers_lock() -> None:
-        with watch.parameter_locks.changed:
+        with watch.parameter_locks.lock:
             both.wait(PATIENCE)
             buffer.clear()
 

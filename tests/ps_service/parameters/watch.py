@@ -32,7 +32,7 @@ class Watch:
     def __init__(self, *sizes: int) -> None:
         self.parameter_locks = ParameterLocks()
         self.clock = Clock()
-        self.changed = self.parameter_locks.changed = Watched()
+        self.changed = self.parameter_locks.changed = Watched(self.parameter_locks.lock)
         self.parameters = [Parameter(torch.zeros(size)) for size in sizes]
         self.states = [self.parameter_locks.state(parameter) for parameter in self.parameters]
 

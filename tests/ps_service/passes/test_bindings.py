@@ -55,7 +55,7 @@ def test_a_first_run_that_writes_beside_another_is_refused(engine: Engine, hoste
 def test_called_again_it_has_the_parameters_for_itself(engine: Engine, hosted: HostedObject) -> None:
     with pytest.raises(RuntimeError, match="Call it again"), writing(engine, hosted, 1.0):
         change(engine, hosted, 7.0)
-    changed = engine.parameter_locks.changed = Watched()
+    changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     with writing(engine, hosted, 1.0):
         other = Worker(lambda: change(engine, hosted, 8.0))
         changed.seen()

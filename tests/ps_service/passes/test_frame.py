@@ -287,7 +287,7 @@ class Nested(nn.Module):
 
 @pytest.mark.timeout(60)
 def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engine: Engine) -> None:
-    changed = engine.parameter_locks.changed = Watched()
+    changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [hosted.ref._replace(parameter=name) for hosted in (outer, inner) for name in hosted.parameters]
     optimizer, _ = steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
@@ -308,7 +308,7 @@ def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engi
 
 @pytest.mark.timeout(60)
 def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engine: Engine) -> None:
-    changed = engine.parameter_locks.changed = Watched()
+    changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [outer.ref._replace(parameter=name) for name in outer.parameters]
     optimizer, _ = steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})

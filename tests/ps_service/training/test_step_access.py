@@ -65,7 +65,7 @@ def test_an_inconsistent_step_writes_under_those_who_read() -> None:
 
 def test_steps_of_the_same_parameters_follow_each_other() -> None:
     some = Some()
-    some.locks.changed = watched = Watched()
+    some.locks.changed = watched = Watched(some.locks.lock)
 
     def step() -> list[tuple[bool, bool, bool]]:
         with some.access():
