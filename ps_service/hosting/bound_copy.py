@@ -19,8 +19,7 @@ from ps_service.hosting.copy_results import Change, Returned
 from ps_service.hosting.counterparts import Counterparts
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
-from ps_service.hosting.parameter_attributes import attribute_parts
-from ps_service.hosting.parts import Part, are_same, has_entries
+from ps_service.hosting.parts import Part, are_same, attribute_parts, has_entries
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.hosting.histories import Ending
-from ps_service.hosting.parts import Part
+from ps_service.hosting.parts import attribute_parts
 from ps_service.hosting.structure import reaches
 from ps_service.parameters.leaves import attributes
 
@@ -14,17 +13,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ps_service.hosting.histories import Ending
     from ps_service.hosting.internals import Internals
 
 _TORCHS: Final = "_dynamo"
 """How the names of attributes begin that torch's compiler sets, for one tensor alone."""
 
 _ABSENT: Final = object()
-
-
-def attribute_parts(parameters: Iterable[nn.Parameter]) -> list[Part]:
-    """The attributes of parameters, as parts of their module."""
-    return [Part(parameter.__dict__, {}, {}, parameter, None, []) for parameter in parameters]
 
 
 class AttributeWatch:
@@ -66,15 +61,14 @@ class AttributeWatch:
                 else:
                     self._set.append((i, name, value))
 
-    def hand_on(self, parameters: Sequence[nn.Parameter], internals: Internals, known: Container[int]) -> None:
+    def hand_on(self, parameters: Sequence[nn.Parameter], internals: Internals, ending: Ending) -> None:
         """Gives the parameters what was set, without the history of tensors.
 
         Args:
             parameters: As many as leaves.
             internals: Learns where tensors are kept.
-            known: Ids of the tensors that had a history before the run.
+            ending: Ends the histories of tensors.
         """
-        ending = Ending(known)
         for i, name in self._removed:
             parameters[i].__dict__.pop(name, None)
         for i, name, value in self._set:

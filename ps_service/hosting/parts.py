@@ -6,7 +6,9 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from torch import nn
 
     from ps_service.hosting.structure import Attributes
 
@@ -52,6 +54,11 @@ class Part(NamedTuple):
         for name, value in self.made.items():
             if begun.get(name, _ABSENT) is not value and (name not in self.own or name in self.leading):
                 yield name, value
+
+
+def attribute_parts(parameters: Iterable[nn.Parameter]) -> list[Part]:
+    """The attributes of parameters, as parts of their module."""
+    return [Part(parameter.__dict__, {}, {}, parameter, None, []) for parameter in parameters]
 
 
 def are_same(one: Attributes, other: dict[str, Any]) -> bool:

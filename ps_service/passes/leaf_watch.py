@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ps_service.hosting.histories import Ending
 from ps_service.hosting.hooks import HookWatch
 from ps_service.hosting.parameter_attributes import AttributeWatch
 
@@ -81,7 +82,7 @@ class LeafWatch:
     ) -> None:
         """Gives the parameters the attributes that were set; see `AttributeWatch.hand_on`."""
         if self._attributes is not None:
-            self._attributes.hand_on(parameters, internals, known)
+            self._attributes.hand_on(parameters, internals, Ending(known))
 
     @property
     def refused(self) -> list[tuple[int, str]]:
