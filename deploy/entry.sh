@@ -1,6 +1,6 @@
 #!/bin/sh
-# What the image is to be: `server` (an owner), `trainer`, or any other command. Each takes this process over, so that
-# signals reach it.
+# The entry point of the image: `server` (an owner), `trainer`, or any other command. It replaces this process, so that
+# it receives signals.
 set -eu
 
 case "${1:-server}" in

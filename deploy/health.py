@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Asks an owner whether it serves: `health.py [HOST:PORT]`; the exit code is 0 only if it does.
 
-For the health checks of Docker, Kubernetes and the like. It needs grpcio and grpcio-health-checking and, because it is
-run every few seconds, imports neither torch nor this project. Without an argument it asks where `PS_LISTEN` says that
-the owner beside it listens.
+For the health checks of Docker, Kubernetes and the like. It is run every few seconds, so it imports neither torch nor
+this project; it needs grpcio and grpcio-health-checking. Without an argument it asks the owner on this host, at the
+port in `PS_LISTEN`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def beside(listen: str) -> str:
-    """Where somebody on the same host reaches what listens there."""
+    """The address under which a process on the same host reaches a server that listens there."""
     host, _, port = listen.rpartition(":")
     return f"{ANY_ADDRESS.get(host, host)}:{port}"
 
 
 def trouble(address: str, timeout_seconds: float) -> str:
-    """What is wrong with the owner at an address, in words; empty if it serves."""
+    """A description of what is wrong with the owner at an address; empty if it serves."""
     with grpc.insecure_channel(address) as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=timeout_seconds)
@@ -39,10 +39,12 @@ def trouble(address: str, timeout_seconds: float) -> str:
 
 
 def main() -> int:
-    """Asks, says what is wrong, and returns the exit code."""
+    """Asks the owner, prints its state, and returns the exit code."""
     parser = argparse.ArgumentParser(description="Asks an owner whether it serves; the exit code is 0 only if it does.")
     listen = os.environ.get("PS_LISTEN") or DEFAULT_LISTEN
-    parser.add_argument("address", nargs="?", default=beside(listen), help="host:port; beside us if left out")
+    parser.add_argument(
+        "address", nargs="?", default=beside(listen), help="host:port (default: the owner on this host)"
+    )
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds to wait for an answer (default: 3)")
     options = parser.parse_args()
     wrong = trouble(options.address, options.timeout)

@@ -1,4 +1,4 @@
-"""Prints what a pyproject.toml asks for, so that it can be installed before the project.
+"""Prints the dependencies of a pyproject.toml, so that they can be installed before the project.
 
 python requirements.py pyproject.toml EXTRA...
 """

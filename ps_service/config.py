@@ -40,18 +40,17 @@ class OwnerConfig(BaseSettings):
     imports: Annotated[tuple[str, ...], NoDecode] = Field(
         (), alias="import", description="Modules whose @hosted classes trainers may create (separated by commas)."
     )
-    directory: str = Field(
-        "", description="Owner (host:port) that keeps the directory of others which hosted code may call; or self."
-    )
-    advertise: str = Field("", description="Address under which others in the group find this owner, if not `listen`.")
+    directory: str = Field("", description="Host and port of the owner that keeps the directory of the group; or self.")
+    advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
     http: str = Field("", description="Host and port of /metrics and /healthz over HTTP; empty for none.")
     data_dir: Path | None = Field(
-        None, description="Where the owner keeps a checkpoint when it drains, and starts from; without it, nothing."
+        None,
+        description="Folder of the checkpoints, written when the owner drains and read when it starts; empty for none.",
     )
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     spare_threads: int = Field(
-        0, ge=0, description="Threads in place of those that work nobody waits for holds; 0: as many, at least 16."
+        0, ge=0, description="Threads that replace those held by abandoned work; 0: as many as threads, at least 16."
     )
     torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
     max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
@@ -63,7 +62,7 @@ class OwnerConfig(BaseSettings):
     max_context_bytes: int = Field(
         0,
         ge=0,
-        description="Bytes that one trainer's open contexts, and results it leaves, hold; 0 is half of the memory.",
+        description="Bytes of one trainer's open contexts and kept results; 0 is half of the memory.",
     )
     max_result_bytes: int = Field(
         1024 * MIB, ge=MIB, description="Largest result of a function or layer of torch that a trainer calls."
@@ -72,7 +71,7 @@ class OwnerConfig(BaseSettings):
         0, ge=0, description="Largest module of torch that a trainer may make; 0 is half of the machine's memory."
     )
     torch_functions: Literal["off", "basic", "all"] = Field(
-        "basic", description="Which functions of torch trainers may call by name: docs/torch-functions.md lists them."
+        "basic", description="Functions of torch that trainers may call by name: docs/torch-functions.md lists them."
     )
     lease_seconds: FiniteFloat = Field(30.0, gt=0, description="How long a session outlives its broken stream.")
     # A trainer's own work between two calls of a pass takes far less. A pass left open for an hour (in a notebook, by a

@@ -34,7 +34,7 @@ def size(nbytes: float) -> str:
 def _headline(status: StatusReply) -> Text:
     state = ("serving", "green") if status.serving else ("draining", "yellow")
     if status.stalled:
-        state = ("stalled: calls that were given up hold all of its threads", "red")
+        state = ("stalled: abandoned calls hold all of its threads", "red")
     hours, rest = divmod(int(status.uptime_seconds), 3600)
     return Text.assemble(
         (status.owner, "bold"), " is ", state, f", up {hours}:{rest // 60:02}:{rest % 60:02}, release {status.version}"

@@ -70,18 +70,18 @@ class OwnerCollector(Collector):
     def _owner(self) -> Iterator[Metric]:
         draining = int(self._engine.draining)
         yield InfoMetricFamily("ps_owner", "The owner: its name, its release and that of torch.", self._told)
-        yield _gauge("ps_draining", "1 while the owner takes no new work, because it is about to end.", draining)
+        yield _gauge("ps_draining", "1 while the owner accepts no new work, because it is about to stop.", draining)
 
     def _requests(self) -> Iterator[Metric]:
         counted = self._engine.counters.operations()
         durations = HistogramMetricFamily(
             "ps_request_duration_seconds",
-            "Time from taking a request up to its answer, waiting for a thread included.",
+            "Time from accepting a request to its answer, including the wait for a thread.",
             labels=["operation"],
             unit="seconds",
         )
         failures = CounterMetricFamily(
-            "ps_request_errors", "Requests that were taken up and ended in an error.", labels=["operation"]
+            "ps_request_errors", "Requests that were accepted and ended in an error.", labels=["operation"]
         )
         for operation in OPERATIONS:
             count = counted.get(operation)
@@ -90,7 +90,7 @@ class OwnerCollector(Collector):
         yield durations
         yield failures
         errors = CounterMetricFamily(
-            "ps_errors", "Errors told to trainers, also those of requests that were not taken up.", labels=["code"]
+            "ps_errors", "Errors sent to trainers, including those of requests that were not accepted.", labels=["code"]
         )
         counts = self._engine.counters.errors()
         for code, name in CODES.items():
@@ -101,22 +101,22 @@ class OwnerCollector(Collector):
         counters, compute = self._engine.counters, self._engine.compute
         queue = HistogramMetricFamily(
             "ps_request_queue_duration_seconds",
-            "Time that requests which went to a compute thread had waited for one.",
+            "Time that requests in compute threads had waited for a thread.",
             labels=[],
             unit="seconds",
         )
         _add(queue, [], counters.queue_seconds())
         yield queue
-        yield _gauge("ps_requests_in_flight", "Requests that were taken up and have no answer yet.", counters.running)
-        yield _gauge("ps_requests_waiting", "Those that wait for a result while no thread is at it.", counters.waiting)
+        yield _gauge("ps_requests_in_flight", "Requests that were accepted and have no answer yet.", counters.running)
+        yield _gauge(
+            "ps_requests_waiting", "Requests that wait for a result while no thread runs them.", counters.waiting
+        )
         yield _gauge("ps_compute_queue_length", "Work items that wait for a compute thread.", compute.queued)
-        yield _gauge("ps_compute_threads", "Compute threads that may work at once.", compute.threads)
+        yield _gauge("ps_compute_threads", "Most compute threads that run at once.", compute.threads)
         yield _gauge(
             "ps_compute_threads_waiting", "Compute threads whose work waits for a process or a lock.", compute.waiting
         )
-        yield _gauge(
-            "ps_compute_threads_lost", "Compute threads held by work that nobody waits for any more.", compute.lost
-        )
+        yield _gauge("ps_compute_threads_lost", "Compute threads held by abandoned work that still runs.", compute.lost)
 
     def _traffic(self) -> Iterator[Metric]:
         traffic = self._engine.counters.traffic
@@ -135,7 +135,7 @@ class OwnerCollector(Collector):
         )
         yield _gauge(
             "ps_shared_memory_bytes",
-            "Shared memory in which shared-memory connections bring answers.",
+            "Shared memory that the owner writes answers to.",
             shared_memory.shared_bytes,
             "bytes",
         )
@@ -166,15 +166,22 @@ class OwnerCollector(Collector):
         }
         yield _labelled(
             GaugeMetricFamily(
-                "ps_held_bytes", "What sessions hold in messages and open contexts.", labels=["kind"], unit="bytes"
+                "ps_held_bytes",
+                "Bytes that messages, open contexts and kept results hold.",
+                labels=["kind"],
+                unit="bytes",
             ),
             held,
         )
-        yield _gauge("ps_paused_sessions", "Sessions that are not read from, for want of space.", budget.paused)
-        yield CounterMetricFamily("ps_pauses", "How often a session was not read from.", budget.pauses)
+        yield _gauge(
+            "ps_paused_sessions",
+            "Sessions that are not read from, because there is no space for their messages.",
+            budget.paused,
+        )
+        yield CounterMetricFamily("ps_pauses", "Number of times a session was paused.", budget.pauses)
         yield CounterMetricFamily(
             "ps_requests_without_space",
-            "Requests that were refused for want of space.",
+            "Requests that were refused because there was no space for them.",
             budget.refusals + engine.held.refusals,
         )
         yield _gauge("ps_members", "Members of the group whose directory the owner keeps.", len(engine.directory))
@@ -196,7 +203,7 @@ class OwnerCollector(Collector):
         steps = CounterMetricFamily("ps_optimizer_steps", "Steps that were applied since the start.", labels=label)
         staleness = HistogramMetricFamily(
             "ps_optimizer_staleness_steps",
-            "Steps of other passes between a pass's first reading of a parameter and its own step.",
+            "Steps of other passes between a pass's first read of a parameter and its own step.",
             labels=label,
             unit="steps",
         )

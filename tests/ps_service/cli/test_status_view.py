@@ -48,7 +48,7 @@ def test_an_owner_without_threads_says_so() -> None:
     status = full()
     assert "compute threads 2 (1 waiting, 0 of at most 16 replaced)" in shown(status)
     status.stalled, status.threads_lost = True, 18
-    assert shown(status)[0].startswith("ps0 is stalled: calls that were given up hold all of its threads, up ")
+    assert shown(status)[0].startswith("ps0 is stalled: abandoned calls hold all of its threads, up ")
     assert "compute threads 2 (1 waiting, 18 of at most 16 replaced; stalled)" in shown(status)
 
 
