@@ -87,7 +87,7 @@ class Pending(Generic[T]):
     def in_thread(
         cls, loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any, cancel: Callable[[], None]
     ) -> Pending[T]:
-        """Calls a function in a thread, which may wait for other calls, in the context variables of who asks.
+        """Calls a function in a thread, which may wait for other calls, in the caller's context variables.
 
         Args:
             loop: The client's event loop.
@@ -123,7 +123,7 @@ class Pending(Generic[T]):
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
-        """The answer is there. `outcome` is evaluated by who waits, in its own thread; later answers are ignored.
+        """The answer is there. `outcome` is evaluated in the thread that takes the result; later answers are ignored.
 
         Returns:
             Whether this was the first.
@@ -138,7 +138,7 @@ class Pending(Generic[T]):
                 wake()
             except Exception:
                 # The others must hear of it.
-                _log.exception("somebody could not be told that an answer is there")
+                _log.exception("a waiting task or thread could not be told that an answer is there")
         return True
 
     def done(self) -> bool:
@@ -146,7 +146,7 @@ class Pending(Generic[T]):
         return self._outcome is not None
 
     def cancel(self) -> None:
-        """Gives up: the owner is told, and whoever waits gets a `CancelledCallError`. No effect once done."""
+        """Gives up: the owner is told, and every wait ends with a `CancelledCallError`. No effect once done."""
         if self._outcome is None:
             error = CancelledCallError("the call was cancelled; the owner may have run it all the same")
             if self.resolve(raiser(error)):
@@ -183,22 +183,22 @@ class Pending(Generic[T]):
             except KeyboardInterrupt:
                 self.cancel()
                 raise
-        return self._result()
+        return self.result()
 
     def __await__(self) -> Generator[Any, None, T]:
         if self._outcome is None:
-            if self._loop is not None and forks.is_foreign(self._loop):
-                raise forks.refusal()
             loop = asyncio.get_running_loop()
+            if loop is not self._loop and self._loop is not None and forks.is_foreign(self._loop):
+                raise forks.refusal()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
             self.on_done(partial(_wake, loop, future))
             try:
-                yield from future.__await__()
+                yield from future
             except asyncio.CancelledError:
                 self.cancel()
                 raise
-        return self._result()
+        return self.result()
 
     def on_done(self, wake: Callable[[], Any]) -> None:
         """Has a function called once the answer is there, in whichever thread brings it; now, if it is there."""
@@ -208,7 +208,12 @@ class Pending(Generic[T]):
                 return
         wake()
 
-    def _result(self) -> T:
+    def result(self) -> T:
+        """The result of one that is done.
+
+        Raises:
+            Exception: What the operation has raised.
+        """
         assert self._outcome is not None
         with self._mutex:
             if self._value is _NOT_YET and self._error is None:
@@ -246,7 +251,7 @@ def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> Non
 
 
 def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
-    return {key: part._result() for key, part in parts.items()}
+    return {key: part.result() for key, part in parts.items()}
 
 
 def _cancel_all(parts: Iterable[Pending[Any]]) -> None:

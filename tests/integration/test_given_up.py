@@ -130,7 +130,7 @@ async def test_what_was_never_sent_is_answered_and_forgotten() -> None:
             assert await counter.get() == 0
             session = counter.session
             async with asyncio.timeout(20):
-                while session._given_up:
+                while session._requests.given_up:
                     await ps.status()
             # They leave no gaps among the numbers that were taken.
             (known,) = owner.engine.sessions.all()
@@ -160,7 +160,7 @@ async def test_an_upload_that_is_overtaken_by_very_many_requests_is_still_taken(
         counter = await ps.create(COUNTER)
         (session,) = owner.engine.sessions.all()
         # As if so many had passed an upload whose number is the next.
-        number = counter.session._window._last_number + 1
+        number = counter.session._requests.window._last_number + 1
         for later in range(number + 1, number + 70_000):
             session.taken.add(later)
         assert await counter.add(5) == 5

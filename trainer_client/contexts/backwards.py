@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.passes import LocalPass, Pass, first_failure
-from trainer_client.graph.short_graphs import durations, local_graph
+from trainer_client.graph.short_graphs import INLINE_SECONDS, local_graph
 from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
 from trainer_client.pending import Outcome, Pending, raiser, when_all_done
 
@@ -61,9 +61,9 @@ class Backwards:
         Torch's engine blocks while it waits for owners. It must not have the event loop's thread then.
         """
         if asyncio._get_running_loop() is self._loop:
-            kinds = local_graph(start.roots, context)
-            if kinds is not None and durations.is_short(kinds) and (number := self._queue.begin()) is not None:
-                return self._run_here(LocalPass(start.retain_graph, number, kinds), start)
+            graph = local_graph(start.roots, context)
+            if graph is not None and graph.seconds < INLINE_SECONDS and (number := self._queue.begin()) is not None:
+                return self._run_here(LocalPass(start.retain_graph, number, graph), start)
         number, autocasts = self._queue.join(), Autocasts.current()
         # It may be cancelled before a thread has taken it.
         withdraw = partial(self._queue.withdraw, number)
@@ -80,7 +80,7 @@ class Backwards:
     def _run_here(self, current: LocalPass, start: Start) -> Pending[None]:
         """Runs one on the event loop. Its turn ends when all owners have answered."""
         done: Pending[None] = Pending(self._loop)
-        outcome: Outcome[None] = partial(_raise_failure, current.posts)
+        outcome: Outcome[None] = current.outcome
         try:
             self._propagate(current, start)
         except BaseException as error:
@@ -99,9 +99,9 @@ class Backwards:
                 raise forks.refusal()
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
-            kinds = local_graph(start.roots, context)
-            if kinds is not None:
-                self._propagate_and_wait(LocalPass(start.retain_graph, number, kinds), start)
+            graph = local_graph(start.roots, context)
+            if graph is not None:
+                self._propagate_and_wait(LocalPass(start.retain_graph, number, graph), start)
                 return
             leaves, calls = reached_from(start.roots)
             current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
@@ -126,12 +126,5 @@ class Backwards:
         finally:
             self.current = None
         if isinstance(current, LocalPass):
-            durations.note(current.kinds, time.perf_counter() - began)
+            current.graph.note(time.perf_counter() - began)
             current.post()
-
-
-def _raise_failure(posts: Iterable[Pending[Any]]) -> None:
-    """The outcome of a backward whose posts are all answered."""
-    failure = first_failure(posts)
-    if failure is not None:
-        raise failure

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.graph.recorder import WayBack
-    from trainer_client.graph.short_graphs import Kinds
+    from trainer_client.graph.short_graphs import LocalGraph
     from trainer_client.pending import Pending
 
 
@@ -77,16 +77,16 @@ class LocalPass:
     Args:
         retain_graph: Whether the graph may be used again.
         number: Which backward of its context it is, from one on.
-        kinds: The classes of the graph's nodes.
+        graph: What is propagated through.
 
     Attributes:
         posts: The gradients that were sent to owners.
     """
 
-    def __init__(self, retain_graph: bool, number: int, kinds: Kinds) -> None:
+    def __init__(self, retain_graph: bool, number: int, graph: LocalGraph) -> None:
         self.retain_graph = retain_graph
         self.number = number
-        self.kinds = kinds
+        self.graph = graph
         self.posts: dict[Pending[Any], None] = {}
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
 
@@ -103,6 +103,17 @@ class LocalPass:
             owner = call.session.owner
             self.posts[call.post(self, last.get(owner, 0), positions, gradients)] = None
             last[owner] = number
+
+    def outcome(self) -> None:
+        """Raises the first error of the posts, which are all answered."""
+        failure = None
+        for post in self.posts:
+            try:
+                post.result()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:

@@ -16,18 +16,47 @@ if TYPE_CHECKING:
 
     from trainer_client.contexts.context import Context
 
-Kinds = tuple[Any, ...]
-"""The classes of the nodes of a graph, in the order of a walk."""
-
 INLINE_SECONDS: Final = 200e-6
 """A graph whose backward takes less runs on the event loop."""
 
 _MOST_NODES: Final = 32
+"""Larger graphs are not looked at."""
 
-_MOST_KINDS: Final = 256
+_MOST_KNOWN: Final = 256
+"""Kinds of graphs whose average is kept."""
 
 
-def local_graph(roots: Sequence[Any], context: Context) -> Kinds | None:
+class LocalGraph:
+    """Graphs with the same kinds of nodes, whose backward waits for nothing.
+
+    Args:
+        kinds: The classes of the nodes, in the order of a walk.
+
+    Attributes:
+        seconds: How long their backward takes, as a moving average; infinity before the first.
+    """
+
+    __slots__ = ("_kinds", "seconds")
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self._kinds = kinds
+        self.seconds = math.inf
+
+    def note(self, seconds: float) -> None:
+        """Adds a measurement, and keeps the average for other graphs."""
+        if self.seconds == math.inf:
+            self.seconds = seconds
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[self._kinds] = self
+        else:
+            self.seconds = 0.8 * self.seconds + 0.2 * seconds
+
+
+_known: Final[dict[tuple[type, ...], LocalGraph]] = {}
+
+
+def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
     """The nodes of a small graph whose backward computes only what it sends to owners.
 
     Such a backward waits for nothing: it needs no gradient from an owner, gives none to a leaf of this process, whose
@@ -38,7 +67,7 @@ def local_graph(roots: Sequence[Any], context: Context) -> Kinds | None:
         context: The pass of all recorded calls.
 
     Returns:
-        The classes of the nodes; None if the graph is not such a one, or not small.
+        What is known of graphs of the same nodes; None if the graph is not such a one, or not small.
     """
     stack: list[Any] = []
     for root in roots:
@@ -62,26 +91,4 @@ def local_graph(roots: Sequence[Any], context: Context) -> Kinds | None:
                 stack.append(following)
         if len(seen) > _MOST_NODES:
             return None
-    return tuple(kinds)
-
-
-class Durations:
-    """How long the backwards of graphs take, as a moving average for all of the same kinds of nodes."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[Kinds, float] = {}
-
-    def is_short(self, kinds: Kinds) -> bool:
-        """Whether it was seen to take less than `INLINE_SECONDS`."""
-        return self._seconds.get(kinds, math.inf) < INLINE_SECONDS
-
-    def note(self, kinds: Kinds, seconds: float) -> None:
-        """Adds a measurement."""
-        before = self._seconds.get(kinds, seconds)
-        if len(self._seconds) >= _MOST_KINDS:
-            self._seconds.clear()
-        self._seconds[kinds] = 0.8 * before + 0.2 * seconds
-
-
-durations: Final = Durations()
-"""Of all backwards of this process."""
+    return _known.get(tuple(kinds)) or LocalGraph(tuple(kinds))

@@ -93,6 +93,9 @@ class DistributedOptimizer:
         if self._looks_first:
             self._check_pass(context)
             return Pending.run(self._loop, BLOCKING.run(self.apply, context))
+        if self.local is None and len(self.remotes) == 1:
+            (part,) = self.remotes.values()
+            return part.step_alone(context)
         steps = Pending.all_of(self._loop, self._begin(context))
         return steps if self.local is None else Pending.run(self._loop, self._step(self.local, context, steps))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,13 +15,14 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.optimizers.scaling import Unscaled
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
@@ -45,8 +47,21 @@ class RemoteOptimizer:
             context: The pass.
             check_only: Whether nothing is applied, and the step only fails if it would be refused.
         """
-        request = pb.StepRequest(optimizer=self._name, context=context.message, check_only=check_only)
-        return self.handle.session.submit(Request(step=request), None, lambda reply, _: int(reply.step.version))
+        return self.handle.session.submit(self._step_request(context, check_only), None, _version)
+
+    def step_alone(self, context: Context) -> Pending[dict[str, int]]:
+        """The step of an optimizer that has no other part; the result has the owner's name before the number."""
+        session = self.handle.session
+        context.check(session)
+        return session.submit(self._step_request(context), None, partial(_versions, self.owner))
+
+    def _step_request(self, context: Context, check_only: bool = False) -> Frame:
+        frame = Frame()
+        request = frame.request.step
+        request.optimizer.CopyFrom(self._name)
+        request.context.CopyFrom(context.message)
+        request.check_only = check_only
+        return frame
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
@@ -68,6 +83,14 @@ class RemoteOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
         return states.load_state_dict(self.handle, state)
+
+
+def _version(reply: Reply, payload: PayloadReader) -> int:
+    return reply.step.version
+
+
+def _versions(owner: str, reply: Reply, payload: PayloadReader) -> dict[str, int]:
+    return {owner: reply.step.version}
 
 
 class LocalOptimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,10 +39,10 @@ class InFlightRequest(Pending[T]):
         number: Its number in the session, once it was sent.
         later: Whether its answer is not awaited: it may stay for some milliseconds, to travel with another.
         counted: Bytes with which it counts among those that are in flight.
-        timer: Rings when its time is up.
+        deadline: When its time is up, in seconds of the monotonic clock.
     """
 
-    __slots__ = ("_read", "_session", "chunks", "counted", "frame", "later", "nbytes", "number", "timeout", "timer")
+    __slots__ = ("_read", "_session", "chunks", "counted", "deadline", "frame", "later", "nbytes", "number", "timeout")
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class InFlightRequest(Pending[T]):
         self.later = frame.request.WhichOneof("operation") in NOT_AWAITED
         self.number = 0
         self.counted = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.deadline = math.inf
         self._session = session
         self._read: Read[T] | None = read
 
@@ -82,8 +82,8 @@ class InFlightRequest(Pending[T]):
         if read is not None:
             if reply.granted or held:
                 read = partial(_read_with_references, Grants(self._session, reply.granted), held, read)
+            self._read, self.frame, self.chunks = None, _NO_FRAME, ()
             self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
-        self.let_go()
 
     def fail(self, error: PsError) -> None:
         """There will be no reply."""
@@ -91,12 +91,8 @@ class InFlightRequest(Pending[T]):
         self.let_go()
 
     def let_go(self) -> None:
-        """Lets go of what it was made from, as far as its result does not need it, and of its timer."""
-        self._read = None
-        self.frame, self.chunks = _NO_FRAME, ()
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        """Lets go of what it was made from, as far as its result does not need it."""
+        self._read, self.frame, self.chunks = None, _NO_FRAME, ()
 
     def _when_cancelled(self) -> None:
         self._session.cancel(self)

@@ -1,14 +1,17 @@
-"""Flight: the requests of a session that an owner has not answered, and those that wait for room there."""
+"""Request window: the requests of a session that an owner has not answered, and those that wait for room there."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ps_wire.limits import SMALL_BYTES
+from ps_wire.errors import TooLargeError
+from ps_wire.limits import MAX_FRAME_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:
+    from ps_wire.v1.frames_pb2 import Welcome
     from trainer_client.session.in_flight import InFlightRequest
 
 
@@ -24,6 +27,7 @@ class RequestWindow:
         large: Those that wait because they are large.
         max_requests: How many an owner takes at once; 0 while that is not known.
         max_bytes: How many bytes of large requests it takes; 0 if it has no limit, or none is known.
+        max_message_bytes: The largest payload it takes.
     """
 
     def __init__(self) -> None:
@@ -32,8 +36,36 @@ class RequestWindow:
         self.large: deque[InFlightRequest[Any]] = deque()
         self.max_requests = 0
         self.max_bytes = 0
+        self.max_message_bytes = math.inf
         self._bytes = 0
         self._last_number = 0
+
+    def set_limits(self, welcome: Welcome) -> None:
+        """Takes over what an owner says of itself."""
+        self.max_requests, self.max_bytes = welcome.max_in_flight, welcome.max_session_bytes
+        self.max_message_bytes = welcome.max_message_bytes or math.inf
+
+    def refusal(self, in_flight: InFlightRequest[Any], frame_bytes: int, owner: str) -> TooLargeError:
+        """Why a request is not sent: its payload is larger than the owner takes, or its frame than is allowed.
+
+        Args:
+            in_flight: The request.
+            frame_bytes: Size of its frame.
+            owner: Name of the owner.
+        """
+        if in_flight.nbytes > self.max_message_bytes:
+            return TooLargeError(
+                f"the request has {in_flight.nbytes:,} bytes of tensors; owner {owner!r} takes "
+                f"{self.max_message_bytes:,}. Send them in smaller pieces, or raise max_message_bytes there"
+            )
+        return TooLargeError(
+            f"the request has {frame_bytes:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            "Send large data as tensors"
+        )
+
+    def requests(self) -> list[InFlightRequest[Any]]:
+        """All that are kept."""
+        return [*self.unanswered.values(), *self.waiting, *self.large]
 
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
         """Gives a request its number, if it may be sent now; if not, it is kept until `due` gives it.
@@ -82,7 +114,7 @@ class RequestWindow:
 
     def clear(self) -> list[InFlightRequest[Any]]:
         """Lets go of all requests, and returns them."""
-        in_flight = [*self.unanswered.values(), *self.waiting, *self.large]
+        in_flight = self.requests()
         self.unanswered.clear()
         self.waiting.clear()
         self.large.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,15 +12,24 @@ from ps_wire.errors import RemoteError
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
-from trainer_client.graph.short_graphs import INLINE_SECONDS, Durations, durations
+from trainer_client.graph import short_graphs
+from trainer_client.graph.short_graphs import INLINE_SECONDS, LocalGraph, local_graph
 from trainer_client.session.session import Session
 
 
+class AllShort(dict[Any, LocalGraph]):
+    """Stands for the graphs that are known: every one is, and is short."""
+
+    def get(self, kinds: Any, default: Any = None) -> LocalGraph:
+        graph = LocalGraph(kinds)
+        graph.seconds = 0.0
+        return graph
+
+
 @pytest.fixture
-def all_short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is taken for short."""
-    monkeypatch.setattr(durations, "is_short", lambda kinds: True)
-    yield
+    monkeypatch.setattr(short_graphs, "_known", AllShort())
 
 
 async def thread_of(context: Context, stream: Stream, loss: torch.Tensor, through: torch.Tensor, *inputs: Any) -> int:
@@ -145,22 +153,32 @@ async def test_a_loss_of_another_context_is_refused(all_short: None) -> None:
             await new_context().backward(output.sum())
 
 
-def test_durations_are_averaged_by_the_kinds_of_nodes() -> None:
-    seen = Durations()
-    kinds, others = (int, str), (int, float)
-    assert not seen.is_short(kinds)
-    seen.note(kinds, INLINE_SECONDS / 2)
-    assert seen.is_short(kinds)
-    assert not seen.is_short(others)
-    seen.note(kinds, 10 * INLINE_SECONDS)
-    assert not seen.is_short(kinds)
+def test_a_graph_is_short_by_the_average_of_its_backwards() -> None:
+    graph = LocalGraph((int, str))
+    assert graph.seconds > INLINE_SECONDS
+    graph.note(INLINE_SECONDS / 2)
+    assert graph.seconds < INLINE_SECONDS
+    graph.note(10 * INLINE_SECONDS)
+    assert graph.seconds > INLINE_SECONDS
     for _ in range(30):
-        seen.note(kinds, INLINE_SECONDS / 2)
-    assert seen.is_short(kinds)
+        graph.note(INLINE_SECONDS / 2)
+    assert graph.seconds < INLINE_SECONDS
 
 
-def test_only_so_many_durations_are_kept() -> None:
-    seen = Durations()
+def test_only_so_many_graphs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[Any, LocalGraph] = {}
+    monkeypatch.setattr(short_graphs, "_known", known)
     for number in range(10_000):
-        seen.note((number,), 0.0)
-    assert len(seen._seconds) < 1000
+        LocalGraph((type(f"Node{number}", (), {}),)).note(0.0)
+    assert 0 < len(known) < 1000
+
+
+async def test_graphs_of_the_same_nodes_share_what_is_known() -> None:
+    async with opened() as (session, _, _owner):
+        context = new_context()
+        outputs = [recorded(context, session)[0] for _ in range(2)]
+        first, second = (local_graph((output.sinh().sum(),), context) for output in outputs)
+        assert first is not None and second is not None and first is not second
+        first.note(0.5)
+        assert local_graph((outputs[1].sinh().sum(),), context) is first
+        assert local_graph((outputs[1].cosh().sum(),), context) is not first

@@ -1,0 +1,65 @@
+"""Deadlines: requests of a session whose time is up end with an error. One timer serves all of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable
+
+    from trainer_client.session.in_flight import InFlightRequest
+
+_EARLY_SECONDS: Final = 0.001
+"""How much too early a timer of an event loop may ring."""
+
+
+class Deadlines:
+    """Ends requests when their time is up.
+
+    Args:
+        loop: The session's event loop.
+        requests: Gives the requests that have no answer yet.
+        expire: Ends one.
+
+    Attributes:
+        next: When the timer rings, in seconds of the monotonic clock; infinity while it is off.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        requests: Callable[[], Iterable[InFlightRequest[Any]]],
+        expire: Callable[[InFlightRequest[Any]], None],
+    ) -> None:
+        self._loop = loop
+        self._requests = requests
+        self._expire = expire
+        self._timer: asyncio.TimerHandle | None = None
+        self.next = math.inf
+
+    def set(self, deadline: float) -> None:
+        """Has the timer ring at a deadline that comes before `next`."""
+        self.stop()
+        self.next = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._ring)
+
+    def stop(self) -> None:
+        """Ends the timer, which would keep the session, and all it holds, until it rings."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.next = math.inf
+
+    def _ring(self) -> None:
+        self.stop()
+        now = time.monotonic() + _EARLY_SECONDS
+        waiting = sorted((each for each in self._requests() if not each.done()), key=lambda each: each.deadline)
+        for each in waiting:
+            if each.deadline > now:
+                if each.deadline < self.next:
+                    self.set(each.deadline)
+                return
+            self._expire(each)

@@ -1,0 +1,167 @@
+"""Requests: those of one session, from when they are sent until they are answered or given up."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ps_wire import errors
+from ps_wire.errors import DeadlineExceededError
+from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
+from trainer_client.session.confirmations import Confirmations
+from trainer_client.session.deadlines import Deadlines
+from trainer_client.session.window import RequestWindow
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ps_wire.codec.payload import Buffer
+    from ps_wire.connections.outbox import Outbox
+    from ps_wire.errors import PsError
+    from ps_wire.v1.frames_pb2 import Reply, Welcome
+    from trainer_client.session.in_flight import InFlightRequest
+
+
+class Requests:
+    """Sends requests, numbers them, and gives each its answer. Everything must be called on the session's event loop.
+
+    Args:
+        loop: The session's event loop.
+        give_back: Gives back a reference that an answer hands out and nothing takes.
+
+    Attributes:
+        window: Those that have no answer yet.
+        given_up: Numbers of those that are not waited for any more, and that the owner answers all the same.
+        outbox: Leads to the owner; None while there is no stream.
+        owner: The owner's name.
+        closed: Why no more requests are sent, if that is so.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[str], None]) -> None:
+        self.window = RequestWindow()
+        self.given_up: set[int] = set()
+        self.outbox: Outbox | None = None
+        self.owner = ""
+        self.closed: PsError | None = None
+        self._give_back = give_back
+        self._deadlines = Deadlines(loop, self.window.requests, self._expire)
+        self._confirmations = Confirmations(loop, self._confirm)
+
+    def begin(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request, or keeps it until there is room for it."""
+        if self.closed is not None:
+            in_flight.fail(self.closed)
+            return
+        frame, window = in_flight.frame, self.window
+        size = frame.ByteSize()
+        if in_flight.nbytes > window.max_message_bytes or size > MAX_FRAME_BYTES:
+            in_flight.fail(window.refusal(in_flight, size, self.owner))
+            return
+        if in_flight.timeout is not None:
+            frame.request.timeout_seconds = in_flight.timeout
+            in_flight.deadline = time.monotonic() + in_flight.timeout
+            if in_flight.deadline < self._deadlines.next:
+                self._deadlines.set(in_flight.deadline)
+        if window.admit(in_flight):
+            self._send(in_flight)
+
+    def give_up(self, in_flight: InFlightRequest[Any]) -> None:
+        """A request is not waited for any more; the owner is told."""
+        in_flight.let_go()
+        self._forget(in_flight)
+
+    def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
+        """Gives a request its answer.
+
+        Args:
+            number: Of the request.
+            reply: The answer.
+            payload: The bytes beside it.
+            held: What the result needs to be kept.
+        """
+        self._confirmations.add(number, 0 if payload is None else len(payload))
+        in_flight = self.window.take(number)
+        if in_flight is None:
+            if number in self.given_up:
+                # What it hands out is not wanted any more. An answer that comes twice is no such.
+                self.given_up.discard(number)
+                for object_id in reply.granted:
+                    self._give_back(object_id)
+            return
+        if reply.HasField("error"):
+            in_flight.fail(errors.from_message(reply.error))
+        else:
+            in_flight.answer(reply, payload, held)
+        if self.window.waiting or self.window.large:
+            self._send_waiting()
+
+    def are_waiting(self, numbers: Iterable[int]) -> None:
+        """What the owner does for these requests waits for others, which must find space."""
+        for number in numbers:
+            in_flight = self.window.unanswered.get(number)
+            if in_flight is not None:
+                self.window.discount(in_flight)
+        self._send_waiting()
+
+    def connected(self, welcome: Welcome, outbox: Outbox) -> None:
+        """There is a stream to the owner: what was not answered is sent again."""
+        self.owner = welcome.owner
+        self.outbox = outbox
+        self.window.set_limits(welcome)
+        # First of all: until the owner knows, they count among those that are in flight.
+        for number in self.given_up:
+            outbox.put(Frame(number=number, cancel=Cancel()))
+        for each in self.window.unanswered.values():
+            outbox.put(each.frame, each.chunks, each.nbytes, each.later)
+
+    def lost(self, error: PsError) -> None:
+        """The owner has forgotten the session: every request ends with the error."""
+        self._fail(error)
+        self._confirmations.clear()
+        self.given_up.clear()
+
+    def end(self, error: PsError) -> None:
+        """Nothing more is sent; every request ends with the error, also those that come later."""
+        self.closed = error
+        self._confirmations.stop()
+        self._deadlines.stop()
+        self._fail(error)
+
+    def _send(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request that has its number."""
+        frame = in_flight.frame
+        if self._confirmations.numbers:
+            self._confirmations.go_with(frame.request)
+        if self.outbox is not None:
+            self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later)
+
+    def _send_waiting(self) -> None:
+        for in_flight in self.window.due():
+            self._send(in_flight)
+
+    def _expire(self, in_flight: InFlightRequest[Any]) -> None:
+        self._forget(in_flight)
+        where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
+        in_flight.fail(
+            DeadlineExceededError(f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s")
+        )
+
+    def _forget(self, in_flight: InFlightRequest[Any]) -> None:
+        if self.window.take(in_flight.number) is not None:
+            # The owner answers all the same, and says with that what it had handed out.
+            self.given_up.add(in_flight.number)
+            if self.outbox is not None:
+                self.outbox.put(Frame(number=in_flight.number, cancel=Cancel()))
+        self._send_waiting()
+
+    def _fail(self, error: PsError) -> None:
+        for in_flight in self.window.clear():
+            in_flight.fail(error)
+
+    def _confirm(self, numbers: Sequence[int]) -> bool:
+        if self.outbox is None:
+            return False
+        self.outbox.put(Frame(confirm=Confirm(numbers=numbers)))
+        return True
