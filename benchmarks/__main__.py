@@ -96,7 +96,7 @@ def _start(fleets: Sequence[Fleet]) -> None:
 
 
 def _show(whole: Report, out: Path, console: Console) -> None:
-    # Nobody sees a pipe's width; what comes out of one is read in files.
+    # A pipe has no width; its output is read in files.
     wide = console if console.is_terminal else Console(width=160)
     wide.print(table(whole["rows"], wide.width))
     for row in whole["rows"]:

@@ -87,7 +87,7 @@ async def _show(name: str, operation: Callable[[], Awaitable[object]], count: in
 
 
 def _shares(profile: cProfile.Profile) -> dict[str, float]:
-    """Seconds by part. What is not ours (torch, protobuf, the standard library) counts for whoever called it."""
+    """Seconds by part. Time in torch, protobuf and the standard library counts for the part that called it."""
     shares: dict[str, float] = defaultdict(float)
     for (file, _, _), (_, _, own, _, callers) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
         part = _part(file)

@@ -147,7 +147,7 @@ class Fleet:
             self.broken = True
 
     def leave(self) -> list[Child]:
-        """Every process, for whoever ends them; the fleet has none from then on."""
+        """Removes and returns every process; the caller ends them."""
         children = [*self._trainers, *self._owners]
         self._trainers, self._owners = [], []
         return children

@@ -126,7 +126,7 @@ def _calibrate(row: Row, entrants: Sequence[Entrant], settings: Settings) -> Non
 
 
 def _warm_turn(entrant: Entrant, settings: Settings) -> float:
-    # Whoever was paused finds caches and timers cold.
+    # A process that was stopped has cold caches and timers.
     if entrant.row.stateful:
         _turn(entrant, max(1, entrant.count // 10))
         return _turn(entrant, entrant.count)

@@ -1,4 +1,4 @@
-"""Leash: runs a program that ends when whoever started it does, even by SIGKILL.
+"""Runs a program that ends when the process that started it ends, even by SIGKILL.
 
 python -m benchmarks.leash PARENT PROGRAM [ARGUMENTS]
 """

@@ -30,7 +30,7 @@ def describe(torch_threads: int) -> dict[str, Any]:
         "threads": f"every process of every side: OMP_NUM_THREADS={torch_threads}; "
         "pools of owners and TensorPipe's 16 threads as they choose themselves",
         "shared_memory": shared_memory.known_to_client() and shared_memory.known_to_owner(),
-        # Above about 0.5 somebody else was at work, and the figures are worth less.
+        # Above about 0.5 other programs were running, and the figures are less reliable.
         "load_before": round(os.getloadavg()[0], 2),
     }
 

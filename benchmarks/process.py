@@ -184,7 +184,7 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Whoever is in a hurry, as after Ctrl-C, does not wait for long good-byes.
+        # After Ctrl-C the shutdown must be quick.
         self.end(list(self._running), grace_seconds=5.0 if kind is None else 0.5)
 
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 from ps_service import RRef, hosted, remote
 
 PATIENCE = 20.0
-"""Seconds after which whoever waits at a barrier gives up: the test fails then, with a message."""
+"""Seconds after which a wait at a barrier fails the test, with a message."""
 
 _barriers: dict[str, threading.Barrier] = {}
 _events: dict[str, threading.Event] = {}
@@ -36,7 +36,7 @@ def rendezvous(name: str, parties: int) -> None:
     try:
         barrier(name, parties).wait()
     except threading.BrokenBarrierError:
-        raise RuntimeError(f"nobody else came to {name!r} in time: they run one after the other") from None
+        raise RuntimeError(f"no other call came to {name!r} in time: the calls run one after the other") from None
 
 
 class _MeetBackward(torch.autograd.Function):
@@ -101,7 +101,7 @@ class Waits(nn.Module):
     def forward(self, x: torch.Tensor, inner: RRef | None = None) -> torch.Tensor:
         event(self.begun).set()
         if not event(self.go).wait(PATIENCE):
-            raise RuntimeError("nobody let this forward go on")
+            raise RuntimeError("this forward was not released in time")
         y = x + self.weight[0, 0]
         return y if inner is None else inner.local_value()(y)
 

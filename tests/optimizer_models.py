@@ -47,6 +47,6 @@ class Pausing(optim.Optimizer):
             if number == self.at:
                 self.begun.set()
                 if not self.go.wait(PATIENCE):
-                    raise RuntimeError("nobody let this step go on")
+                    raise RuntimeError("this step was not released in time")
             if parameter.grad is not None:
                 parameter.sub_(self.param_groups[0]["lr"] * parameter.grad)

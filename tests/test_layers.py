@@ -18,7 +18,7 @@ LONGEST = 400
 
 
 def sources() -> list[Path]:
-    """Every file that somebody has written."""
+    """Every file that is not generated."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     return sorted(path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc")))
 

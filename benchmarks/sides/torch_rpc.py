@@ -165,7 +165,7 @@ def _training(
 
 def _join(name: str, rank: int, world_size: int, store: str, tcp: bool) -> None:
     held = {"_transports": ["uv"], "_channels": ["basic"]} if tcp else {}
-    # A file as the meeting place: a port could be taken by somebody else before it is listened on.
+    # A file for the rendezvous: another process could take a port before torch listens on it.
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{store}", **held)
     rpc.init_rpc(name, rank=rank, world_size=world_size, rpc_backend_options=options)
 

@@ -77,7 +77,7 @@ class BatchingServer(ParameterServer):
     def update(self, rank: int, gradients: dict[str, Tensor]) -> rpc.Future[dict[str, Tensor]]:
         """Takes the gradients of one trainer; the last one to come makes the step, by the mean of all.
 
-        Nobody waits in a thread here: the answers go out when the future that all of them share is done.
+        No thread waits: the answers are sent when the future that all of them share is done.
 
         Args:
             rank: The trainer's number.

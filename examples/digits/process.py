@@ -86,7 +86,7 @@ class Children:
             try:
                 await asyncio.shield(ending)
             except asyncio.CancelledError as again:
-                # Whoever cancels here (a second Ctrl-C) is in a hurry; but nobody is left behind.
+                # After a second Ctrl-C the processes are killed at once, so that none is left.
                 cancelled = again
                 for child in self._children:
                     child.kill()

@@ -64,7 +64,7 @@ class Bars:
             console=console,
             expand=True,
         )
-        # All at once, so that they stand in order whoever connects first. Without a total they pulse.
+        # All at once, so that their order does not depend on the order of connecting. Without a total they pulse.
         self._tasks = [
             self._progress.add_task(f"trainer {rank}", total=None, note="starting") for rank in range(trainers)
         ]

@@ -67,7 +67,7 @@ class ParameterServer(nn.Module):
         Returns:
             The logarithm of each digit's probability, ``[N, 10]``.
         """
-        # Every call has the module to itself: this mode is nobody else's.
+        # Every call runs on a copy of its own: the mode does not affect other calls.
         return self.model.train(training)(inp)
 
     @remote

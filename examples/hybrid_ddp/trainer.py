@@ -41,7 +41,7 @@ def run_trainer(table: RemoteModule, rank: int, settings: Settings) -> tuple[dic
             for turn in range(TRAINERS):
                 if turn == rank:
                     optimizer.step(context)
-                # Nobody reads the table again before both have stepped, and they do so in turn.
+                # Neither trainer reads the table again before both have stepped, and they step in turn.
                 distributed.barrier()
         losses.append(loss.item())
     return dict(layer.state_dict()), losses

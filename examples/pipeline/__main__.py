@@ -32,7 +32,7 @@ def run(settings: Settings) -> list[Measure]:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
-    # Whoever asks this process to end means the others too.
+    # A signal to this process ends the others, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # The trainer only deals digits and takes losses; the cores are for the owners.
     torch.set_num_threads(1)

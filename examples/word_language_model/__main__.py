@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     if settings.check_local:
         # Two processes draw other numbers than one.
         settings = replace(settings, dropout=0.0)
-    # Whoever asks this process to end means the other one too.
+    # A signal to this process ends the other one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     text = corpus.load(settings.vocabulary)
     print(f"{len(text.train):,} words to learn, {len(text.held_out):,} held out, {len(text.words):,} in the vocabulary")

@@ -44,7 +44,7 @@ class Corpus:
         return (self.held_out == 0).double().mean().item()
 
     def unigram_perplexity(self) -> float:
-        """Perplexity of the held-out words for whoever knows only how frequent each word is."""
+        """Perplexity of the held-out words under a model that knows only the frequencies of words."""
         counts = torch.bincount(self.train, minlength=len(self.words)).double() + 1
         return math.exp(-(counts / counts.sum()).log()[self.held_out].mean().item())
 

@@ -44,7 +44,7 @@ def together(seed: int) -> Iterator[str]:
 
 @contextmanager
 def _owner(directory: str, seed: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts the owner; nobody is left when the block ends."""
+    """Starts the owner; its process has ended when the block ends."""
     command = [sys.executable, "-m", "examples.word_language_model.ps", "--directory", directory, "--seed", str(seed)]
     # It is found whatever directory the example was started from.
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
@@ -58,6 +58,6 @@ def _owner(directory: str, seed: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _leave() -> None:
-    """Leaves the group without waiting for anybody, if this process is in it still."""
+    """Leaves the group, if this process is still in it, without waiting for the other members."""
     with suppress(RuntimeError):
         rpc.shutdown(graceful=False)

@@ -18,7 +18,7 @@ class Report:
         python: Version of Python, whose manual is the text.
         words: Words learnt from, words held out, and words in the vocabulary.
         unknown: The share of held-out words that are not in the vocabulary.
-        unigram_perplexity: Perplexity of the held-out words for whoever knows only how frequent each is.
+        unigram_perplexity: Perplexity of the held-out words under a model that knows only their frequencies.
         epochs: The figures of each epoch; the first are those of the model as it began.
         difference: The largest difference between the losses of a step and a local model's; None without such a model.
         compared: How many steps were compared.

@@ -30,7 +30,7 @@ def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
     """The status of the owner at an address.
 
     Raises:
-        UnavailableError: Nobody answers there in time.
+        UnavailableError: No owner answers in time.
     """
     reply: StatusReply = _asked(address, lambda stub: stub.Status, StatusRequest(), timeout_seconds)
     return reply
@@ -40,7 +40,7 @@ def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:
     """The sessions and open contexts of the owner at an address.
 
     Raises:
-        UnavailableError: Nobody answers there in time.
+        UnavailableError: No owner answers in time.
     """
     reply: SessionsReply = _asked(address, lambda stub: stub.Sessions, SessionsRequest(), timeout_seconds)
     return reply

@@ -1,4 +1,4 @@
-"""The benchmarks work: real processes, checked results, files of the promised form, and nobody left. No timings."""
+"""Runs the benchmarks with real processes: results are checked, files have their form, all processes end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def left(mark: str) -> list[psutil.Process]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for something that nobody announces."""
+    """Polls until a condition holds."""
     until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
@@ -91,7 +91,7 @@ def test_two_rows(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_signal_leaves_nobody(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_leaves_no_process(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     process = start("benchmarks", "--rows", "empty_call", "--rounds", "1000")
     # The owner and the trainer of each of four sides, beside the harness itself.
     wait_until(lambda: len(left(str(tmp_path))) == 9)

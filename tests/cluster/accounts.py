@@ -18,7 +18,7 @@ def check(owner: str, steps: Iterable[Step], final: int, kills: int) -> None:
         kills: How many trainers were killed: each may have been told one version without passing it on.
 
     Raises:
-        AssertionError: One was told twice, does not exist, or was told to nobody.
+        AssertionError: A version was reported twice or never, or does not exist.
     """
     told = Counter(step.versions[owner] for step in steps)
     twice = sorted(version for version, times in told.items() if times > 1)
@@ -26,4 +26,4 @@ def check(owner: str, steps: Iterable[Step], final: int, kills: int) -> None:
     beyond = sorted(version for version in told if not 1 <= version <= final)
     assert not beyond, f"{owner} is at version {final} and told these: {beyond}"
     missing = sorted(set(range(1, final + 1)) - told.keys())
-    assert len(missing) <= kills, f"{owner} told nobody of versions {missing}; {kills} trainers were killed"
+    assert len(missing) <= kills, f"{owner} reported versions {missing} to no trainer; {kills} trainers were killed"

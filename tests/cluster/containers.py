@@ -110,12 +110,12 @@ class Owner(Container):
             return None
 
     def sessions(self) -> int | None:
-        """How many trainers and members it knows; None while nobody can tell."""
+        """Numbers of sessions and members; None while the owner does not answer."""
         status = self.status()
         return None if status is None else status.sessions
 
     def version(self) -> int | None:
-        """How many steps the trainers' optimizer has taken here; None while nobody can tell."""
+        """Number of steps that the trainers' optimizer has applied here; None while the owner does not answer."""
         status = self.status()
         if status is None:
             return None

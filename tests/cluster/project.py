@@ -98,7 +98,7 @@ class Project:
         return [f"{kind} {id}" for kind, ids in found.items() for id in ids.split()]
 
     def say(self, what: str) -> None:
-        """Tells whoever looks how far it has come."""
+        """Prints the progress."""
         print(f"{time.monotonic() - self._began:6.1f} s  {what}", flush=True)
 
     def __enter__(self) -> Self:
@@ -124,7 +124,7 @@ class Project:
         return found.split()
 
     def _keep(self, error: str) -> None:
-        """Writes down what somebody who looks for the reason will want to see."""
+        """Writes logs and states, to find the cause of a failure."""
         folder = OUT / self.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.txt").write_text(error + "\n")

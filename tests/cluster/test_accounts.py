@@ -28,8 +28,8 @@ def test_each_version_once_is_what_is_wanted(versions: tuple[int, ...], kills: i
         ((1, 2, 2, 3), 1, r"more than once: \[2\]"),
         ((1, 2, 3, 4), 1, r"is at version 3 and told these: \[4\]"),
         ((0, 1, 2, 3), 1, r"is at version 3 and told these: \[0\]"),
-        ((1, 3), 0, r"told nobody of versions \[2\]"),
-        ((2,), 1, r"told nobody of versions \[1, 3\]"),
+        ((1, 3), 0, r"reported versions \[2\] to no trainer"),
+        ((2,), 1, r"reported versions \[1, 3\] to no trainer"),
     ],
 )
 def test_anything_else_is_found_out(versions: tuple[int, ...], kills: int, message: str) -> None:

@@ -55,7 +55,7 @@ class Story:
         now = wait_for("a version from ps0", self.ps0.version, 30)
         self._reaches(now + more, within)
 
-    def runs_as_nobody_with_no_tools(self) -> None:
+    def runs_without_privileges_and_tools(self) -> None:
         """The image's user is its own, and there is nothing inside to build with."""
         assert self.ps0.run("id", "-u") == "10001"
         assert self.ps0.run("sh", "-c", "command -v gcc cc c++ ld make git || echo none of them") == "none of them"
@@ -88,7 +88,7 @@ class Story:
         return victim
 
     def a_cable_is_pulled(self) -> None:
-        """An owner cannot be reached until somebody has noticed; then it can be again, and training goes on."""
+        """Cuts an owner off until the trainers have noticed, and connects it again: training goes on."""
         connected = self.ps1.connected()
         network = self.ps1.disconnect()
         wait_for("ps1 to notice that its trainers are gone", lambda: self.ps1.connected() < connected or None, 60)
@@ -134,7 +134,7 @@ class Story:
             self.say(f"{name} is at version {final}, and has told each to one trainer")
         self._nothing_is_held()
 
-    def nobody_noticed(self) -> None:
+    def the_trainers_noticed_nothing(self) -> None:
         """No pass had to be run again, and no trainer had to attach again."""
         for trainer in self._project.trainers():
             again = [line for line in trainer.log.splitlines() if "again" in line]
@@ -182,7 +182,7 @@ def test_training_goes_on_whatever_happens() -> None:
         story = Story(project)
         story.begins()
         project.say("the trainers train")
-        story.runs_as_nobody_with_no_tools()
+        story.runs_without_privileges_and_tools()
         story.another_trainer_comes()
         victim = story.a_trainer_is_killed()
         story.a_cable_is_pulled()
@@ -191,7 +191,7 @@ def test_training_goes_on_whatever_happens() -> None:
         story.an_owner_is_restarted(story.owners["directory"])
         story.a_trainer_returns(victim)
         story.ends()
-        story.nobody_noticed()
+        story.the_trainers_noticed_nothing()
         project.down()
         assert project.left() == []
         project.say("nothing is left")

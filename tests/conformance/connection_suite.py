@@ -23,7 +23,7 @@ Serve = Callable[[Connection], Awaitable[None]]
 
 @dataclass
 class Way:
-    """A way to somebody who serves connections.
+    """A connector and the server that it connects to.
 
     Attributes:
         connector: Opens connections.
@@ -275,7 +275,7 @@ class ConnectionSuite:
             except ConnectionBroken:
                 continue
 
-    async def test_closing_wakes_whoever_receives_on_the_same_side(self, ends: Ends) -> None:
+    async def test_closing_wakes_a_receiver_on_the_same_side(self, ends: Ends) -> None:
         waiting = asyncio.create_task(ends.near.receive())
         await asyncio.sleep(0)
         await ends.close_near()

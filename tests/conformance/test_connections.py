@@ -68,7 +68,7 @@ class TestGrpc(ConnectionSuite):
                 await ends.far.send(packet(1))
         await ends.near.close()
 
-    async def test_an_address_where_nobody_listens_is_a_broken_connection(self) -> None:
+    async def test_an_address_without_a_server_is_a_broken_connection(self) -> None:
         async with Relay(0) as relay:
             address = relay.address
         connection = await GrpcConnector(address).connect()

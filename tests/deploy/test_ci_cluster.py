@@ -111,9 +111,7 @@ def test_an_image_that_is_not_there_is_pulled(machine: Machine) -> None:
         (("compose", "image"), "no Docker engine answers, and dockerd is not installed"),
     ],
 )
-def test_what_is_missing_is_told_where_nobody_can_miss_it(
-    machine: Machine, there: tuple[str, ...], reason: str
-) -> None:
+def test_missing_requirements_are_reported_prominently(machine: Machine, there: tuple[str, ...], reason: str) -> None:
     machine.has(*there)
     code, printed, said = machine.run()
     assert (code, said) == (0, [])

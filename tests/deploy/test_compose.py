@@ -29,7 +29,7 @@ def defaults() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The services, as they are when nobody changes anything."""
+    """The services, with the default settings."""
     filled = VARIABLE.sub(lambda found: defaults()[found[1]], TEXT)
     return yaml.safe_load(filled)["services"]
 

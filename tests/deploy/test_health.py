@@ -60,13 +60,13 @@ async def test_an_owner_that_drains_is_not(owner: Server, ps: tc.Client, check: 
     assert error == f"the owner at {owner.address} {said}\n"
 
 
-async def test_nobody_there_is_told_as_such(check: Check) -> None:
+async def test_an_address_without_a_server_is_reported(check: Check) -> None:
     code, out, error = await check("127.0.0.1:1", "--timeout", "5")
     assert (code, out) == (1, "")
     assert error.startswith("no owner answers at 127.0.0.1:1: UNAVAILABLE, ")
 
 
-async def test_somebody_who_does_not_answer_is_not_waited_for(check: Check) -> None:
+async def test_a_server_that_does_not_answer_is_not_waited_for(check: Check) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         code, _, error = await check(f"127.0.0.1:{port}", "--timeout", "0.2")

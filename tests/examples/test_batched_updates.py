@@ -89,7 +89,7 @@ def test_the_order_of_coming_does_not_matter() -> None:
     assert all(largest_difference(results[0], other) == 0 for other in results[1:])
 
 
-def test_nobody_counts_twice() -> None:
+def test_a_trainer_counts_once_per_step() -> None:
     server = BatchingServer(SMALL)
     gradients = first_gradients(SMALL)[0]
     waiting = server.update(0, gradients)

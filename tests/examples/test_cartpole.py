@@ -47,7 +47,7 @@ async def finish(*processes: asyncio.subprocess.Process) -> list[str]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses."""
+    """A free port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

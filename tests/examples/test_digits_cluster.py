@@ -102,7 +102,7 @@ def test_what_makes_no_sense_is_explained(
 # What a trainer says
 
 
-def test_lines_can_be_read_again_whoever_has_put_something_before_them() -> None:
+def test_lines_with_a_prefix_can_be_read_again() -> None:
     step = Step(12, 0.25, {"ps0": 33, "ps1": 34})
     assert str(step) == "step 12 loss 0.2500 versions ps0=33 ps1=34"
     assert Step.read(f"trainer_1  | {step}\n") == step
@@ -182,12 +182,12 @@ async def test_trainers_come_and_go_and_every_step_is_told_to_one_of_them(
     for owner in ("ps0", "ps1"):
         told = sorted(step.versions[owner] for taken in steps for step in taken)
         assert told == list(range(1, len(told) + 1)), f"{owner} has told each version once, and left none out"
-        assert 60 <= len(told) <= 62, "nobody begins a pass when there are enough"
+        assert 60 <= len(told) <= 62, "no trainer begins a pass when there are enough steps"
     assert f"stopped by a signal after {len(steps[2])} steps; goodbye\n" == ended[2][1][-1]
     accuracies = [[found for line in lines if (found := Accuracy.read(line))] for _, lines in ended]
     assert [len(found) for found in accuracies] == [1, 1, 0]
 
-    # Whoever comes late finds the network trained.
+    # A late trainer finds the network trained.
     await Trainer(parse(list(flags), {}), data.load()).run()
     said = capsys.readouterr().out
     assert "has taken 0 steps" in said and Accuracy.read(said.splitlines()[-1])
@@ -287,7 +287,7 @@ async def test_a_pass_that_does_not_end_is_given_up_when_the_trainer_is_stopped(
 async def test_a_trainer_that_waits_for_an_owner_can_be_stopped(
     settings: Settings, few: Digits, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = Trainer(replace(settings, owners=("nobody",)), few)
+    trainer = Trainer(replace(settings, owners=("unknown",)), few)
     running = asyncio.create_task(trainer.run())
     async with tc.connect(settings.directory) as ps, asyncio.timeout(20):
         while (await ps.status()).sessions < 3:  # the owner's own, this one, and the trainer's

@@ -1,4 +1,4 @@
-"""The whole example, with real processes: one owner, two trainers, and nobody left afterwards."""
+"""Runs the whole example with real processes: an owner and two trainers; all of them end."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def assert_gone(pid: int) -> None:
 
 
 def assert_closed(port: int) -> None:
-    """Fails when somebody listens."""
+    """Fails if a server listens there."""
     with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(("127.0.0.1", port))
 

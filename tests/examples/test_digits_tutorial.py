@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> str:
-    """A port that nobody uses at this moment."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
@@ -60,7 +60,7 @@ def test_two_trainers_teach_one_server() -> None:
         assert float(found[-1][1]) < 0.9 * float(found[0][1])
         accuracy = re.search(r"^Accuracy (\S+)$", printed, re.MULTILINE)
         assert accuracy is not None
-        # Whoever guesses reads a tenth correctly.
+        # A guess is correct in a tenth of the cases.
         assert 0.3 < float(accuracy[1]) <= 1
 
 

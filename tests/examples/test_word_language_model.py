@@ -55,7 +55,7 @@ def test_there_is_a_picture(checked: tuple[Path, dict[str, Any], str]) -> None:
     assert (out / "word_language_model.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nobody_is_left_when_the_trainer_is_asked_to_end(tmp_path: Path) -> None:
+def test_no_process_is_left_after_a_signal_to_the_trainer(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.word_language_model", "--out", str(tmp_path), *SMALL]
     with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None

@@ -34,7 +34,7 @@ class Forked:
         stdin, stdout: The other ends of its own.
 
     Attributes:
-        returncode: Its exit code, negative for a signal, once somebody has waited for it.
+        returncode: Its exit code, negative for a signal, once the process has been waited for.
     """
 
     def __init__(self, pid: int, report: int, stdin: IO[str], stdout: IO[str]) -> None:

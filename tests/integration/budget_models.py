@@ -15,7 +15,7 @@ class _Nested:
     """Stands for a request that hosted code has made."""
 
     def cancel(self) -> None:
-        """Nobody waits for it."""
+        """Returns a future, so that no thread waits."""
 
 
 @hosted

@@ -49,7 +49,7 @@ class HangingOptimizer(optim.Optimizer):
 
 @hosted
 class HangingNet(nn.Module):
-    """So large that steps wait until nobody reads it; one of its methods never stops reading."""
+    """So large that steps wait for the end of reads; one of its methods reads without end."""
 
     def __init__(self) -> None:
         super().__init__()

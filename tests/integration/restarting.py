@@ -112,7 +112,7 @@ TALLY, WEIGHTED = f"{__name__}.Tally", f"{__name__}.Weighted"
 
 
 class Told(Generic[T]):
-    """What trainers tell, for somebody who waits until it is enough."""
+    """Collects the reports of trainers; a test can wait for a number of them."""
 
     def __init__(self) -> None:
         self.items: list[T] = []

@@ -127,7 +127,7 @@ async def lost(world: World) -> None:
     await world.raw(backward=BackwardRequest(context=context, call=1, gradients=Encoder(None).encode([])))
 
 
-async def nobodys_context(world: World) -> None:
+async def context_without_a_trainer(world: World) -> None:
     context = ContextId(b"short", 1).to_message()
     await world.raw(call=CallRequest(target=world.net.ref.to_message(), context=context, call=1))
 
@@ -298,7 +298,7 @@ TABLE: list[Row] = [
     ("ended before step", ended_before_its_step, tc.ContextEndedError, "open a new one for a new pass"),
     ("ended there", ended_on_the_owner, tc.ContextEndedError, "Open a new one for a new pass"),
     ("lost", lost, tc.ContextLostError, "run forward again"),
-    ("nobody's", nobodys_context, tc.InvalidArgumentError, "named by the 16 bytes of its trainer"),
+    ("no trainer", context_without_a_trainer, tc.InvalidArgumentError, "named by the 16 bytes of its trainer"),
     # Numbers that were refused
     ("NaN", refused_nan, tc.NonFiniteGradientError, "Skip this batch, lower the learning rate, or clip"),
     ("infinity", refused_infinity, tc.NonFiniteGradientError, "holds NaN or infinity; nothing was applied"),

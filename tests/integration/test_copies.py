@@ -81,7 +81,7 @@ async def test_over_grpc_two_copies_each_way(copied: Counter[str], start_owner: 
     # Those inside gRPC are not ours to count.
     places, peak = await echoed(await start_owner(), False, copied)
     assert places == {"into a frame": 2.0, "out of parts": 2.0}
-    # Only a few parts exist at a time: nobody holds the whole message once more.
+    # Only a few parts exist at a time: there is no second copy of the whole message.
     assert peak < NBYTES // 2
 
 

@@ -19,7 +19,7 @@ from trainer_client.rpc.agent import Agent
 from trainer_client.session.settings import Settings
 
 
-async def test_after_the_directory_was_killed_newcomers_find_whoever_is_there(forking: Forking) -> None:
+async def test_after_the_directory_was_killed_new_trainers_find_the_members(forking: Forking) -> None:
     async with forked_owners(forking) as start:
         keeper = await start("--name", "directory", "--directory", "self")
         await asyncio.gather(*(start("--name", name, "--directory", keeper.address) for name in ("ps0", "ps1")))

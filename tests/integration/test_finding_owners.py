@@ -96,7 +96,7 @@ async def test_owners_that_have_not_come_yet_are_waited_for(group: Group) -> Non
     await ps.close()
 
 
-async def test_a_name_that_nobody_has_is_told_with_those_that_are_there(group: Group) -> None:
+async def test_the_error_for_an_unknown_name_lists_the_members(group: Group) -> None:
     await group.enter("ps0")
     with pytest.raises(tc.UnknownNameError, match="the group has no member 'ps9'; its members are: directory, ps0"):
         await tc.connect("ps0", "ps9", directory=group.directory, connect_timeout=0.05)

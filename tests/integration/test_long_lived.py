@@ -48,7 +48,7 @@ async def test_sigterm_lets_work_in_flight_end_and_takes_no_other(start_process:
     async with tc.connect(owner.address) as ps, grpc.aio.insecure_channel(owner.address) as channel:
         counter, door = await ps.create(COUNTER, name="counter"), await ps.create(f"{MODELS}.Door", str(pipe))
         going_through = door.wait()
-        # Opening a pipe for writing waits until somebody reads from it.
+        # Opening a pipe for writing waits until a process reads from it.
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
         watches = [_watch(channel, name) for name in ("", SERVICE)]
         assert [await watch.read() for watch in watches] == [health_pb2.HealthCheckResponse(status=SERVING)] * 2

@@ -1,4 +1,4 @@
-"""No code from the wire: nothing is unpickled, evaluated, or imported by a name that somebody sent."""
+"""Tests that no code comes from the wire: messages are not unpickled or evaluated, and import no names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("torch", "save"), ("torch", "package
 ALLOWED = {
     # The release of the package itself.
     ("ps_service/release.py", "importlib.metadata"),
-    # What whoever starts the owner names with --import, or a member of a group with allow=.
+    # The modules of --import, or of allow= for a member of a group.
     ("trainer_client/rpc/lifecycle.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
     # Whether gRPC was imported before: looks for that one name, and takes nothing from there.

@@ -55,8 +55,8 @@ async def test_a_trainer_reaches_an_owner_of_which_it_was_handed_a_handle(start_
         assert await counter.add(4) == 7
         status = await ps.status("ps1")
         assert status.references >= 2
-        with pytest.raises(tc.UnknownNameError, match="nobody"):
-            await ps.reach("nobody")
+        with pytest.raises(tc.UnknownNameError, match="unknown"):
+            await ps.reach("unknown")
 
 
 async def test_status_tells_the_members_and_what_is_held_elsewhere(start_process: StartProcess) -> None:

@@ -162,8 +162,8 @@ async def test_when_the_owner_was_killed_and_restarted_training_goes_on_with_nam
             assert await opt.step(ctx) == {"ps0": 1}
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def closed_address() -> str:
+    """An address without a server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -171,7 +171,7 @@ def nobody() -> str:
 
 async def test_an_owner_that_was_never_there_is_said_to_be_missing_in_time() -> None:
     loop = asyncio.get_running_loop()
-    address, began = nobody(), loop.time()
+    address, began = closed_address(), loop.time()
     with pytest.raises(
         tc.UnavailableError, match=rf"no owner could be reached at {address} for 0\.3 s .*is the address right\?"
     ):
@@ -201,7 +201,7 @@ async def test_an_owner_that_never_answers_is_said_to_be_missing_in_time() -> No
 async def test_one_owner_of_two_that_is_missing_leaves_nothing_open() -> None:
     async with serving() as owner, tc.connect(owner.address) as watching:
         with pytest.raises(tc.UnavailableError):
-            await tc.connect(owner.address, nobody(), connect_timeout=0.1)
+            await tc.connect(owner.address, closed_address(), connect_timeout=0.1)
         await until(watching, lambda status: status.sessions == 1)
         with pytest.raises(tc.InvalidArgumentError, match="two of the owners are called 'ps0': start each under"):
             await tc.connect(owner.address, owner.address)
@@ -209,7 +209,7 @@ async def test_one_owner_of_two_that_is_missing_leaves_nothing_open() -> None:
 
 
 async def test_an_owner_that_comes_late_is_waited_for() -> None:
-    address = nobody()
+    address = closed_address()
     connecting = asyncio.ensure_future(tc.connect(address, connect_timeout=20).__aenter__())
     async with serving(listen=address):
         ps = await connecting

@@ -22,7 +22,7 @@ async def job(address: str, plan: Plan) -> list[int]:
         rref = await ps.call(made_elsewhere, "ps0")
         counter = await ps.attach(str(rref))
         seen = [await counter.add(1), await ps.call(add_there, rref, 2)]
-        # The parent goes before the child, and what nobody looks at was never held.
+        # The parent is freed before the child, and an unused reference was never taken.
         del rref
         ignored = ps.call(made_elsewhere, "ps0")
         seen += [await counter.add(4), await ps.call(add_there, counter, 8)]

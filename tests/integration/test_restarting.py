@@ -252,7 +252,7 @@ async def test_what_others_are_made_of_is_kept_with_them(owner: Owner, ps: tc.Cl
     await until(ps, lambda status: len(status.objects) == 3)
     for version in (2, 3):
         await owner.restart()
-        assert len(owner.server.engine.registry) == 5, "what they are made of is not found by anybody"
+        assert len(owner.server.engine.registry) == 5, "the objects that they were made from are found by no name"
         for net, opt, loss in zip(nets, opts, before, strict=True):
             less, versions = await step(ps, opt, net, x)
             assert less < loss and versions == {"ps0": version}
@@ -337,7 +337,7 @@ async def test_a_pass_that_takes_too_long_is_lost_and_says_so(owner: Owner, ps: 
     assert owner.server.engine.contexts.over()[ctx.id.trainer][1] == set(), "it was ended after all"
 
 
-async def test_a_request_that_is_cut_off_says_that_nobody_knows(owner: Owner, ps: tc.Client) -> None:
+async def test_an_interrupted_request_says_that_its_outcome_is_unknown(owner: Owner, ps: tc.Client) -> None:
     gate = await ps.create(GATE, name="gate")
     hosted = owner.server.engine.registry.named("gate").value
     waiting = gate.wait()
@@ -398,7 +398,7 @@ async def test_passes_over_two_owners_go_on_while_both_restart(tmp_path: Path) -
 # What is not promised
 
 
-async def test_after_a_crash_it_goes_on_from_its_last_checkpoint_and_nobody_is_fooled(
+async def test_after_a_crash_it_continues_from_its_last_checkpoint_and_old_sessions_are_lost(
     owner: Owner, ps: tc.Client
 ) -> None:
     net = await ps.module("torch.nn.Linear", 4, 2, name="net")

@@ -1,4 +1,4 @@
-"""Numbered unary requests across a restart: answered once, whoever asks again and when."""
+"""Tests numbered unary requests across a restart: each runs once, however often it is sent."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ async def test_segments_are_used_again(ps: tc.Client) -> None:
     assert shared[-1] == shared[9]
 
 
-async def test_news_that_nobody_waits_for_travels_with_the_next_message(
+async def test_a_message_without_a_waiter_is_sent_with_the_next_one(
     ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = await ps.module("torch.nn.Linear", 4, 4)
@@ -214,7 +214,7 @@ async def test_garbage_on_the_socket_of_shared_memory_harms_none(owner: Server, 
 
 async def test_nothing_listens_without_shared_memory() -> None:
     with pytest.raises(ConnectionBroken):
-        open_shared_memory(SharedMemoryOffer(socket=b"ps-shm-nobody"), MIB)
+        open_shared_memory(SharedMemoryOffer(socket=b"ps-shm-unknown"), MIB)
 
 
 async def test_an_owner_that_is_killed_leaves_nothing_behind(owner_process: OwnerProcess) -> None:

@@ -96,7 +96,7 @@ async def test_of_several_parameters_the_most_stale_counts(owner: Server, ps: tc
     assert told(owner, "both") == [(1, 1)]
 
 
-async def test_a_call_that_is_not_part_of_a_pass_reads_for_nobody(owner: Server, ps: tc.Client) -> None:
+async def test_a_call_outside_of_passes_does_not_count(owner: Server, ps: tc.Client) -> None:
     net, opt = await shared(ps)
     await net(torch.ones(1, 3))
     await one_pass(ps, net, opt)

@@ -91,7 +91,7 @@ async def test_a_request_that_waited_for_an_object_still_has_its_tensors(element
         assert server.engine.budget.requests == 0
 
 
-async def test_when_an_object_could_not_be_made_whoever_waited_makes_it() -> None:
+async def test_when_an_object_could_not_be_made_a_waiting_request_makes_it() -> None:
     async with owner(threads=2) as (_, ps):
         MadeOnce.outcomes[:] = ["fails", "fails", "is made"]
         asked = [asyncio.ensure_future(ps.create(f"{MODELS}.MadeOnce", name="once")) for _ in range(5)]

@@ -14,7 +14,7 @@ from ps_service import RRef, hosted, remote
 
 @hosted
 class Door:
-    """Holds its callers until somebody writes to a named pipe: opened from outside, also while the owner drains."""
+    """Blocks its callers until a process writes to a named pipe, also while the owner drains."""
 
     def __init__(self, pipe: str) -> None:
         self.pipe = Path(pipe)

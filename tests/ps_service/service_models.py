@@ -71,7 +71,7 @@ class Latch:
         self.begun.set()
         try:
             if not self.opened.wait(20):
-                raise RuntimeError("nobody opens")
+                raise RuntimeError("it was not opened in time")
             return "through"
         finally:
             self.ended.set()

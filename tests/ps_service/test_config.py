@@ -117,7 +117,7 @@ def test_modules_are_a_list_or_text_with_commas(file: Path, toml: str, expected:
     assert config.load(file).imports == expected
 
 
-def test_a_variable_of_somebody_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_the_prefix_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMPORT", "evil")
     monkeypatch.setenv("NAME", "evil")
     monkeypatch.setenv("PS_SOMETHING_ELSE", "1")

@@ -280,7 +280,7 @@ def process_group(rank: int, size: int, when: str) -> None:
 
 
 def news(rank: int) -> None:
-    """Tells whoever waits for it that this process has come so far."""
+    """Announces that this process has come to this point."""
     with open(f"{os.environ['GROUP_FILES']}/{rank}", "w"):
         pass
 

@@ -14,7 +14,7 @@ from trainer_client import rpc
 
 
 def main(name: str, directory: str) -> None:
-    """Joins, says so, and leaves when nobody needs it any more."""
+    """Joins the group, reports that, and leaves when it is told to."""
     torch.set_num_threads(1)
     rpc.init_rpc(name, directory=directory, allow=[situations], lease_seconds=3.0)
     print(f"{name} is there", flush=True)

@@ -411,7 +411,7 @@ def complex_args(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 @remote
 def ps_trainer(x: rpc.RRef, owner: str) -> torch.Tensor:
-    """A trainer's whole pass, run by a call of somebody else: gives the gradient of the value it was shown."""
+    """A whole pass that a call from another process runs; returns the gradient of its argument."""
     with autograd.context() as context_id:
         value = x.to_here().requires_grad_()
         y = rpc.rpc_sync(owner, my_add, args=(value, value))

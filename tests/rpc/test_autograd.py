@@ -409,7 +409,7 @@ def test_backward_multiple_output_tensors() -> None:
 def test_backward_unused_send_function() -> None:
     a, b = leaf(), leaf()
     with autograd.context() as context_id:
-        rpc.rpc_sync(TO, torch.mul, args=(a, b))  # nobody asks what it gives
+        rpc.rpc_sync(TO, torch.mul, args=(a, b))  # its result is not used
         autograd.backward(context_id, [rpc.rpc_sync(TO, torch.mul, args=(a, a)).sum()])
         assert list(autograd.get_gradients(context_id)) == [a]
 

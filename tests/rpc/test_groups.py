@@ -65,7 +65,7 @@ def test_rpc_barrier_partial_subset() -> None:
         rpc.rpc_sync("worker1", s.barrier_of, args=(["worker1", "worker2"], 0.1))
     with pytest.raises(DeadlineExceededError, match=r"barrier: worker1 did not come"):
         rpc.rpc_sync("worker2", s.barrier_of, args=(["worker1", "worker2"], 0.1))
-    # Nobody is out of step because of that.
+    # The members are still in step.
     test_rpc_barrier_subset()
 
 
@@ -204,7 +204,7 @@ def test_wait_all_workers_timeout(run: Run) -> None:
     assert run("shutdown_timeout", 2) == ["0 shutdown: worker1 did not come", "1 left"]
 
 
-def test_a_call_that_does_not_end_is_told_to_whoever_wants_to_leave(run: Run) -> None:
+def test_leaving_reports_a_call_that_does_not_end(run: Run) -> None:
     assert run("shutdown_while_called", 2) == [
         "0 shutdown: what others have called here is still running",
         "1 heard of it",

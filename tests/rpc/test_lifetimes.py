@@ -1,4 +1,4 @@
-"""Who holds what, when messages cross, when nobody looks, and when somebody is gone."""
+"""Tests the lifetimes of references: when messages cross, results are unused, or a member is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def eventually(so: Callable[[], bool]) -> bool:
     return False
 
 
-def test_what_nobody_looks_at_is_given_back() -> None:
+def test_unused_references_are_given_back() -> None:
     gc.collect()
     before = references("worker1")
     for _ in range(20):
@@ -66,7 +66,7 @@ def test_one_that_is_made_here_can_be_given_out_again() -> None:
 
 
 def test_both_ends_may_let_go_in_any_order() -> None:
-    """A value of worker2 that worker1 made and worker0 was given: whoever lets go last frees it."""
+    """A value on worker2 that worker1 made and gave to worker0 is freed with its last reference."""
     for first, second in (("worker0", "worker1"), ("worker1", "worker0")):
         rref = rpc.rpc_sync("worker1", s.remote_and_keep, args=("worker2", "both ends"))
         reference = rref.handle().ref

@@ -419,7 +419,7 @@ def test_a_reference_outlives_its_parent() -> None:
     assert freed(reference)
 
 
-def test_what_cannot_be_made_is_told_to_whoever_uses_it() -> None:
+def test_the_error_of_a_creation_reaches_the_uses_of_its_reference() -> None:
     rref = rpc.remote(TO, s.Keeper, kwargs={"fail": True})
     with pytest.raises(RemoteError, match="it was told to fail"):
         rpc.rpc_sync("worker2", s.owner_of, args=(rref,))

@@ -1,4 +1,4 @@
-"""Exports: what the packages offer is a list that somebody has decided about."""
+"""Tests that the packages export exactly the listed names."""
 
 from __future__ import annotations
 

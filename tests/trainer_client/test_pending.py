@@ -36,7 +36,7 @@ async def test_a_result_that_is_there_is_had_at_once() -> None:
     assert await pending == await pending == pending.wait() == 42
 
 
-async def test_a_result_that_comes_later_wakes_whoever_awaits_it() -> None:
+async def test_a_later_result_wakes_the_task_that_awaits_it() -> None:
     pending = made()
     waiting = [asyncio.create_task(_awaited(pending)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -75,11 +75,11 @@ async def test_many_are_gathered() -> None:
 
 async def test_an_error_is_raised_for_everybody() -> None:
     pending = made()
-    pending.resolve(raises(UnknownNameError("nobody")))
+    pending.resolve(raises(UnknownNameError("unknown")))
     for _ in range(2):
-        with pytest.raises(UnknownNameError, match="nobody"):
+        with pytest.raises(UnknownNameError, match="unknown"):
             await pending
-        with pytest.raises(UnknownNameError, match="nobody"):
+        with pytest.raises(UnknownNameError, match="unknown"):
             pending.wait()
 
 
@@ -147,7 +147,7 @@ async def test_it_shows_how_it_is() -> None:
 # Cancelling
 
 
-async def test_cancelling_tells_the_owner_and_whoever_waits() -> None:
+async def test_cancelling_reaches_the_owner_and_the_waiting_tasks() -> None:
     pending = made(told := [])
     task, thread = asyncio.create_task(_awaited(pending)), asyncio.create_task(asyncio.to_thread(pending.wait, 20))
     await asyncio.sleep(0)
@@ -219,9 +219,9 @@ async def test_a_coroutine_may_be_started_from_any_thread() -> None:
 
 async def test_what_a_coroutine_raises_comes_out() -> None:
     async def work() -> None:
-        raise UnknownNameError("nobody")
+        raise UnknownNameError("unknown")
 
-    with pytest.raises(UnknownNameError, match="nobody"):
+    with pytest.raises(UnknownNameError, match="unknown"):
         await Pending.run(asyncio.get_running_loop(), work())
 
 

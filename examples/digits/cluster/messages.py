@@ -19,7 +19,7 @@ class Step:
     """Counted from 1, per trainer."""
     loss: float
     versions: Mapping[str, int]
-    """The version of the shared optimizer that this step made on each owner: nobody else is told the same one."""
+    """The version of the shared optimizer that this step made on each owner: no other step has the same one."""
 
     def __str__(self) -> str:
         versions = " ".join(f"{owner}={version}" for owner, version in self.versions.items())

@@ -17,7 +17,7 @@ from examples.digits.cluster.settings import Settings
 from examples.digits.data import Part
 
 EVALUATION_BATCH = 128
-# The first trainer to come makes the network; whoever that is, it begins with the same numbers.
+# Whichever trainer makes the network, its initial values are the same.
 SEED = 28
 
 
@@ -33,7 +33,7 @@ class Network:
 
     @classmethod
     async def attach(cls, ps: tc.Client, settings: Settings) -> Self:
-        """Attaches to the network, which is made now if nobody has yet. Spread over other owners it is another one.
+        """Attaches to the network, and makes it if it does not exist. With other owners it is another network.
 
         Raises:
             tc.NameConflictError: It was made with other settings.

@@ -31,7 +31,7 @@ OPTIONS = {(field.alias or name).replace("_", "-") for name, field in OwnerConfi
 
 @pytest.fixture(scope="module")
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """A port with a server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -46,7 +46,7 @@ def ended(taken: int) -> dict[str, subprocess.CompletedProcess[str]]:
         "unknown module": (*serve, "--import", "no_such_module_anywhere"),
         "nothing hosted": (*serve, "--import", "tests.hosted_models,json"),
         "open to all": ("serve", "--listen", "0.0.0.0:0"),
-        "nobody there": ("status", "127.0.0.1:1", "--timeout", "0.2"),
+        "no owner": ("status", "127.0.0.1:1", "--timeout", "0.2"),
     }
 
     def run(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ def test_help_of_status_says_what_it_shows() -> None:
             "0.0.0.0:0 can be reached from other machines and traffic is not encrypted; "
             "listen on 127.0.0.1, or pass --insecure if the network is trusted",
         ),
-        ("nobody there", "no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)"),
+        ("no owner", "no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(ended: dict[str, Any], taken: int, case: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Turns: whoever has used the least thread time is next, and nothing is saved up."""
+"""Tests the fair queue: the trainer with the least thread time is next, and idle trainers save up no credit."""
 
 from __future__ import annotations
 

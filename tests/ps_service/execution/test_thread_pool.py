@@ -15,7 +15,7 @@ from ps_service.execution.thread_pool import ThreadPool
 from ps_wire.runtime.scopes import waiting
 from tests.ps_service.threads import PATIENCE
 
-marker: ContextVar[str] = ContextVar("marker", default="nobody")
+marker: ContextVar[str] = ContextVar("marker", default="default")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_work_sees_the_context_variables_of_its_caller_and_keeps_its_own(c
         assert marker.get() == "caller"
     finally:
         marker.reset(token)
-    assert await compute.run(marker.get) == "nobody"
+    assert await compute.run(marker.get) == "default"
 
 
 async def test_work_whose_caller_has_gone_is_not_begun(compute: ThreadPool) -> None:
@@ -268,7 +268,7 @@ async def test_a_piece_that_is_reclaimed_counts_again(compute: ThreadPool, held:
     await task
 
 
-async def test_a_lasting_piece_that_nobody_waits_for_is_lost_when_its_turn_comes(held: list[Held]) -> None:
+async def test_an_abandoned_lasting_item_counts_as_lost_when_it_runs(held: list[Held]) -> None:
     compute = ThreadPool(threads=1)
     task, _ = await held[0].hold(compute)
     lasting, passing = WorkItem(lasting=True), WorkItem()

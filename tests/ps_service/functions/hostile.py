@@ -2,7 +2,7 @@
 
     python -m tests.ps_service.functions.hostile SEED EXAMPLES NOTES [NAME ...]
 
-NOTES is a file where the case that runs stands, for whoever finds the process dead; what else is wrong goes to the
+NOTES is a file with the name of the running case, in case the process crashes; other findings go to the
 output, a line each.
 """
 

@@ -1,4 +1,4 @@
-"""Registry: names lead to one object, handles are counted, and what nobody holds is freed."""
+"""Tests the registry: a name has one object, handles are counted, and objects without handles are freed."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_a_name_that_was_made_from_something_else_is_a_conflict(shelf: Shelf) ->
 
 
 def test_an_unknown_name_is_named_in_the_error(shelf: Shelf) -> None:
-    with pytest.raises(UnknownNameError, match="owner 'ps0' hosts nothing under the name 'nobody'"):
-        shelf.registry.named("nobody")
+    with pytest.raises(UnknownNameError, match="owner 'ps0' hosts nothing under the name 'unknown'"):
+        shelf.registry.named("unknown")
 
 
 def test_many_that_ask_at_once_get_the_same(shelf: Shelf) -> None:
@@ -181,7 +181,7 @@ def test_a_named_object_stays(shelf: Shelf) -> None:
     assert made.references == 0
 
 
-def test_nobody_gives_back_what_others_hold(shelf: Shelf) -> None:
+def test_a_session_cannot_release_references_of_others(shelf: Shelf) -> None:
     made = shelf.make()
     shelf.registry.grant(ANNA, made)
     shelf.registry.revoke(BERT, [made.ref.object_id] * 3)
@@ -232,7 +232,7 @@ def test_references_from_many_threads_are_all_counted(shelf: Shelf) -> None:
 # Deleting
 
 
-def test_a_deleted_object_is_gone_whoever_holds_it(shelf: Shelf) -> None:
+def test_a_deleted_object_is_gone_also_for_its_holders(shelf: Shelf) -> None:
     made = shelf.make("net", b"1")
     shelf.registry.grant(ANNA, made)
     assert shelf.registry.delete("net") is made

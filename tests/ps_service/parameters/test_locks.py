@@ -51,7 +51,7 @@ def test_leaves_are_fresh_and_stand_on_the_storage_of_the_parameters() -> None:
     assert all(parameter.grad_fn is None for parameter in watch.parameters)
 
 
-def test_a_step_writes_in_place_when_nobody_needs_the_old_numbers() -> None:
+def test_a_step_writes_in_place_when_the_old_values_are_not_needed() -> None:
     watch = Watch(2, 3)
     before = watch.places
     watch.step()
@@ -375,7 +375,7 @@ def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
     assert reading.pins[0].saved == 0
 
 
-def test_pins_are_freed_without_the_lock_whoever_collects_them() -> None:
+def test_pins_are_freed_without_the_lock_in_any_thread() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         _Garbage(watch.parameter_locks, reading)
@@ -445,7 +445,7 @@ def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
         assert other.result() == ["reading", "writing"]
     with watch.parameter_locks.stepping(watch.states):
         assert Worker(lambda: hurried_step(watch)).result()
-    # Where nobody is in the way, hurry changes nothing.
+    # Without a conflict, hurry changes nothing.
     with watch.parameter_locks.nonblocking():
         assert sum_of_leaves(watch, 0) == 0.0
         watch.step()

@@ -209,7 +209,7 @@ def sparse(*values: float) -> torch.Tensor:
     ],
     ids=["dense", "sparse", "sparse first", "dense first"],
 )
-def test_gradients_add_up_and_nobody_elses_tensor_is_written(
+def test_gradients_add_up_and_no_other_tensor_is_written(
     context: PassContext, weight: Parameter, gradients: tuple[torch.Tensor, ...]
 ) -> None:
     before = [gradient.clone() for gradient in gradients]

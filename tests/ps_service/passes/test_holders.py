@@ -1,4 +1,4 @@
-"""Holders: what nobody else holds is not copied, and everything else is."""
+"""Tests that results which other code still refers to are copied, and others are not."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def ask(method: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> tuple[An
 
 
 @pytest.mark.parametrize("method", [lambda tensor: tensor, lambda _: large(), lambda tensor: tensor + 1])
-def test_what_nobody_holds_is_not_copied(method: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_a_result_without_other_references_is_not_copied(method: Callable[[torch.Tensor], torch.Tensor]) -> None:
     for _ in range(3):
         result, places = ask(method, large())
         assert result.data_ptr() == places[0]
 
 
 @pytest.mark.parametrize("method", SHARED)
-def test_what_somebody_holds_is_copied(method: Callable[[torch.Tensor], Any]) -> None:
+def test_a_result_with_other_references_is_copied(method: Callable[[torch.Tensor], Any]) -> None:
     result, places = ask(method, large())
     result = result[0] if isinstance(result, list) else result
     assert result.data_ptr() != places[0]
@@ -104,12 +104,12 @@ def test_what_somebody_holds_is_copied(method: Callable[[torch.Tensor], Any]) ->
     KEPT.clear()
 
 
-def test_small_ones_are_copied_whoever_holds_them() -> None:
+def test_small_results_are_always_copied() -> None:
     result, places = ask(lambda tensor: tensor, torch.zeros(3))
     assert result.data_ptr() != places[0]
 
 
-def test_an_argument_that_somebody_held_before_is_still_an_argument() -> None:
+def test_an_argument_with_earlier_references_is_still_an_argument() -> None:
     tensor = large()
     result, places = ask(lambda argument: argument, tensor)
     # The caller of the method, that is the message it came with, holds it all the time.
@@ -118,6 +118,6 @@ def test_an_argument_that_somebody_held_before_is_still_an_argument() -> None:
 
 def test_a_member_of_a_container_that_was_kept_is_copied() -> None:
     weights = {"w": large()}
-    # The object keeps the dict, not the tensor: nobody new holds the tensor itself.
+    # The object keeps the dict, not the tensor: there is no new reference to the tensor itself.
     result = Holders([]).private(weights["w"])
     assert result.data_ptr() != weights["w"].data_ptr()

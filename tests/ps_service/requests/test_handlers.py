@@ -227,7 +227,7 @@ async def test_status_tells_everything(ask: Asker) -> None:
     optimizer = await ask.optimizer(made)
     await ask.forward(made.handle, torch.ones(1, 2))
     with pytest.raises(UnknownNameError):
-        await ask("attach", pb.AttachRequest(name="nobody"))
+        await ask("attach", pb.AttachRequest(name="unknown"))
     status = await ask("status", pb.StatusRequest())
     assert (status.owner, status.serving, status.parameters, status.bytes) == ("ps0", True, 2, 8)
     assert (status.sessions, status.contexts, status.requests_in_flight) == (0, 1, 1)

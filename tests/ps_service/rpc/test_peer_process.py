@@ -42,7 +42,7 @@ def test_a_process_is_stopped_and_continued_and_gone(child: subprocess.Popen[byt
     child.send_signal(signal.SIGCONT)
     until(process, State.ALIVE)
     child.kill()
-    # Also while nobody has asked how it ended.
+    # Also while its exit code has not been collected.
     until(process, State.GONE)
     child.wait()
     assert process.state is State.GONE

@@ -115,7 +115,7 @@ def test_a_session_shows_its_state(sessions: Sessions) -> None:
 
 
 def test_a_trainer_without_a_stream_is_away(sessions: Sessions) -> None:
-    assert sessions.is_away(ANNA), "nobody knows it"
+    assert sessions.is_away(ANNA), "there is no such session"
     session = sessions.open(ANNA)
     assert sessions.is_away(ANNA)
     session.streams += 1

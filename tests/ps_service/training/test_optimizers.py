@@ -1,4 +1,4 @@
-"""Optimizers: a step is what torch's step is, all of it or nothing, whoever else steps."""
+"""Tests that a step equals torch's step and is applied wholly or not at all, also beside other steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: classes and functions travel by name, and only as far as somebody at the other end knows the name."""
+"""Tests that classes and functions travel by name, and that the receiver has to know the name."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_functions_that_do_more_than_compute_are_not_among_them(name: str) -> No
     assert not any(each.rpartition(".")[2] == name for each in listed(Level.ALL))
 
 
-def test_what_nobody_else_could_find_has_no_name() -> None:
+def test_an_object_that_cannot_be_imported_has_no_name() -> None:
     def inside() -> None: ...
 
     for function in (inside, lambda: None):

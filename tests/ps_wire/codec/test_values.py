@@ -133,7 +133,7 @@ def test_values_outside_the_set_may_be_replaced_by_handles() -> None:
         encoder.encode(object())
 
 
-def test_handles_are_given_to_whoever_asked_for_them() -> None:
+def test_handles_are_passed_to_the_callback() -> None:
     ref, seen = Ref("ps0", OBJECT_ID), []
     message = Encoder(None).encode({"a": [ref], ref: 1})
     assert same(Decoder(PayloadReader()).decode(message), {"a": [ref], ref: 1})
@@ -141,7 +141,7 @@ def test_handles_are_given_to_whoever_asked_for_them() -> None:
     assert seen == [ref.to_message(), ref.to_message()]
 
 
-def test_tensors_are_given_to_whoever_asked_for_them_in_order() -> None:
+def test_tensors_are_passed_to_the_callback_in_order() -> None:
     parameter, sparse = torch.nn.Parameter(torch.ones(2)), torch.eye(2).to_sparse().requires_grad_()
     payload, met = PayloadWriter(), []
     encoder = Encoder(payload)

@@ -68,7 +68,7 @@ def test_a_message_of_many_parts_is_put_together_exactly() -> None:
     assert payload_of(last) == data
 
 
-def test_a_payload_can_be_written_to_and_belongs_to_nobody_else() -> None:
+def test_a_payload_is_writable_and_not_shared() -> None:
     data = bytearray(b"abc")
     for number, packet_list in enumerate([[begin(1, 3, bytes(data))], [begin(2, 3), part(2, 0, bytes(data))]]):
         assembler = Assembler(LIMIT)

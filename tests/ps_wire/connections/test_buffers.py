@@ -1,4 +1,4 @@
-"""Buffers: lent, given back by whoever lets go last, and used again."""
+"""Tests that a buffer is lent, returns to the pool with its last reference, and is used again."""
 
 from __future__ import annotations
 

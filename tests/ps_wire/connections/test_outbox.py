@@ -149,7 +149,7 @@ async def test_flushed_waits_for_the_last_part() -> None:
     assert sizes == [PART_BYTES] * 20
 
 
-async def test_a_broken_connection_is_told_and_nobody_waits_for_what_can_no_longer_be_sent() -> None:
+async def test_a_broken_connection_is_reported_and_ends_waits_for_space() -> None:
     outbox = Outbox()
     ours, theirs = memory_pair()
     put(outbox, 1)

@@ -43,7 +43,7 @@ async def test_threads_are_used_again_and_no_more_than_agreed() -> None:
     assert set(names) <= {"few_0", "few_1"}
 
 
-async def test_a_program_whose_own_threads_are_all_blocked_is_in_nobody_s_way() -> None:
+async def test_blocked_threads_of_the_program_do_not_matter() -> None:
     loop, end = asyncio.get_running_loop(), threading.Event()
     blocked = [loop.run_in_executor(None, end.wait, PATIENCE) for _ in range(4 * (os.cpu_count() or 1) + 32)]
     try:

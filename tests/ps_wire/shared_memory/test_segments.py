@@ -162,7 +162,7 @@ def test_a_segment_costs_no_descriptor_once_it_was_handed_over() -> None:
     assert opened() == before
 
 
-def test_many_small_free_segments_are_in_nobody_s_way() -> None:
+def test_many_small_free_segments_do_not_prevent_a_large_one() -> None:
     pool = SegmentPool(512 * MIB)
     small = [pool.take(1) for _ in range(MOST)]
     assert pool.take(1) is None and pool.take(MIB) is None

@@ -34,9 +34,9 @@ def test_a_coroutine_runs_in_the_background(portal: Portal) -> None:
 
 def test_what_a_coroutine_raises_comes_out(portal: Portal) -> None:
     async def work() -> None:
-        raise UnknownNameError("nobody")
+        raise UnknownNameError("unknown")
 
-    with pytest.raises(UnknownNameError, match="nobody"):
+    with pytest.raises(UnknownNameError, match="unknown"):
         portal.run(work())
 
 

@@ -35,7 +35,7 @@ def test_the_end_of_one_names_those_that_are_open() -> None:
     assert openings.ended(late) == (6, [])
 
 
-def test_one_that_nobody_keeps_is_not_open() -> None:
+def test_a_context_without_references_is_not_open() -> None:
     openings = Openings()
     first, second = opened(openings), opened(openings)
     del first

@@ -156,7 +156,7 @@ def test_passes_that_share_nothing_run_side_by_side() -> None:
         worker.result()
 
 
-def test_a_pass_without_leaves_waits_for_nobody() -> None:
+def test_a_pass_without_leaves_does_not_wait() -> None:
     reservations, changed = watched()
     with reservations.of([leaf()]), reservations.of([]):
         assert changed.unused

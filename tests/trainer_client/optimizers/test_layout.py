@@ -21,12 +21,12 @@ from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
 
 
-async def _nobody(_: MemoryConnection) -> None: ...
+async def _no_server(_: MemoryConnection) -> None: ...
 
 
 def session(owner: str) -> Session:
     """A session that is never opened."""
-    made = Session(MemoryConnector(_nobody), b"t" * 16, Settings())
+    made = Session(MemoryConnector(_no_server), b"t" * 16, Settings())
     made.owner = owner
     return made
 

@@ -54,7 +54,7 @@ async def test_large_answers_are_confirmed_at_once(stopped_clock: None) -> None:
         assert list(frame.confirm.numbers) == [1, 2]
 
 
-async def test_an_answer_that_nobody_wants_is_confirmed_too() -> None:
+async def test_an_unwanted_answer_is_confirmed_too() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")
         await stream.request()

@@ -242,14 +242,16 @@ async def test_an_owner_that_never_comes_is_given_up(start: StartLink, diary: Di
     start(Absent(10**6, MemoryConnector(owner("serves"))), connect_timeout=0.1)
     error = await diary.expect("gave up")
     assert type(error) is UnavailableError
-    assert str(error).startswith("no owner could be reached at this process for 0.1 s (nobody is there); is it running")
+    assert str(error).startswith(
+        "no owner could be reached at this process for 0.1 s (no server is there); is it running"
+    )
 
 
 async def test_a_broken_stream_is_given_up_after_its_own_time(start: StartLink, diary: Diary) -> None:
     connector = Absent(0, MemoryConnector(owner("greets")), then_gone=True)
     start(connector, connect_timeout=3600.0, reconnect_timeout=0.1)
     error = await diary.expect("connected", "disconnected", "gave up")
-    assert "for 0.1 s (nobody is there)" in str(error)
+    assert "for 0.1 s (no server is there)" in str(error)
 
 
 async def test_time_is_counted_anew_from_each_break(start: StartLink, diary: Diary) -> None:
@@ -266,7 +268,7 @@ async def test_a_refusal_for_good_is_final(start: StartLink, diary: Diary) -> No
     assert there.streams == 1
 
 
-async def test_somebody_who_speaks_another_protocol_is_given_up(start: StartLink, diary: Diary) -> None:
+async def test_a_server_with_another_protocol_is_given_up(start: StartLink, diary: Diary) -> None:
     there = owner(says(Frame(goodbye=Goodbye()), greet=False))
     start(there)
     error = await diary.expect("gave up")
@@ -274,7 +276,7 @@ async def test_somebody_who_speaks_another_protocol_is_given_up(start: StartLink
     assert there.streams == 1
 
 
-async def test_somebody_who_does_not_answer_is_given_up(start: StartLink, diary: Diary) -> None:
+async def test_a_server_that_does_not_answer_is_given_up(start: StartLink, diary: Diary) -> None:
     start(owner(says(greet=False)), connect_timeout=0.0)
     error = await diary.expect("gave up")
     assert type(error) is UnavailableError
@@ -323,7 +325,7 @@ async def test_a_link_that_never_started_can_be_stopped(diary: Diary) -> None:
 
 
 class Absent:
-    """A connector with nobody at the other end, for some tries or for ever."""
+    """A connector without a server at the other end, for some attempts or for ever."""
 
     def __init__(self, times: int, inner: MemoryConnector, then_gone: bool = False) -> None:
         self._times, self._inner, self._then_gone = times, inner, then_gone
@@ -338,7 +340,7 @@ class Absent:
         self.tries += 1
         self.tried.set()
         if self.tries <= self._times or (self._then_gone and self.tries > self._times + 1):
-            raise ConnectionBroken("nobody is there")
+            raise ConnectionBroken("no server is there")
         return await self._inner.connect()
 
     async def close(self) -> None:

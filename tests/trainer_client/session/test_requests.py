@@ -80,7 +80,7 @@ async def test_an_exception_of_hosted_code_keeps_its_type() -> None:
 # References that an answer hands out
 
 
-async def test_references_of_an_answer_that_nobody_takes_are_given_back() -> None:
+async def test_references_of_an_unused_answer_are_given_back() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")
         await stream.request()
