@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container, Sequence
-from operator import gt
+from operator import gt, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,7 +19,7 @@ from ps_service.hosting.copy_results import Change, Returned
 from ps_service.hosting.counterparts import Counterparts
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
-from ps_service.hosting.parts import Part, are_same, attribute_parts, has_entries
+from ps_service.hosting.parts import Part, attribute_parts, differing, has_entries
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ps_service.hosting.internals import Internals
 
 _ABSENT: Final = object()
+
+_copy: Final = methodcaller("copy")
 
 
 class BoundCopy:
@@ -61,6 +63,8 @@ class BoundCopy:
             part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
         self._readings = self._guarded(module)
         # The attributes of each part: the original's when they were taken over, and the copy's when a run began.
+        self._hosted = [part.original for part in self._parts]
+        self._attributes = [part.made for part in self._parts]
         self._given: list[dict[str, Any]] = [{} for _ in self._parts]
         self._begun: list[dict[str, Any]] = []
         self._touched: list[int] = []
@@ -90,13 +94,13 @@ class BoundCopy:
         self._begin(self._refilled)
 
     def _begin(self, refilled: Sequence[SharedContainer]) -> None:
-        for i, part in enumerate(self._parts):
-            if not are_same(part.original, self._given[i]):
-                self._given[i] = part.original.copy()
-                part.fill(self._given[i])
+        for i in differing(self._hosted, self._given):
+            part = self._parts[i]
+            self._given[i] = part.original.copy()
+            part.fill(self._given[i])
         self._put(refilled)
-        self._leaves = [parameters.copy() for parameters in self._registered]
-        self._begun = [part.made.copy() for part in self._parts]
+        self._leaves = list(map(_copy, self._registered))
+        self._begun = list(map(_copy, self._attributes))
         for container in self._containers:
             container.note()
 
@@ -167,9 +171,9 @@ class BoundCopy:
     def changes(self) -> list[Change]:
         """What the run has set, or put into containers, and all runs will share."""
         if self._changes is None:
-            runs = list(zip(self._parts, self._begun, strict=True))
-            self._touched = [i for i, (part, begun) in enumerate(runs) if not are_same(part.made, begun)]
-            found = [Change(runs[i][0], *each) for i in self._touched for each in runs[i][0].changes(runs[i][1])]
+            parts, begun = self._parts, self._begun
+            self._touched = differing(self._attributes, begun)
+            found = [Change(parts[i], *each) for i in self._touched for each in parts[i].changes(begun[i])]
             for container in self._containers:
                 if container.is_changed:
                     found.append(Change(None, "", container.difference().new, container))
@@ -310,4 +314,7 @@ class BoundCopy:
         return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in self._bound]  # type: ignore[attr-defined]
 
     def _is_whole(self) -> bool:
-        return self._submodules == self._before and all(map(has_entries, self._registered, self._leaves))
+        if self._submodules != self._before:
+            return False
+        changed = differing(self._registered, self._leaves)
+        return all(has_entries(self._registered[i], self._leaves[i]) for i in changed)

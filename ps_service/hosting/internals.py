@@ -6,6 +6,7 @@ import threading
 import types
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -27,6 +28,8 @@ Code = tuple[str, bool]
 
 MOST: Final = 1000
 """Objects behind one attribute that are looked at for tensors."""
+
+_buffers_of: Final = methodcaller("get", "_buffers")
 
 _TORCHS: Final = frozenset(vars(nn.Module())) - {"_buffers"}
 """Attributes of every module, which hold no tensors that its calls return."""
@@ -76,6 +79,8 @@ class Internals:
         self._learned = 0
         # The same, to be gone through quickly.
         self._flat: list[tuple[Any, str]] = []
+        self._modules: list[Any] = []
+        self._beside_buffers: list[tuple[Any, str]] = []
         self._buffers: list[dict[str, torch.Tensor | None]] = []
         self._harmless: set[Code] = set()
         self.changing = False
@@ -159,7 +164,9 @@ class Internals:
         """The tensors that the module keeps now."""
         tensors: list[torch.Tensor] = []
         is_all = True
-        for attributes, name in self._flat:
+        # Most modules have no buffers, and C tells that of all at once.
+        places = self._flat if any(map(_buffers_of, self._modules)) else self._beside_buffers
+        for attributes, name in places:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
@@ -171,10 +178,14 @@ class Internals:
 
     def buffers(self) -> list[torch.Tensor]:
         """All buffers of the module, also those of normalization layers."""
+        if not any(self._buffers):
+            return []
         return [each for held in self._buffers for each in held.values() if each is not None]
 
     def _flatten(self) -> None:
         self._flat = [(attributes, name) for attributes, names in self._places.values() for name in names]
+        self._modules = [attributes for attributes, name in self._flat if name == "_buffers"]
+        self._beside_buffers = [each for each in self._flat if each[1] != "_buffers"]
 
     def is_free(self, code: Code) -> bool:
         """Whether a call may run beside others without further ado."""
