@@ -13,6 +13,15 @@ from ps_wire.errors import InvalidArgumentError
 ALIGNMENT: Final = 64
 """Tensors begin at multiples of this, so that the receiver can use them where they lie."""
 
+_SMALL: Final = 64 * 1024
+"""Tensors up to this size do not keep a message that is many times larger."""
+
+_LARGE_MESSAGE: Final = 4096
+"""Messages from this size on are worth being freed."""
+
+_TIMES: Final = 8
+"""How many times larger a message has to be for a small tensor to be copied out of it."""
+
 _PADDING: Final = memoryview(bytes(ALIGNMENT))
 
 Buffer = npt.NDArray[np.uint8]
@@ -54,7 +63,9 @@ class PayloadReader:
         self.nbytes = 0 if buffer is None else len(buffer)
 
     def take(self, offset: int, nbytes: int) -> Buffer:
-        """The bytes at `offset`, writable and not copied.
+        """The bytes at `offset`, writable and aligned.
+
+        They are copied if they are not aligned where they lie, or if they are few and would keep a large message.
 
         Raises:
             InvalidArgumentError: They are not all there, or more were taken than there are.
@@ -67,18 +78,16 @@ class PayloadReader:
         self._taken += nbytes
         if self._taken > have:
             raise InvalidArgumentError(f"tensors claim more bytes than the {have} of the payload; none may share any")
-        return self._buffer[offset : offset + nbytes]
+        taken = self._buffer[offset : offset + nbytes]
+        # Our own sender aligns; others may not, and some of torch's kernels end the process over numbers that are not.
+        # A program that keeps a loss must not keep the logits that came beside it.
+        if offset % ALIGNMENT or (have >= _LARGE_MESSAGE and nbytes <= _SMALL and _TIMES * nbytes <= have):
+            return taken.copy()
+        return taken
 
 
 NO_PAYLOAD: Final = PayloadReader()
 """For messages without tensors."""
-
-
-def whole(chunks: Sequence[memoryview], nbytes: int) -> Buffer:
-    """Chunks as one writable buffer of `nbytes`; copied, unless they are one chunk that may be written to."""
-    if len(chunks) == 1 and not chunks[0].readonly:
-        return np.frombuffer(chunks[0], np.uint8)
-    return joined(chunks, nbytes)
 
 
 def joined(chunks: Sequence[memoryview], nbytes: int) -> Buffer:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
 from ps_wire.codec import dtypes
-from ps_wire.codec.payload import ALIGNMENT, Buffer, PayloadReader, PayloadWriter
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
     from ps_wire.v1 import values_pb2
 
 
@@ -32,18 +32,20 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
     if tensor.requires_grad:
         message.requires_grad = True
         tensor = tensor.detach()
-    message.dtype = dtypes.TO_WIRE.get(tensor.dtype) or dtypes.to_wire(tensor.dtype)
+    dtype = tensor.dtype
+    message.dtype = dtypes.TO_WIRE.get(dtype) or dtypes.to_wire(dtype)
     message.shape.extend(tensor.shape)
     if (
-        tensor.dtype in _KNOWN_TO_NUMPY
+        dtype in _NUMPY
         and tensor.is_cpu
-        and tensor.is_contiguous()
         and type(tensor) is torch.Tensor
         and not tensor.is_neg()
         and tensor.numel()
+        # Torch changes the bits of what is neither true nor false when it copies it.
+        and (dtype is not torch.bool or tensor.is_contiguous())
     ):
         # The same as below in a third of the time.
-        chunk = tensor.numpy().data.cast("B")
+        chunk = tensor.contiguous().numpy().data.cast("B")
     else:
         tensor = _plain(tensor)
         chunk = _bytes_of(_integers(tensor, message.quantizer) if tensor.is_quantized else tensor)
@@ -75,7 +77,15 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         raise InvalidArgumentError(
             f"a {dtype} tensor of shape {shape} has {expected} bytes, but {nbytes} were announced"
         )
-    source = _source(message, payload) if count else None
+    source = None
+    if count:
+        source = (
+            np.frombuffer(bytearray(message.data), np.uint8) if message.data else payload.take(message.offset, nbytes)
+        )
+        numpy_dtype = _NUMPY.get(dtype)
+        if numpy_dtype is not None and len(shape) <= _MOST_NUMPY_DIMENSIONS:
+            # The same as below in a third of the time.
+            return torch.from_numpy(np.ndarray(shape, numpy_dtype, source))
     try:
         if dtype in _QUANTIZED:
             return _quantized(message.quantizer, dtype, shape, source)
@@ -128,9 +138,18 @@ _QUANTIZED = {
 }
 
 
-_KNOWN_TO_NUMPY = frozenset(
-    {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool}
-)
+_NUMPY: Final[dict[torch.dtype, Any]] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+}
+"""Dtypes that numpy has too."""
+
+_MOST_NUMPY_DIMENSIONS: Final = 32
 
 
 def _integers(tensor: torch.Tensor, message: values_pb2.Quantizer) -> torch.Tensor:
@@ -174,25 +193,3 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     # Not `view(-1)`: a single element may have any stride, such as the 0 that an expanded gradient has.
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
-
-
-_SMALL: Final = 64 * 1024
-"""Tensors up to this size do not keep a message that is many times larger."""
-
-_LARGE_MESSAGE: Final = 4096
-"""Messages from this size on are worth being let go of."""
-
-_TIMES: Final = 8
-"""How many times larger a message has to be for a small tensor to be copied out of it."""
-
-
-def _source(message: values_pb2.Tensor, payload: PayloadReader) -> Buffer:
-    if message.data:
-        return np.frombuffer(bytearray(message.data), np.uint8)
-    taken = payload.take(message.offset, message.nbytes)
-    # Our own sender aligns; others may not, and some of torch's kernels end the process over numbers that are not.
-    is_aligned = message.offset % ALIGNMENT == 0
-    whole = payload.nbytes
-    # Who keeps a loss must not keep the logits that came beside it.
-    is_little = whole >= _LARGE_MESSAGE and _TIMES * message.nbytes <= whole and message.nbytes <= _SMALL
-    return taken if is_aligned and not is_little else taken.copy()

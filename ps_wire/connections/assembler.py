@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ps_wire.codec.payload import Buffer, whole
+import numpy as np
+
+from ps_wire.codec.payload import Buffer, joined
 from ps_wire.connections.buffers import RECEIVED
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
@@ -84,7 +86,9 @@ class Assembler:
         if announced > self._limit or held + announced > 2 * self._limit:
             return self.refuse(packet, self._too_large(announced))
         if arrived == announced:
-            return Message(frame, whole(payload, arrived))
+            # One chunk that may be written to is used where it lies.
+            is_usable = len(payload) == 1 and not payload[0].readonly
+            return Message(frame, np.frombuffer(payload[0], np.uint8) if is_usable else joined(payload, arrived))
         partial = self._partial[number] = _Partial(frame)
         partial.add(payload)
         return None

@@ -41,7 +41,8 @@ class ReportingLock:
         return False
 
     def __enter__(self) -> None:
-        self.acquire()
+        if not self._lock.acquire(blocking=False):
+            self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

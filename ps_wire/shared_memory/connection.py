@@ -99,10 +99,20 @@ class SharedMemoryConnection:
                 return
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        frame, payload = packet
-        nbytes = sum(map(len, payload))
         # While the other side is slow, messages wait in the outbox, where they can still be counted.
-        if nbytes >= _LONG_COPY or self._socket.unsent:
+        if self._socket.unsent:
+            return False
+        frame, payload = packet
+        if not payload:
+            header = frame.SerializeToString()
+            record = HEADER.pack(INLINE, len(header), 0, 0) + header
+            if later:
+                self._writer.postpone(record)
+            else:
+                self._writer.write(record)
+            return True
+        nbytes = sum(map(len, payload))
+        if nbytes >= _LONG_COPY:
             return False
         segment = self._segment_for(nbytes) if nbytes > INLINE_BYTES else None
         if segment is not None:
@@ -113,12 +123,8 @@ class SharedMemoryConnection:
         record = HEADER.pack(INLINE, len(header), 0, nbytes) + header
         if nbytes > _JOINED_BYTES:
             self._writer.write(record, payload)
-        elif payload:
-            self._writer.write(b"".join((record, *payload)))
-        elif later:
-            self._writer.postpone(record)
         else:
-            self._writer.write(record)
+            self._writer.write(b"".join((record, *payload)))
         return True
 
     async def _send_long(self, packet: Packet, nbytes: int) -> None:
@@ -201,7 +207,9 @@ class SharedMemoryConnection:
         # Most reads bring whole records: those are parsed where they lie.
         try:
             if not self._rest:
-                self._rest += data[self._records(data) :]
+                end = self._records(data)
+                if end < len(data):
+                    self._rest += data[end:]
             else:
                 self._rest += data
                 with memoryview(self._rest) as whole:

@@ -31,9 +31,22 @@ def test_the_writer_does_not_copy() -> None:
 
 
 def test_the_reader_does_not_copy_and_what_it_gives_can_be_written() -> None:
+    buffer = np.zeros(ALIGNMENT + 8, np.uint8)
+    PayloadReader(buffer).take(ALIGNMENT, 4)[:] = 9
+    assert buffer[ALIGNMENT:].tolist() == [9, 9, 9, 9, 0, 0, 0, 0]
+
+
+def test_bytes_that_are_not_aligned_are_copied() -> None:
     buffer = np.zeros(8, np.uint8)
     PayloadReader(buffer).take(2, 4)[:] = 9
-    assert buffer.tolist() == [0, 0, 9, 9, 9, 9, 0, 0]
+    assert not buffer.any()
+
+
+def test_few_bytes_do_not_keep_a_large_message() -> None:
+    large, small = np.zeros(1 << 20, np.uint8), np.zeros(1 << 10, np.uint8)
+    assert not np.shares_memory(PayloadReader(large).take(0, 64), large)
+    assert np.shares_memory(PayloadReader(large).take(0, 1 << 19), large)
+    assert np.shares_memory(PayloadReader(small).take(0, 64), small)
 
 
 @pytest.mark.parametrize(
