@@ -86,10 +86,18 @@ class OwnerConfig(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
 
+    @property
+    def serving(self) -> dict[str, Any]:
+        """The settings that are arguments of `Server`, by their names there."""
+        return self.model_dump(include={"listen", "insecure", "http"})
+
     @field_validator("imports", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        entries = [value] if isinstance(value, str) else value
+        if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, str) for entry in entries):
+            return value
+        return tuple(part.strip() for entry in entries for part in entry.split(",") if part.strip())
 
     @field_validator("data_dir", mode="before")
     @classmethod
@@ -141,7 +149,7 @@ def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
 
     Args:
         file: The TOML file.
-        flags: Fields set on the command line; None means not set.
+        flags: Fields set on the command line; None or an empty list means not set.
 
     Raises:
         pydantic.ValidationError: A value is not valid.
@@ -160,4 +168,4 @@ def load(file: Path | None = None, **flags: Any) -> OwnerConfig:
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flags.items() if value is not None}
+    return {name: value for name, value in flags.items() if value is not None and value != []}

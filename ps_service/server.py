@@ -6,21 +6,20 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.memory.malloc import MemoryKeeper
 from ps_service.rpc.grpc_stream import OPTIONS
+from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
+from ps_service.sessions.sweeper import Sweeper
 from ps_wire.connections.buffers import teach_malloc
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from ps_service.monitoring.web import Web
 
 _log = logging.getLogger(__name__)
-
-SERVICE: Final = "ps_wire.v1.Owner"
-"""Full name of the gRPC service; health checks use it too."""
 
 STOP_SECONDS: Final = 20.0
 """How long an owner that stops waits for hosted code that runs."""
@@ -85,11 +81,10 @@ class Server:
         self._serving = False
         self._keeper: Keeper | None = None
         self._orderly = True
-        self._health = HealthServicer()
+        self._health = Health()
         self._server: grpc.aio.Server | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
         self._memory: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[None]] = set()
         self._port = 0
 
     @property
@@ -135,29 +130,15 @@ class Server:
             await BLOCKING.run(self._keeper.resume)
         teach_malloc()
         self._server = self._assemble()
-        try:
-            self._port = self._server.add_insecure_port(self._listen)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._listen}: {error}") from error
+        self._port = self._open_port(self._server)
         await self._server.start()
         if self.engine.limits.max_segment_bytes:
             self.servicer.shared_memory.open()
-        self._sweeper = asyncio.create_task(self._sweep())
+        self._sweeper.begin()
         self._memory = asyncio.create_task(MemoryKeeper().keep())
-        self.engine.compute.when_stalled = self._tell_health
-        await self._set_health(self.engine.compute.stalled)
+        self.engine.compute.when_stalled = self._health.tell_soon
+        await self._health.tell(self.engine.compute.stalled)
         _log.info("%s is serving on %s", self.engine.name, self.address)
-
-    def _tell_health(self, stalled: bool) -> None:
-        task = asyncio.create_task(self._set_health(stalled))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-
-    async def _set_health(self, stalled: bool) -> None:
-        status = health_pb2.HealthCheckResponse
-        for name in ("", SERVICE):
-            # Once the owner drains, it stays NOT_SERVING.
-            await self._health.set(name, status.NOT_SERVING if stalled else status.SERVING)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
@@ -192,7 +173,7 @@ class Server:
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:
             return
-        await self._health.enter_graceful_shutdown()
+        await self._health.drain()
         gate.state = Gate.State.DRAINING if self.engine.durable else Gate.State.STOPPED
         try:
             async with asyncio.timeout(seconds):
@@ -219,7 +200,7 @@ class Server:
         if self._keeper is None:
             return
         # Sessions must not expire any more: what they hold would be missing from the checkpoint.
-        await self._end_sweeper()
+        await self._sweeper.end()
         self.servicer.cut_off()
         await self._keeper.keep(self._orderly)
 
@@ -235,7 +216,7 @@ class Server:
                 that end with the process at the latest.
         """
         self.engine.gate.state = Gate.State.STOPPED
-        await self._end_sweeper()
+        await self._sweeper.end()
         if self._memory is not None:
             self._memory.cancel()
             await asyncio.wait([self._memory])
@@ -274,29 +255,17 @@ class Server:
         # A gRPC server belongs to the event loop that runs when it is created.
         server = grpc.aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((self.servicer.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection((SERVICE, health, reflection.SERVICE_NAME), server)
+        self._health.add_to(server)
+        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), server)
         return server
+
+    def _open_port(self, server: grpc.aio.Server) -> int:
+        try:
+            return int(server.add_insecure_port(self._listen))
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
 
     def _passes(self) -> bool:
         """Whether a pass is open here whose trainer is connected or was so a moment ago."""
         there = {each.trainer for each in self.engine.sessions.all() if each.idle_seconds() < _BACK_SECONDS}
         return self.engine.contexts.used_by(there)
-
-    async def _end_sweeper(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sweeper
-
-    async def _sweep(self) -> None:
-        limits = self.engine.limits
-        shortest = min(limits.lease_seconds, limits.max_context_seconds or limits.lease_seconds)
-        while True:
-            await asyncio.sleep(shortest / 4)
-            try:
-                self.servicer.sweep()
-            except Exception:
-                # The loop must go on: it is what frees the objects of trainers that are gone.
-                _log.exception("checking the leases failed; it will be tried again")

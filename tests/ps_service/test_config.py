@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +14,8 @@ import torch
 
 from ps_service import config
 from ps_service.config import OwnerConfig
-from ps_wire.limits import MIB
+from ps_service.server import Server
+from ps_wire.limits import MIB, Limits
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -115,6 +118,23 @@ def test_the_sources_fill_one_configuration(file: Path, monkeypatch: pytest.Monk
 def test_modules_are_a_list_or_text_with_commas(file: Path, toml: str, expected: tuple[str, ...]) -> None:
     file.write_text(toml)
     assert config.load(file).imports == expected
+
+
+def test_modules_may_be_given_by_several_flags() -> None:
+    assert config.load(imports=["a, b", "c"]).imports == ("a", "b", "c")
+    assert config.load(imports=[]).imports == ()
+
+
+def test_what_a_server_takes_are_its_settings() -> None:
+    settings = config.load(listen="127.0.0.1:7", insecure=True)
+    assert settings.serving == {"listen": "127.0.0.1:7", "insecure": True, "http": ""}
+    assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
+
+
+def test_every_limit_is_a_setting_of_the_same_default() -> None:
+    # How much shared memory there is follows from the setting `shared_memory`.
+    limits = {field.name: field.default for field in fields(Limits) if field.name != "max_segment_bytes"}
+    assert OwnerConfig().model_dump(include=set(limits)) == limits
 
 
 def test_a_variable_without_the_prefix_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.server import SERVICE, Server
+from ps_service.rpc.health import SERVICE
+from ps_service.server import Server
 from ps_wire.limits import Limits
 from tests.ps_service import service_models
 from tests.ps_service.service_models import Latch

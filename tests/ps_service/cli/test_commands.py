@@ -211,7 +211,7 @@ async def test_ctrl_c_ends_an_owner_in_good_order_and_its_log_is_json(start: Sta
     assert out == "made\n"
     records = [json.loads(line) for line in lines]
     assert {"event", "level", "logger", "timestamp"} <= records[0].keys()
-    assert [record["event"] for record in records if record["logger"] == "ps_service.cli.commands"] == ["draining"]
+    assert [record["event"] for record in records if record["logger"] == "ps_service.cli.serving"] == ["draining"]
     assert f"from_file is serving on {owner.address}" in [record["event"] for record in records]
 
 

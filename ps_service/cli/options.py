@@ -1,0 +1,51 @@
+"""Options of `ps-service serve`: one for each field of the configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Annotated, Any
+
+import typer
+
+from ps_service.config import OwnerConfig
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each field of `OwnerConfig`, before options of its own.
+
+    Args:
+        command: Takes the settings by keyword, named as their fields; what was not given is None.
+    """
+
+    def with_options(**given: Any) -> None:
+        command(**given)
+
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    parameters = [
+        *(_option(name) for name in OwnerConfig.model_fields),
+        *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own if each.kind is not Parameter.VAR_KEYWORD),
+    ]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    # What typer reads.
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options
+
+
+def _option(name: str) -> Parameter:
+    field = OwnerConfig.model_fields[name]
+    flag = "--" + (field.alias or name).replace("_", "-")
+    if field.default is True:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    option = typer.Option(flag, help=field.description)
+    kind = Annotated[_kind(field.annotation) | None, option]  # type: ignore[valid-type]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _kind(annotation: Any) -> Any:
+    """What the command line makes of a field; the configuration checks and converts the rest."""
+    if annotation in (bool, int, float):
+        return annotation
+    return list[str] if annotation == tuple[str, ...] else str

@@ -1,0 +1,101 @@
+"""Serving: runs an owner in this process until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_wire.errors import PsError
+from ps_wire.shared_memory import descriptors
+from trainer_client.rpc.lifecycle import join
+from trainer_client.session.settings import Settings
+
+if TYPE_CHECKING:
+    from ps_service.config import OwnerConfig
+    from ps_service.server import Server
+    from trainer_client.rpc.agent import Agent
+
+_log = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_STOP_SECONDS: Final = 1.0
+"""Seconds that stopping may take once the checkpoint is written."""
+
+
+def run(server: Server, settings: OwnerConfig) -> None:
+    """Runs an owner until it receives a signal, and drains it.
+
+    Args:
+        server: The owner, which has not started.
+        settings: Its settings.
+
+    Raises:
+        OSError: An address cannot be used, or the group cannot be joined.
+        CheckpointError: The data directory cannot be used, or its checkpoint cannot be restored.
+    """
+    descriptors.raise_limit()
+    _runner()(_serve(server, settings))
+
+
+async def _serve(server: Server, settings: OwnerConfig) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    await server.start()
+    member = await _join(server, settings)
+    print(f"{settings.name} is serving on {server.address}", flush=True)
+    if server.http_address:
+        print(f"{settings.name} serves metrics at http://{server.http_address}/metrics", flush=True)
+    await stopping.wait()
+    # A second signal ends the process without draining.
+    for number in _SIGNALS:
+        loop.remove_signal_handler(number)
+    _log.info("draining")
+    await _drain(server, member, settings)
+
+
+async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
+    """Makes the owner a member of a group, if one is configured."""
+    if not settings.directory:
+        return None
+    directory = "" if settings.directory == "self" else settings.directory
+    try:
+        return await join(server, Settings(shared_memory=settings.shared_memory), directory, settings.advertise)
+    except PsError as error:
+        raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
+
+
+async def _drain(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+    # Python waits for its threads at exit, and hosted code that never returns holds one.
+    ended = threading.Event()
+    patience = None if settings.data_dir is not None else settings.drain_seconds
+    threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
+    try:
+        if member is not None:
+            await member.leave(settings.drain_seconds)
+        else:
+            await server.drain(settings.drain_seconds)
+    finally:
+        ended.set()
+
+
+def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:
+    server.kept.wait(patience)
+    if ended.wait(_STOP_SECONDS):
+        return
+    _log.warning("hosted code is still running; the process ends without it")
+    os._exit(1 if server.failed else 0)
+
+
+def _runner() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run

@@ -1,0 +1,48 @@
+"""The sweeper: looks regularly for sessions and contexts whose time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps_wire.limits import Limits
+
+_log = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """Calls a function four times within the shortest time after which something ends.
+
+    Args:
+        limits: The lengths of leases and of unused contexts.
+        sweep: Ends what is to end. If it raises, that is logged, and it is called again.
+    """
+
+    def __init__(self, limits: Limits, sweep: Callable[[], None]) -> None:
+        self._seconds = min(limits.lease_seconds, limits.max_context_seconds or limits.lease_seconds) / 4
+        self._sweep = sweep
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begins to look."""
+        self._task = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        """Stops looking, if it had begun."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                self._sweep()
+            except Exception:
+                # The loop must go on: it is what frees the objects of trainers that are gone.
+                _log.exception("checking the leases failed; it will be tried again")
