@@ -6,9 +6,8 @@ once, each pass gets its own gradients, and `train()`/`eval()` belong to the cal
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Sequence
-from operator import gt, methodcaller
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -20,6 +19,7 @@ from ps_service.hosting.counterparts import Counterparts
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
 from ps_service.hosting.parts import Part, attribute_parts, differing, has_entries
+from ps_service.hosting.referrers import Referrers
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
@@ -73,8 +73,7 @@ class BoundCopy:
         self._submodules = [modules for _, modules in made.registered]
         self._before = [modules.copy() for modules in self._submodules]
         self._leaves: list[dict[str, Any]] = []
-        self._holders: list[int] = []
-        self._references: list[int] = []
+        self._referrers = Referrers(made.objects)
 
     @property
     def is_current(self) -> bool:
@@ -85,12 +84,10 @@ class BoundCopy:
 
     def bind(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
         """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
-        if not self._holders:
-            self._holders = self._counted()
         for reading in self._readings:
             reading.take()
         self._bound = list(zip(parameters, leaves, strict=True))
-        self._references = self._referring()
+        self._referrers.note(self._bound)
         self._begin(self._refilled)
 
     def _begin(self, refilled: Sequence[SharedContainer]) -> None:
@@ -145,10 +142,10 @@ class BoundCopy:
         for reading in self._readings:
             reading.give_back()
         self._vacate()
-        is_held, are_leaves_held = self._is_held, self._are_leaves_held
+        is_held, are_leaves_held = self._referrers.of_parts(), self._referrers.of_leaves(self._bound)
         if changed or is_held or are_leaves_held:
             changed |= self._reclaim()
-            is_held, are_leaves_held = self._is_held, self._are_leaves_held
+            is_held, are_leaves_held = self._referrers.of_parts(), self._referrers.of_leaves(self._bound)
         reusable = whole and not is_held and self._generation == self._internals.generation
         if is_held:
             # Hooks that run on the way back still find the numbers of their pass.
@@ -296,22 +293,6 @@ class BoundCopy:
         for key, places in self._made.places.items():
             self._made.places[key] = [place for place in places if place[0] is not container]
         self._made.computed = [each for each in self._made.computed if each.container is not container]
-
-    @property
-    def _is_held(self) -> bool:
-        """Whether anything but the bound copy itself refers to a part of it, such as a hook in an open graph."""
-        return any(map(gt, self._counted(), self._holders))
-
-    @property
-    def _are_leaves_held(self) -> bool:
-        return any(map(gt, self._referring(), self._references))
-
-    def _counted(self) -> list[int]:
-        return list(map(sys.getrefcount, self._made.objects))
-
-    def _referring(self) -> list[int]:
-        """How many references to leaves there are from Python; torch's graph, if it refers to one, has one more."""
-        return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in self._bound]  # type: ignore[attr-defined]
 
     def _is_whole(self) -> bool:
         if self._submodules != self._before:
