@@ -21,12 +21,13 @@ __all__ = ["backward", "context", "context_of", "get_gradients"]
 
 @contextmanager
 def context() -> Iterator[int]:
-    """Opens a pass: calls inside the block are recorded, and have their gradients in the pass and nowhere else.
+    """Opens a context: calls inside the block are recorded, and the context holds their gradients.
 
-    Gives its id, by which other processes know it too.
+    Yields:
+        The id of the context, which is the same in all processes.
 
     Raises:
-        RuntimeError: Another is open here, or this process is in no group.
+        RuntimeError: Another context is open here, or this process is in no group.
     """
     opened = agent().client.context()
     number = number_of(opened.id)
@@ -39,17 +40,20 @@ def context() -> Iterator[int]:
 
 
 def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
-    """The gradients of a pass for the tensors of this process: leaves, and parameters that it hosts.
+    """The gradients of a context for the tensors of this process: leaves, and parameters that it hosts.
+
+    Returns:
+        The gradients by tensor, in the shape and dtype of the tensor.
 
     Raises:
-        RuntimeError: Nothing is known of the pass here.
+        RuntimeError: The context is not known in this process.
     """
     here = open_contexts.get(context_id)
     found: dict[torch.Tensor, torch.Tensor] = dict(here.local_gradients()) if here is not None else {}
     engine = agent().engine
     hosted = engine.contexts.get(id_of(context_id))
     if here is None and hosted is None:
-        raise RuntimeError(f"nothing is known here of the context {context_id}")
+        raise RuntimeError(f"context {context_id} is not known in this process: it has ended, or was never used here")
     if hosted is not None:
         found.update({each.parameter: each.tensor for each in hosted.gradients()})
     return found

@@ -27,24 +27,24 @@ _NOT_HERE = (
     *("parameters", "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook"),
     *("register_parameter", "requires_grad_", "share_memory", "state_dict", "to", "type", "zero_grad"),
 )
-"""Methods of modules that cannot work on one that is elsewhere."""
+"""Methods of `nn.Module` that do not work on a remote module."""
 
 
 class RemoteModule:
-    """A module that lives on another member and is called like one that is here.
+    """A module on another member of the group, which is called like a local one.
 
-    It can be an argument or a result of calls, and so be used from anywhere in the group.
+    It can be an argument or a result of calls, so that every member can use it.
 
     Args:
-        remote_device: The member that is to have it, and optionally the device there: `ps`, `ps/cpu`, `0/cuda:1`. The
-            device must be the one on which that member hosts.
-        module_cls: A class of `torch.nn`, or one that is decorated with `@hosted` there.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
+        remote_device: Name or rank of the member, and optionally its device: `ps`, `ps/cpu`, `0/cuda:1`. The
+            device must be the one that the member hosts on.
+        module_cls: A class of `torch.nn`, or one that is marked `@hosted` on that member.
+        args: Arguments of the constructor.
+        kwargs: Keyword arguments of the constructor.
 
     Raises:
-        ValueError: The class is no module, or the device cannot be read.
-        RemoteError: The constructor raised.
+        ValueError: The class is no subclass of `nn.Module`, or `remote_device` is malformed.
+        RemoteError: The constructor raised an exception.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class RemoteModule:
         kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if not (isinstance(module_cls, type) and issubclass(module_cls, nn.Module)):
-            raise ValueError(f"a remote module is made of a class of modules, and {module_cls!r} is none")
+            raise ValueError(f"module_cls must be a subclass of torch.nn.Module, not {module_cls!r}")
         self._rref = invoke.remote(_member(remote_device), module_cls, args, kwargs)
         self._rref.handle()
         self.training = True
 
     @classmethod
     def init_from_module_rref(cls, remote_device: str, module_rref: RRef) -> Self:
-        """A module that exists, by a reference to it.
+        """A remote module for an existing module.
 
         Args:
-            remote_device: Where it is, as in the constructor.
-            module_rref: The reference.
+            remote_device: Its member and device, as in the constructor.
+            module_rref: A reference to the module.
 
         Raises:
-            InvalidArgumentError: It is somewhere else, or no reference.
+            InvalidArgumentError: The module is on another member, or `module_rref` is no `RRef`.
         """
         if not isinstance(module_rref, RRef):
-            raise InvalidArgumentError(f"an RRef is needed, not a {type(module_rref).__name__}")
+            raise InvalidArgumentError(f"module_rref must be an RRef, not a {type(module_rref).__name__}")
         if agent().worker(_member(remote_device)).name != module_rref.owner_name():
             raise InvalidArgumentError(f"the module is on {module_rref.owner_name()!r}, not on {remote_device!r}")
         return cls._of(module_rref, True)
@@ -84,20 +84,20 @@ class RemoteModule:
         return made
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module, waits, and gives the result; recorded inside a context."""
+        """Runs the module and returns its result; inside a context the call is recorded."""
         return wrapped(self._call(args, kwargs).wait())
 
     __call__ = forward
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The same, with a future at once."""
+        """Like `forward`, but returns a future at once."""
         return agent().future(self._call(args, kwargs))
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef]:
         """References to its parameters, for a `DistributedOptimizer`.
 
         Args:
-            recurse: Whether those of submodules are wanted too.
+            recurse: Whether to include the parameters of submodules.
         """
         named = self._module().named_parameters()
         return [RRef.of_handle(handle) for name, handle in named if recurse or "." not in name]
@@ -107,12 +107,12 @@ class RemoteModule:
         return self._rref
 
     def train(self, mode: bool = True) -> Self:
-        """Calls through this object run the module in training mode; other users of the module do not notice."""
+        """Sets the mode of calls through this object; other users of the module are not affected."""
         self.training = mode
         return self
 
     def eval(self) -> Self:
-        """Calls through this object run the module in evaluation mode."""
+        """Sets evaluation mode for calls through this object."""
         return self.train(False)
 
     def __getattr__(self, name: str) -> Any:
@@ -133,7 +133,7 @@ class RemoteModule:
         if not isinstance(handle, Handle):
             handle = agent().client.attach(str(handle)).wait()
         if not isinstance(handle, Handle):
-            raise InvalidArgumentError(f"{self._rref!r} is no module")
+            raise InvalidArgumentError(f"{self._rref!r} does not refer to a module")
         return handle
 
 
@@ -145,8 +145,8 @@ by_value(encode=lambda module: (module._rref, module.training), decode=lambda st
 def _refusal(name: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise ValueError(
-            f"{name}() does not work on a module that is elsewhere; there are forward, forward_async, "
-            "remote_parameters, get_module_rref, train and eval"
+            f"{name}() does not work on a remote module; it has forward, forward_async, remote_parameters, "
+            "get_module_rref, train and eval"
         )
 
     return refuse

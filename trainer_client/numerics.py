@@ -1,4 +1,4 @@
-"""Numerics: what owners are told of how this thread's torch computes."""
+"""Writes the seed and the autocast regions of a call into its request."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ps_wire.runtime.scopes import current_scope
 
 
 class Seeding:
-    """From where the calls of a client have their seeds, if they have any. Safe to use from several threads."""
+    """Makes the seeds of a client's calls, if it has a seed. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seeds: Seeds | None = None
 
     def begin(self, seed: int | None) -> None:
-        """Counts from one again, with another seed; None ends it."""
+        """Starts to count from one again, with a new seed; None for calls without seeds."""
         with self._lock:
             self._seeds = None if seed is None else Seeds(seed)
 
     def branch(self) -> Seeds | None:
-        """Those of one context, which counts its calls for itself."""
+        """The seeds for one context, which counts its calls separately; None without a seed."""
         seeds = self._seeds
         return None if seeds is None else seeds.branch()
 
     def next(self, of_context: Seeds | None) -> int | None:
-        """The seed of a call that is made now; None if it has none.
+        """The seed of the next call; None without a seed.
 
         Args:
-            of_context: Those of the context in which it is made.
+            of_context: The seeds of the context that the call is made in; None outside of contexts.
         """
         scope = current_scope.get()
         if scope is not None and scope.seeds is not None:
@@ -42,11 +42,11 @@ class Seeding:
 
 
 def write_numerics(request: Any, seed: int | None = None) -> None:
-    """Fills in how a call or backward is to be computed, if there is anything to say.
+    """Writes the numerics of a call or backward into its request, if they are not the default.
 
     Args:
-        request: A message with a field for that.
-        seed: Of its random numbers.
+        request: A message with a field `numerics`.
+        seed: The seed of its random numbers; None for none.
     """
     autocasts = Autocasts.current()
     if autocasts.regions:

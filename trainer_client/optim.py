@@ -18,17 +18,17 @@ from trainer_client.rpc.rref import RRef
 
 
 class DistributedOptimizer:
-    """One optimizer over parameters of any number of processes, each of which steps its own.
+    """One optimizer over the parameters of any number of processes. Each process steps its own parameters.
 
     Args:
-        optimizer_class: A class of `torch.optim`, or one that is decorated with `@hosted` where the parameters are.
-        params_rref: References to parameters, as `RemoteModule.remote_parameters` gives them or `RRef(parameter)` makes
-            them; tensors of this process may stand among them as they are. Or groups of them, as in torch.
-        args: The class's arguments after the parameters.
-        kwargs: Its keyword arguments.
+        optimizer_class: A class of `torch.optim`, or one that is marked `@hosted` on the owners of the parameters.
+        params_rref: References to parameters, from `RemoteModule.remote_parameters` or `RRef(parameter)`, and tensors
+            of this process, in any order; or groups of them as in torch.
+        args: Arguments of the class after the parameters.
+        kwargs: Keyword arguments of the class.
 
     Raises:
-        InvalidArgumentError: The class refuses them, or something else is among the parameters.
+        InvalidArgumentError: The class refuses the arguments, or a parameter is neither a reference nor a tensor.
     """
 
     def __init__(
@@ -40,48 +40,49 @@ class DistributedOptimizer:
         self._made = Pending.run(agent().loop, creating).wait()
 
     def step(self, context_id: int, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Applies the gradients of a pass: in every process all or none.
+        """Applies the gradients of a context. Each process applies all of its gradients or none.
 
         Args:
-            context_id: The pass.
-            scaler: The one that has scaled its loss: gradients are unscaled first, unless `unscale_` has done that, and
-                nothing is applied anywhere when one of them is not finite.
+            context_id: The id of the context.
+            scaler: The scaler of the loss. Gradients are unscaled first, unless `unscale_` has done that. If one of
+                them is not finite, the step is skipped in all processes.
 
         Raises:
-            RuntimeError: No such pass is open here, or the scaler's own.
+            RuntimeError: No such context is open here, or the scaler raised.
+            PsError: A process failed; others may have applied their part.
         """
         self._made.apply(context_of(context_id), scaler)
 
     def unscale_(self, context_id: int, scaler: torch.amp.GradScaler) -> None:
-        """Takes a scaler's scale out of the gradients of a pass, in all processes, before they are clipped.
+        """Divides the gradients of a context by the scaler's scale in all processes, so that they can be clipped.
 
         Raises:
-            RuntimeError: No such pass is open here, or the scaler's own: it has done so since its last update.
+            RuntimeError: No such context is open here, or the scaler has unscaled since its last update.
         """
         self._made.unscale(context_of(context_id), scaler).wait()
 
     @property
     def unwrapped(self) -> optimizer.DistributedOptimizer:
-        """The same, with everything else that can be done with it: options, state, schedulers."""
+        """The client's optimizer, which also has options, a state and schedulers."""
         return self._made
 
 
 def clip_grad_norm_(
     context_id: int, params_rref: Iterable[Any], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scales the gradients of a pass so that their norm, over all processes together, is at most `max_norm`.
+    """Scales the gradients of a context so that their norm over all processes is at most `max_norm`.
 
     Args:
-        context_id: The pass.
+        context_id: The id of the context.
         params_rref: References to parameters and tensors of this process, as for a `DistributedOptimizer`.
-        max_norm: The largest norm to leave.
-        norm_type: Which norm.
+        max_norm: The largest norm.
+        norm_type: The exponent of the norm; infinity for the largest absolute value.
 
     Returns:
-        The norm before.
+        The norm before, a scalar float32 tensor.
 
     Raises:
-        RuntimeError: No such pass is open here.
+        RuntimeError: No such context is open here.
         InvalidArgumentError: `max_norm` or `norm_type` is not positive.
     """
     parameters: Any = [_parameter(each) for each in params_rref]

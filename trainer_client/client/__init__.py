@@ -1,1 +1,1 @@
-"""The client, with and without await."""
+"""The client, asynchronous and blocking."""

@@ -1,4 +1,4 @@
-"""Blocking: the same client without `await`.
+"""A wrapper that makes the asynchronous client blocking.
 
 There is no second implementation: a `Blocking` wraps any object of the asynchronous client, and waits for every
 `Pending` that its methods return.
@@ -20,13 +20,14 @@ from trainer_client.pending import Pending
 _WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)
 
 _IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
-"""Work for which a thread that waits need not wait: it can do its part itself."""
+"""Methods that the calling thread runs itself instead of waiting for another thread."""
 
 
 class Blocking:
-    """Stands for an object of the client; calls block until their result is there.
+    """Wraps an object of the client; calls block until their result is there.
 
-    `blocking.unwrapped` is the object itself, whose methods return `Pending`s, for having many calls in flight.
+    Attributes:
+        unwrapped: The wrapped object. Its methods return `Pending`s, so that many calls can be in flight.
     """
 
     def __init__(self, unwrapped: Any) -> None:
@@ -41,7 +42,7 @@ class Blocking:
         def method(*args: Any, **kwargs: Any) -> Any:
             return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
 
-        # From now on it is found without coming here.
+        # Later look-ups find it without calling `__getattr__`.
         self.__dict__[name] = method
         return method
 
@@ -74,7 +75,7 @@ class Blocking:
 
 
 def wrapped(value: Any) -> Any:
-    """What a program that does not await shall see of a value."""
+    """The blocking form of a value: waits for a `Pending`, and wraps objects of the client, also in containers."""
     if isinstance(value, Pending):
         value = value.wait()
     if isinstance(value, _WRAPPED):

@@ -1,4 +1,4 @@
-"""Client: a trainer's view of one or more owners."""
+"""The client: a trainer's connections to owners, and what it can ask of them."""
 
 from __future__ import annotations
 
@@ -51,16 +51,22 @@ if TYPE_CHECKING:
 class Client:
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
-    Every operation returns a `Pending`: await it, or `wait()` for it in a plain thread.
+    Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
+    each operation, all of them raise:
+
+    - `UnavailableError`: The owner is draining.
+    - `SessionLostError`: The owner ended the session; attach to the objects again.
+    - `DeadlineExceededError`: The answer did not come in time; the owner may have run the request.
+    - `ClosedError`: The client is closed.
 
     Args:
         connectors: One per owner.
-        settings: How patient to be.
-        dial: Gives a connector for an address, to reach owners that others speak of; without it there are no others.
+        settings: Timeouts, and what else the sessions share.
+        dial: Makes a connector for an address, to reach further owners; without it the client reaches no others.
 
     Attributes:
-        trainer: Its 16 random bytes.
-        others: Owners that it comes to know.
+        trainer: The id of this trainer, 16 random bytes.
+        others: Finds further owners, and holds references to their objects.
     """
 
     def __init__(
@@ -79,12 +85,12 @@ class Client:
         """Connects to every owner.
 
         Args:
-            names: Owners to find beside those that connectors lead to: the first of these keeps the directory.
+            names: Further owners, looked up in the directory of the first owner.
 
         Raises:
-            UnavailableError: One cannot be reached in time.
-            UnknownNameError: One has not entered the directory in time.
-            InvalidArgumentError: Two have the same name.
+            UnavailableError: An owner cannot be reached in time.
+            UnknownNameError: An owner has not entered the directory in time.
+            InvalidArgumentError: Two owners have the same name.
         """
         try:
             await asyncio.gather(*(session.open() for session in self._opening))
@@ -101,7 +107,7 @@ class Client:
             raise
 
     async def _find(self, names: Sequence[str]) -> None:
-        """Connects to owners by their names; they come first from now on, in this order."""
+        """Connects to owners by name; they are the first of the sessions, in this order."""
         directory = self.others.directory = self.session()
 
         async def find(name: str) -> Session:
@@ -116,7 +122,7 @@ class Client:
         self._sessions.update(found)
 
     async def close(self) -> None:
-        """Leaves every owner; they free what this trainer held. Calling it again, or in a fork, does nothing."""
+        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
         if self.is_foreign:
             return
         await self.others.close()
@@ -124,7 +130,7 @@ class Client:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether a process of which this one is a fork has opened it; then nothing can be asked of it here."""
+        """Whether the parent of this forked process opened it; it cannot be used here then."""
         return forks.is_foreign(self._loop)
 
     @property
@@ -134,14 +140,14 @@ class Client:
 
     @property
     def sessions(self) -> Mapping[str, Session]:
-        """The sessions with the owners that are known, by name."""
+        """The sessions, by the name of their owner."""
         return self._sessions
 
     def session(self, owner: str = "") -> Session:
-        """The session with an owner; with the first, if no name is given.
+        """The session with an owner; with the first owner, if no name is given.
 
         Raises:
-            UnknownNameError: There is none of that name.
+            UnknownNameError: The client is not connected to an owner of that name.
         """
         if not owner:
             return next(iter(self._sessions.values()))
@@ -161,22 +167,27 @@ class Client:
         timeout: float | None = DEFAULT,
         **kwargs: Any,
     ) -> Pending[RemoteModule]:
-        """Makes a module on an owner, or attaches to the one of that name.
+        """Makes a module on an owner, or attaches to the module of that name.
 
         Args:
-            cls: The class, or the name of one, on the owner's allow-list: `torch.nn` or marked `@hosted`.
-            args: Its arguments.
-            name: A named module is made once; who asks again, with the same arguments, gets the same. Without a name
-                it is a new one, and lives while somebody holds a handle.
-            owner: Which owner; the first if empty.
-            seed: Of the constructor's random numbers: they are those after `torch.manual_seed(seed)`.
-            timeout: Seconds this may take.
-            kwargs: Its keyword arguments.
+            cls: A class of `torch.nn`, or one marked `@hosted` on the owner; or its name on the owner's allow-list.
+            args: Arguments of the constructor.
+            name: A named module is made once and lives until it is deleted; later calls with the same class and
+                arguments attach to it. A module without a name is new, and lives while there are handles to it.
+            owner: Name of the owner; empty for the first.
+            seed: Seed of the constructor: it draws the numbers that follow `torch.manual_seed(seed)`.
+            timeout: Seconds this may take; None is no limit.
+            kwargs: Keyword arguments of the constructor.
+
+        Returns:
+            A handle, in training mode.
 
         Raises:
             NotAllowedError: The class is not on the allow-list.
-            NameConflictError: The name is taken by something made from other arguments.
-            RemoteError: The constructor raised.
+            NameConflictError: An object with that name exists and was made with another class or other arguments.
+            TooLargeError: A module of torch would be larger than the owner allows.
+            RemoteError: The constructor raised an exception.
+            UnknownNameError: The client is not connected to that owner.
         """
         return self._create(cls, args, kwargs, name, owner, seed, timeout)
 
@@ -190,19 +201,20 @@ class Client:
         timeout: float | None = DEFAULT,
         **kwargs: Any,
     ) -> Pending[RemoteObject]:
-        """Like `module`, for an instance of any allowed class."""
+        """Makes an instance of any class on the owner's allow-list, or attaches to one; otherwise like `module`."""
         return self._create(cls, args, kwargs, name, owner, seed, timeout)
 
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
-        """A handle to something that exists.
+        """A handle to an object that exists.
 
         Args:
-            target: A name, or what `str(handle)` gave another trainer.
-            owner: Which owner to ask for a name; the first if empty.
+            target: The name of an object, or `str(handle)` of another trainer's handle.
+            owner: Name of the owner to ask for a name; empty for the first.
 
         Raises:
-            UnknownNameError: There is nothing of that name, or no such owner here.
-            StaleHandleError: The handle's object is gone.
+            UnknownNameError: There is no object of that name, or the owner cannot be found.
+            StaleHandleError: The handle's object no longer exists.
+            InvalidArgumentError: `target` begins like a handle and is none.
         """
         if not target.startswith("ps://"):
             return _attach(self.session(owner), AttachRequest(name=target))
@@ -227,15 +239,23 @@ class Client:
         """Calls a function on an owner; inside a context, and with grad enabled, the call is recorded.
 
         Args:
-            function: One of torch's, or one marked `@remote` in a module that the owner imports; or its name.
-            args: Its arguments.
-            owner: Which owner; the first if empty.
-            timeout: Seconds this may take; None waits for ever.
+            function: A listed function of torch, or one marked `@remote` in a module that the owner imports; or its
+                name.
+            args: Its arguments. Tensors may have any shape and dtype.
+            owner: Name of the owner; empty for the first.
+            timeout: Seconds this may take; None is no limit.
             kwargs: Its keyword arguments.
+
+        Returns:
+            Its result. Tensors are on the CPU.
 
         Raises:
             NotAllowedError: The function is not on the allow-list.
-            RemoteError: It raised.
+            InvalidArgumentError: An argument does not fit the function.
+            TooLargeError: An argument or the result is larger than the owner allows.
+            OverloadedError: This trainer has too many requests or bytes on the owner.
+            RemoteError: The function raised an exception.
+            ContextEndedError, ContextLostError: The context has ended, or the owner has lost it.
         """
         return calls.call(self.session(owner), name_of(function), "", args, kwargs, timeout=timeout)
 
@@ -247,14 +267,17 @@ class Client:
         timeout: float | None = DEFAULT,
         **kwargs: Any,
     ) -> Pending[RRef]:
-        """Like `call`, but leaves the result on the owner and gives a handle to it."""
+        """Like `call`, but leaves the result on the owner and returns a handle to it.
+
+        Inside a context, gradients propagate back through every use of the handle in that context.
+        """
         return calls.call(self.session(owner), name_of(function), "", args, kwargs, keep=True, timeout=timeout)
 
     async def reach(self, owner: str) -> Session:
-        """The session with an owner of that name, which may be opened now: the owners known here tell where it is.
+        """The session with an owner. If there is none, it asks the known owners for the address and opens one.
 
         Raises:
-            UnknownNameError: Nobody knows it.
+            UnknownNameError: No known owner has it in its directory.
             UnavailableError: It cannot be reached in time.
         """
         return await self.others.reach(owner)
@@ -263,7 +286,7 @@ class Client:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
 
         Raises:
-            UnknownNameError: There is nothing of that name.
+            UnknownNameError: There is no object of that name.
         """
         return self.session(owner).submit(Request(delete=DeleteRequest(name=name)), None, nothing)
 
@@ -277,22 +300,24 @@ class Client:
         non_finite: NonFinite = "apply",
         **options: Any,
     ) -> Pending[DistributedOptimizer]:
-        """Makes an optimizer where the parameters are, or attaches to the one that is there.
+        """Makes an optimizer on the owners of the parameters, or attaches to an existing one.
 
         Trainers that ask for the same optimizer of the same named objects share it.
 
         Args:
             cls: A class of `torch.optim`, or one marked `@hosted`.
-            parameters: Handles of remote parameters and local parameters, together, or groups of them as in torch.
-            name: Needed for a second optimizer of the same parameters, or of anonymous objects to be shared.
-            reads: `consistent`: no forward sees half a step, and open passes keep the numbers they began with.
+            parameters: Handles of remote parameters, and local parameters, in any order; or groups of them as in torch.
+            name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
+            reads: `consistent`: no forward sees half a step, and open passes keep the values that they began with.
                 `inconsistent`: steps write in place (Hogwild).
-            non_finite: `refuse` raises when a gradient holds NaN or infinity, on any owner or here; nothing is changed.
-            options: The class's keyword arguments, such as `lr`.
+            non_finite: With `refuse`, a step raises if a gradient holds NaN or infinity, on any owner or here, and
+                changes nothing. With `apply`, it is applied.
+            options: Keyword arguments of the class, such as `lr`.
 
         Raises:
-            NameConflictError: There is one for these parameters with another class or other options.
+            NameConflictError: An optimizer for these parameters exists with another class or other options.
             InvalidArgumentError: The class refuses the options, or there are no parameters.
+            PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
         listed = list(parameters)
         return Pending.run(self._loop, optimizer.create(cls, listed, options, name, reads, non_finite))
@@ -305,54 +330,62 @@ class Client:
         name: str = "",
         **kwargs: Any,
     ) -> Pending[DistributedScheduler]:
-        """Makes a learning-rate scheduler beside each part of an optimizer, or attaches to the one that is there.
+        """Makes a learning-rate scheduler for each part of an optimizer, or attaches to an existing one.
 
         Args:
             cls: A class of `torch.optim.lr_scheduler`.
-            optimizer: Whose learning rates it sets.
-            args: The class's arguments after the optimizer.
-            name: Needed for a second scheduler of the same class.
-            kwargs: The class's keyword arguments.
+            optimizer: The optimizer whose learning rates it sets.
+            args: Arguments of the class after the optimizer.
+            name: Required for a second scheduler of the same class.
+            kwargs: Keyword arguments of the class.
+
+        Raises:
+            InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
+            NameConflictError: A scheduler of that name exists with another class or other arguments.
         """
         return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name))
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True
     ) -> Pending[None]:
-        """Freezes parameters, or unfreezes them, for everybody and for calls that begin later.
+        """Freezes or unfreezes parameters, for all trainers and for calls that begin later.
 
-        On each owner all are, or none.
+        On each owner either all of them are changed or none. If one owner raises, others may have been changed.
 
         Args:
-            handles: Of parameters, or of modules, which stand for all of theirs.
-            requires_grad: Whether they shall be trained.
+            handles: Handles of parameters, or of modules for all of their parameters.
+            requires_grad: Whether they are trained.
 
         Raises:
-            InvalidArgumentError: One holds integers, which cannot be trained.
+            InvalidArgumentError: A parameter holds integers, which cannot be trained.
         """
         return Pending.run(self._loop, set_everywhere(list(handles), requires_grad))
 
     def context(self) -> Context:
-        """A new pass: `async with ps.context() as ctx`."""
+        """A new context, for one pass: `async with ps.context() as ctx`."""
         id = ContextId(self.trainer, self._openings.number())
         context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings)
         self._openings.opened(context)
         return context
 
     def manual_seed(self, seed: int | None) -> None:
-        """Seeds the random numbers that owners draw for this trainer from now on.
+        """Seeds the random numbers that owners draw for this trainer's later calls.
 
-        Each call gets a seed of its own, which follows from this one and its place: its number among the calls of its
-        context, and the context's among those opened since; or its number among the calls outside of contexts. So they
-        are the same in every run, whatever other trainers do meanwhile. This process's own generators are not touched.
+        Each call gets a seed of its own. It is derived from this seed, the number of the call in its context, and the
+        number of the context since this call; outside of contexts from the number of the call. So the random numbers
+        are the same in every run, whatever other trainers do. The generators of this process are not changed.
 
         Args:
-            seed: Any integer; None leaves the calls from now on to the owners' own generators.
+            seed: Any integer; None lets later calls draw from the owners' default generators.
         """
         self._seeding.begin(seed)
 
     def status(self, owner: str = "") -> Pending[StatusReply]:
-        """What an owner hosts and does."""
+        """The status of an owner: its objects, optimizers, sessions, counts and memory.
+
+        Args:
+            owner: Name of the owner; empty for the first.
+        """
         return self.session(owner).submit(Request(status=StatusRequest()), None, lambda reply, _: reply.status)
 
     def _create(
@@ -374,7 +407,7 @@ class Client:
         request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
         encoder.encode_into(request.args, args)
         encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-        # Handles among the arguments must not be given back before the object was made.
+        # Keeps the handles among the arguments alive until the object is made.
         read = partial(_created, session, (args, kwargs, handles))
         return session.submit(Request(create=request), payload, read, timeout)
 

@@ -1,4 +1,4 @@
-"""Connect: the front door."""
+"""`connect`: opens a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Connecting:
-    """What `connect` returns: enter it with `async with` or with `with`, or await it."""
+    """The result of `connect`: enter it with `async with` or `with`, or await it.
+
+    `async with` and `await` give a `Client`; `with` gives a `Blocking` around one, in a background thread's loop. A
+    client that was awaited has to be closed with `close()`.
+    """
 
     def __init__(self, connectors: Sequence[Connector], settings: Settings, names: Sequence[str] = ()) -> None:
         self._connectors = connectors
@@ -36,7 +40,7 @@ class Connecting:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # In a forked child it is closed already.
+        # A forked child cannot close the connections of its parent.
         if self._client is not None and not self._client.is_foreign:
             await self._client.close()
 
@@ -80,18 +84,18 @@ def connect(
 
     Args:
         owners: Addresses (host:port), or connectors of another transport; with `directory`, names.
-        directory: Address of an owner that knows where the others are (`ps-service serve --directory`).
-        timeout: Seconds a call may take when it says nothing else; None waits for ever.
-        connect_timeout: Seconds to wait for an owner that is not there yet, or not in the directory.
+        directory: Address of an owner in the group of those owners (`ps-service serve --directory`).
+        timeout: Default timeout of calls, in seconds; None is no limit.
+        connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
-        shared_memory: Whether to use shared memory with an owner on the same host, when it offers that.
-        seed: As `Client.manual_seed`.
+        shared_memory: Whether to use shared memory with an owner on the same host that offers it.
+        seed: Seeds the calls, as `Client.manual_seed` does.
 
     Raises:
-        InvalidArgumentError: No address was given, or a name twice.
-        UnavailableError: An owner cannot be reached in time, or not from here: this process is a fork of one that used
-            gRPC (when entered).
-        UnknownNameError: The directory does not know an owner by its name in time (when entered).
+        InvalidArgumentError: No address was given, or a name was given twice.
+        UnavailableError: When entered: an owner cannot be reached in time, or this process is a fork of one that has
+            used gRPC.
+        UnknownNameError: When entered: an owner has not entered the directory in time.
     """
     settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory)
     settings.seeding.begin(seed)
@@ -106,10 +110,10 @@ def _checked(owners: Sequence[str | Connector]) -> list[str]:
     """Names to look up in a directory."""
     names = [owner for owner in owners if isinstance(owner, str)]
     if len(names) < len(owners):
-        raise InvalidArgumentError("with directory= owners are given by name, and not by connectors")
+        raise InvalidArgumentError("with directory=, give the names of owners instead of connectors")
     for name in names:
         if names.count(name) > 1:
-            raise InvalidArgumentError(f"owner {name!r} is named twice")
+            raise InvalidArgumentError(f"owner {name!r} is named twice; name each owner once")
         if ":" in name:
-            raise InvalidArgumentError(f"with directory= owners are given by name, and {name!r} is an address")
+            raise InvalidArgumentError(f"with directory=, give the names of owners; {name!r} is an address")
     return names

@@ -1,4 +1,4 @@
-"""Portal: a background thread that owns an event loop, for programs that have none."""
+"""A background thread with an event loop, for programs that have none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Portal:
 
     @classmethod
     def acquire(cls) -> Portal:
-        """The process's portal; give it back with `release`."""
+        """The portal of this process. Call `release` when it is no longer needed."""
         with cls._lock:
             if cls._shared is None:
                 cls._shared = cls()
@@ -41,11 +41,11 @@ class Portal:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is that of a process of which this one is a fork."""
+        """Whether it belongs to the parent of this forked process."""
         return forks.is_foreign(self.loop)
 
     def release(self) -> None:
-        """Ends the thread if nobody else uses the portal; what still runs in it is cancelled."""
+        """Ends the thread if this was the last user of the portal; tasks that still run in it are cancelled."""
         if self.is_foreign:
             return
         with self._lock:
@@ -59,11 +59,11 @@ class Portal:
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine.
+        """Runs a coroutine on the loop, waits, and returns its result.
 
         Raises:
             RuntimeError: This is the portal's own thread.
-            ClosedError: It is the portal of a process of which this one is a fork.
+            ClosedError: The portal belongs to the parent of this forked process.
         """
         if self.is_foreign:
             work.close()
@@ -79,7 +79,7 @@ class Portal:
 
 
 def _forget_parent() -> None:
-    """In a forked child: the next to come makes a portal of its own."""
+    """Resets the class in a forked child, so that the first client there makes a new portal."""
     Portal._lock = threading.Lock()
     Portal._shared = None
 

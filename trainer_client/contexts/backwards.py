@@ -1,4 +1,4 @@
-"""Backwards: those of one context, on the event loop or in threads, one after the other."""
+"""Runs the backwards of one context one after the other, on the event loop or in threads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """Where a backward starts, as `torch.autograd.backward` takes it.
+    """The arguments of a backward, as for `torch.autograd.backward`.
 
     Attributes:
-        roots: The tensors that are propagated from.
+        roots: The tensors to propagate from.
         gradients: Their gradients.
-        retain_graph: Whether the same graph shall be propagated again.
+        retain_graph: Whether to keep the graph for another backward.
     """
 
     roots: Sequence[torch.Tensor]
@@ -39,11 +39,11 @@ class Start(NamedTuple):
 
 
 class Backwards:
-    """Runs the backwards of a context. It does not keep the context: each of the two would keep the other.
+    """Runs the backwards of a context. It does not refer to the context, to avoid a reference cycle.
 
     Args:
         loop: The client's event loop.
-        gradients: Takes those of local leaves.
+        gradients: Receives the gradients of local leaves.
 
     Attributes:
         current: The backward that is running.
@@ -56,21 +56,21 @@ class Backwards:
         self._queue = Queue()
 
     def begin(self, context: Context, start: Start) -> Pending[None]:
-        """Begins one: on the event loop if it is short and waits for nothing, else in a thread.
+        """Begins a backward: on the event loop if it is short and needs no answer of an owner, otherwise in a thread.
 
-        Torch's engine blocks while it waits for owners. It must not have the event loop's thread then.
+        Torch's engine blocks while it waits for owners, so it must not run on the event loop then.
         """
         if asyncio._get_running_loop() is self._loop:
             graph = local_graph(start.roots, context)
             if graph is not None and graph.seconds < INLINE_SECONDS and (number := self._queue.begin()) is not None:
                 return self._run_here(LocalPass(start.retain_graph, number, graph), start)
         number, autocasts = self._queue.join(), Autocasts.current()
-        # It may be cancelled before a thread has taken it.
+        # It may be cancelled before a thread begins it.
         withdraw = partial(self._queue.withdraw, number)
         return Pending.in_thread(self._loop, self._run_in_turn, context, number, autocasts, start, cancel=withdraw)
 
     def run(self, context: Context, start: Start) -> None:
-        """Runs one in this thread, which must not be that of the event loop.
+        """Runs a backward in this thread, which must not be that of the event loop.
 
         Raises:
             ClosedError: The client is closed.
@@ -78,7 +78,7 @@ class Backwards:
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
     def _run_here(self, current: LocalPass, start: Start) -> Pending[None]:
-        """Runs one on the event loop. Its turn ends when all owners have answered."""
+        """Runs a backward on the event loop. Its turn ends when all owners have answered."""
         done: Pending[None] = Pending(self._loop)
         outcome: Outcome[None] = current.outcome
         try:

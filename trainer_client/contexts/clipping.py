@@ -1,4 +1,4 @@
-"""Clipping: one norm over the gradients on all owners and here."""
+"""Clips the gradients of a context by their common norm over all owners and this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 _SMALL = 1e-6
-"""What torch adds to the norm before it divides, so that results are the same."""
+"""Torch adds this to the norm before it divides; added here, too, so that results are equal."""
 
 
 async def clip(
@@ -46,7 +46,7 @@ async def clip(
         except OverflowError:
             total = math.inf
     factor = max_norm / (total + _SMALL)
-    # A norm that is not a number scales too, as in torch: whoever looks will see it.
+    # A norm that is NaN scales, too, as in torch, so that the gradients show it.
     if not factor >= 1.0:
         context.scale(local, factor)
         await _ask(

@@ -1,4 +1,4 @@
-"""Context: one forward/backward/step pass over any number of owners."""
+"""The context of one forward/backward/step pass over any number of owners."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ Reach = Callable[[str], Awaitable[Session]]
 
 
 class Context:
-    """A pass: calls made inside its block are recorded, and their gradients are its own.
+    """One pass: calls inside its block are recorded, and it holds their gradients.
 
         async with ps.context() as ctx:
             loss = F.nll_loss(await net(x), y)
             await ctx.backward(loss)
             await opt.step(ctx)
 
-    Gradients live in the context, on the owners and here; `.grad` of local parameters is left alone. They add up over
-    several backwards, and are gone with the context.
+    Gradients are kept in the context, on the owners and here; `.grad` of local parameters is not changed. They
+    accumulate over several backwards, and are freed at the end of the block.
 
     Args:
-        id: Its name on every owner.
+        id: Its id on every owner.
         loop: The client's event loop.
-        reach: Gives the session with an owner that took part without being called from here.
-        seeds: Of its calls, if they have any.
-        openings: Where its client keeps which contexts are open.
+        reach: Opens the session with an owner that took part through another owner.
+        seeds: Makes the seeds of its calls; None for calls without seeds.
+        openings: The open contexts of its client.
 
     Attributes:
-        id: Its name on every owner.
-        message: The same, as it travels.
+        id: Its id on every owner.
+        message: The id as a message.
         ended: Whether its block was left.
-        root: What stands for the inputs of calls that have none to differentiate.
-        seeds: Of its calls, if they have any.
+        root: The input, in the graph, of calls without inputs that require grad.
+        seeds: Makes the seeds of its calls; None for calls without seeds.
     """
 
     root: torch.Tensor = ROOT
@@ -85,7 +85,7 @@ class Context:
         self._lock = threading.Lock()
         self._calls = 0
         self._sessions: dict[str, Session] = {}
-        # How often each had been lost when the pass came to it.
+        # By owner, the number of lost sessions when the pass first called it.
         self._losses: dict[str, int] = {}
         self._gradients = LocalGradients()
         self._backwards = Backwards(loop, self._gradients)
@@ -96,16 +96,16 @@ class Context:
     def record(
         self, session: Session, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor] = ()
     ) -> RecordedCall:
-        """Writes a call into the graph.
+        """Records a call in the graph.
 
         Args:
-            session: Leads to the owner that is called.
+            session: The session with the owner that is called.
             inputs: The call's tensor arguments that require grad.
-            tokens: Stand for arguments that are kept on an owner and have a history there.
+            tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
 
         Raises:
             ContextEndedError: The block was left.
-            InvalidArgumentError: The handle is another client's.
+            InvalidArgumentError: The session belongs to another client.
         """
         with self._lock:
             self.check(session)
@@ -115,21 +115,21 @@ class Context:
             return RecordedCall(self, session, self._calls, self._place(), inputs, tokens)
 
     def _place(self) -> tuple[int, ...]:
-        """The place in the pass of the call that was counted last."""
+        """The place of the latest call in the pass: the numbers of the calls that it is nested in, and its own."""
         return (self._calls,)
 
     def check(self, *sessions: Session) -> None:
-        """Whether the pass still goes on, and whether these sessions may take part in it.
+        """Checks that the pass is open and that these sessions may take part in it.
 
         Raises:
             ContextEndedError: The block was left.
-            ContextLostError: An owner has forgotten its part.
-            InvalidArgumentError: A session is another client's.
+            ContextLostError: An owner has lost its part of the pass.
+            InvalidArgumentError: A session belongs to another client.
         """
         if self.ended:
             raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
         for owner, losses in self._losses.items():
-            # It would take a step for one of a pass in which it had no part, and do nothing.
+            # The owner would take this for a pass without gradients there, and skip the step.
             if self._sessions[owner].losses != losses:
                 raise ContextLostError(
                     f"owner {owner!r} has lost its part of context {self.id} with the session: run forward again"
@@ -154,17 +154,17 @@ class Context:
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
     ) -> Pending[None]:
-        """Propagates from one or more roots, through local and remote parts alike.
+        """Propagates from one or more roots, through local and remote parts.
 
         Args:
-            roots: Usually one loss of one element.
-            gradients: Gradients of the roots; needed for roots of more than one element.
-            retain_graph: Whether the same graph shall be propagated again.
+            roots: One tensor or several; usually one loss with one element.
+            gradients: Gradients of the roots, in their shapes; None only for roots with one element.
+            retain_graph: Whether to keep the graph for another backward.
 
         Raises:
             ContextEndedError: The block was left.
-            PsError: An owner could not do its part.
-            RuntimeError: Torch's own, as in a local backward.
+            PsError: An owner failed. Local leaves get no gradient; gradients that other owners have added stay.
+            RuntimeError: Torch raised it, as in a local backward.
         """
         self.check()
         return self._backwards.begin(self, Start(_listed(roots), gradients, retain_graph))
@@ -179,14 +179,18 @@ class Context:
 
         Raises:
             ClosedError: The client is closed.
-            And what `backward` raises.
+            ContextEndedError, PsError, RuntimeError: As in `backward`.
         """
         self._backwards.run(self, Start(_listed(roots), gradients, retain_graph))
 
     # Gradients
 
     def get_gradients(self) -> Pending[dict[RemoteParameter | torch.Tensor, torch.Tensor]]:
-        """The gradients of this pass: by handle for remote parameters, by tensor for local ones."""
+        """The gradients of this pass, by handle for remote parameters and by tensor for local ones.
+
+        Returns:
+            Each gradient has the shape and dtype of its parameter; gradients of remote parameters are on the CPU.
+        """
         self.check()
         return Pending.run(self._loop, self._get_gradients())
 
@@ -203,7 +207,7 @@ class Context:
                 others.update(called)
                 for ref, gradient in gradients:
                     found[RemoteParameter.bare(session, ref, gradient)] = gradient
-            # Owners that those have called in turn.
+            # Owners that the called owners have called.
             asking = [await self._reach(name) for name in sorted(others - asked)] if self._reach is not None else []
         return found
 
@@ -224,8 +228,13 @@ class Context:
         """Scales the gradients of this pass so that their norm over all owners and local parameters is at most
         `max_norm`, like `torch.nn.utils.clip_grad_norm_`.
 
+        Args:
+            parameters: Handles of remote parameters, and local parameters. Those without a gradient are skipped.
+            max_norm: The largest norm.
+            norm_type: The exponent of the norm; infinity for the largest absolute value.
+
         Returns:
-            The norm before.
+            The norm before, a scalar float32 tensor.
 
         Raises:
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
@@ -244,7 +253,7 @@ class Context:
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions whose owners took part so far."""
+        """The sessions with the owners that take part so far."""
         with self._lock:
             return list(self._sessions.values())
 
@@ -256,15 +265,15 @@ class Context:
         """
         outer = current_context()
         if outer is not None:
-            raise RuntimeError(f"context {outer.id} is open here already; contexts do not nest")
+            raise RuntimeError(f"context {outer.id} is open here already; leave its block first, contexts do not nest")
         self.check()
         self._token = set_current(self)
 
     def end(self, over: tuple[int, Sequence[int]] | None = None) -> None:
-        """Leaves the block: owners free what they keep for this pass. The request travels on its own.
+        """Ends the block. Owners free what they keep for this pass; this does not wait for them.
 
         Args:
-            over: A number, and others below: all contexts of the trainer with lower numbers are over, but for those.
+            over: A number, and exceptions below it: all other contexts with lower numbers have ended.
         """
         with self._lock:
             self.ended = True

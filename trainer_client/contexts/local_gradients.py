@@ -1,4 +1,4 @@
-"""Local gradients: those of one pass for leaves of this process."""
+"""The gradients of one pass for leaves of this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LocalGradients:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By the leaf's identity; the leaf is kept, so that the identity stays its own.
+        # By the leaf's id(); the leaf is kept, so that no other object gets the same id().
         self._held: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def add(self, found: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -25,7 +25,7 @@ class LocalGradients:
         with self._lock:
             for leaf, grad in found:
                 if grad._is_view():
-                    # Of a bucket of DistributedDataParallel, to which it will write again.
+                    # A view of a bucket of DistributedDataParallel, which overwrites it in the next backward.
                     grad = grad.clone()
                 held = self._held.get(id(leaf))
                 self._held[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
@@ -49,5 +49,5 @@ class LocalGradients:
                     self._held[id(leaf)] = (leaf, held[1] * factor)
 
     def clear(self) -> None:
-        """Lets go of all gradients."""
+        """Drops all gradients."""
         self._held.clear()

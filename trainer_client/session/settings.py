@@ -9,14 +9,14 @@ from trainer_client.numerics import Seeding
 
 @dataclass(slots=True)
 class Settings:
-    """How patient a client is, and what else its sessions share; all times in seconds.
+    """The timeouts of a client, in seconds, and what else its sessions share.
 
     Attributes:
-        timeout: How long a call may take when it says nothing else; None waits for ever.
-        connect_timeout: How long the first connection to an owner may take.
-        reconnect_timeout: How long a broken stream is tried to be opened again before the session is given up.
-        shared_memory: Whether to use a shared-memory connection where an owner offers one.
-        seeding: The seeds of its calls.
+        timeout: Default timeout of a call; None is no limit.
+        connect_timeout: Limit of the first connection to an owner.
+        reconnect_timeout: Limit of the attempts to open a broken stream again; then the session is given up.
+        shared_memory: Whether to use a shared-memory connection if an owner offers one.
+        seeding: Makes the seeds of its calls.
     """
 
     timeout: float | None = 60.0
