@@ -121,7 +121,7 @@ async def test_without_await_it_is_the_same(group: Group) -> None:
     [
         ((), "at least one owner"),
         (("ps0", "ps1", "ps0"), "'ps0' is named twice"),
-        (("127.0.0.1:50051",), "by name, and '127.0.0.1:50051' is an address"),
+        (("127.0.0.1:50051",), "names of owners; '127.0.0.1:50051' is an address"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(owners: tuple[str, ...], message: str) -> None:
@@ -130,5 +130,5 @@ def test_what_makes_no_sense_is_refused_at_once(owners: tuple[str, ...], message
 
 
 async def test_a_connector_is_no_name(owner: Server) -> None:
-    with pytest.raises(tc.InvalidArgumentError, match="by name, and not by connectors"):
+    with pytest.raises(tc.InvalidArgumentError, match="names of owners instead of connectors"):
         tc.connect(MemoryConnector(owner.servicer.serve), directory=owner.address)
