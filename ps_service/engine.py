@@ -21,7 +21,7 @@ from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.incarnations import Incarnations
-from ps_service.sessions.reply_cache import MemoryReplyCache, ReplyCache
+from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Sessions, SessionState
 from ps_wire.limits import Limits
@@ -86,7 +86,7 @@ class Engine:
         self.gate: Final = Gate(self.contexts)
         self.sessions: Final = Sessions(self.limits)
         self.incarnations: Final = Incarnations()
-        self.reply_cache: Final[ReplyCache] = MemoryReplyCache()
+        self.reply_cache: Final = ReplyCache()
         self.requests: Final = RequestSources()
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)

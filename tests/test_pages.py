@@ -137,6 +137,38 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
     assert {name for name in re.findall(r"`(?:tc\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)} <= ours
 
 
+MOST_FILES = 5
+"""Files that have to be written or changed for any of the additions that the architecture was made for."""
+
+
+def additions() -> dict[str, list[tuple[str, str]]]:
+    """For each row group of the table "To add": its files, with `new` before those to write, and what to do there."""
+    section = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## To add")[2].partition("\n## ")[0]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in [line for line in section.splitlines() if line.startswith("| ")][1:]:
+        addition, file, how = (cell.strip() for cell in line.strip("|").split("|"))
+        if addition:
+            found[addition] = []
+        found[[*found][-1]].append((file, how))
+    return found
+
+
+def test_there_are_additions() -> None:
+    assert len(additions()) >= 4
+
+
+@pytest.mark.parametrize("addition", additions())
+def test_an_addition_needs_few_files_which_are_there_or_new(addition: str) -> None:
+    rows = additions()[addition]
+    assert len({file for file, _ in rows}) == len(rows) <= MOST_FILES
+    for file, how in rows:
+        is_new, name = re.fullmatch(r"(new )?`([^`]+)`", file).groups()  # type: ignore[union-attr]
+        assert (ROOT / name).exists() is not bool(is_new), file
+        if not is_new:
+            text = (ROOT / name).read_text("utf-8")
+            assert [each for each in re.findall(r"`(_\w+)`", how) if f"def {each}(" not in text] == [], file
+
+
 def _anchors(page: Path) -> Iterator[str]:
     """What GitHub makes of the headings of a page."""
     for heading in re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from ps_service.rpc.unary import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
-from ps_wire.limits import MAX_FRAME_BYTES, MIB
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import (
     EvictReply,
@@ -21,9 +20,7 @@ from ps_wire.v1.operations_pb2 import (
     StatusRequest,
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-
-_OPTIONS: Final = (("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),)
-"""Largest answer; gRPC's default of 4 MiB is too small for an owner with very many objects."""
+from trainer_client.transport.channels import open_blocking_channel
 
 
 def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
@@ -59,7 +56,7 @@ def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> 
 
 
 def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeout_seconds: float) -> Any:
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with open_blocking_channel(address) as channel:
         try:
             return method(OwnerStub(channel))(request, timeout=timeout_seconds, wait_for_ready=True)
         except grpc.RpcError as error:

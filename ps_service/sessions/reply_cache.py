@@ -1,7 +1,7 @@
 """The reply cache: answers to mutating requests, kept until their trainer has confirmed them.
 
 A trainer whose stream broke sends unanswered requests again. If one was executed before, its answer is found here, and
-it is not executed twice. A reply cache on disk can make answers wait until it is flushed.
+it is not executed twice. A log can make answers wait until they are on disk.
 """
 
 from __future__ import annotations
@@ -38,55 +38,37 @@ class Answer:
         return self.frame.reply
 
 
-class ReplyCache(Protocol):
-    """Keeps answers by trainer and request number.
+class AnswerLog(Protocol):
+    """A place on disk to which answers are written as they are recorded."""
+
+    def write(self, trainer: bytes, number: int, answer: Answer) -> None:
+        """Writes an answer, at once or later."""
+
+    async def flushed(self) -> None:
+        """Waits until everything written so far is durable."""
+
+
+class ReplyCache:
+    """Keeps answers by trainer and request number, in memory, and writes them to a log if there is one.
 
     Attributes:
         instant: Whether an answer may be sent as soon as it is recorded; if not, `flushed` must be awaited before.
         nbytes: Bytes of the payloads of all answers that are kept.
     """
 
-    instant: bool
-    nbytes: int
+    def __init__(self) -> None:
+        self.instant = True
+        self.nbytes = 0
+        self._kept: dict[bytes, _Kept] = {}
+        self._log: AnswerLog | None = None
+
+    def write_to(self, log: AnswerLog) -> None:
+        """Registers a log: it gets all answers that are recorded from now on, and none is sent before it is durable."""
+        self._log = log
+        self.instant = False
 
     def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         """Keeps an answer."""
-
-    async def flushed(self) -> None:
-        """Waits until everything recorded so far is as durable as this reply cache makes it."""
-
-    def recall(self, trainer: bytes, number: int) -> Answer | None:
-        """The answer, or None if it is not kept."""
-
-    def answers(self, trainer: bytes) -> dict[int, Answer]:
-        """All answers kept for a trainer, by request number."""
-
-    def forget(self, trainer: bytes, numbers: Iterable[int]) -> Sequence[int]:
-        """Drops answers that the trainer has confirmed; returns the numbers of which none was kept."""
-
-    def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        """Drops all answers of a trainer except these."""
-
-    def drop(self, trainer: bytes) -> None:
-        """Drops all answers of a trainer that is gone."""
-
-    def __len__(self) -> int:
-        """Number of answers kept."""
-
-    def nbytes_of(self, trainer: bytes) -> int:
-        """Payload bytes of the answers kept for a trainer. May be called from any thread."""
-
-
-class MemoryReplyCache:
-    """A reply cache in memory; it lives as long as the process."""
-
-    instant = True
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self._kept: dict[bytes, _Kept] = {}
-
-    def record(self, trainer: bytes, number: int, answer: Answer) -> None:
         kept = self._kept.get(trainer)
         if kept is None:
             kept = self._kept[trainer] = _Kept()
@@ -96,19 +78,26 @@ class MemoryReplyCache:
         kept.answers[number] = answer
         kept.nbytes += nbytes
         self.nbytes += nbytes
+        if self._log is not None:
+            self._log.write(trainer, number, answer)
 
     async def flushed(self) -> None:
-        """Returns at once."""
+        """Waits until everything recorded so far is as durable as it gets; without a log, not at all."""
+        if self._log is not None:
+            await self._log.flushed()
 
     def recall(self, trainer: bytes, number: int) -> Answer | None:
+        """The answer, or None if it is not kept."""
         kept = self._kept.get(trainer)
         return None if kept is None else kept.answers.get(number)
 
     def answers(self, trainer: bytes) -> dict[int, Answer]:
+        """All answers kept for a trainer, by request number."""
         kept = self._kept.get(trainer)
         return {} if kept is None else dict(kept.answers)
 
     def forget(self, trainer: bytes, numbers: Iterable[int]) -> Sequence[int]:
+        """Drops answers that the trainer has confirmed; returns the numbers of which none was kept."""
         kept = self._kept.get(trainer)
         if kept is None:
             return list(numbers)
@@ -123,17 +112,21 @@ class MemoryReplyCache:
         return unknown
 
     def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
+        """Drops all answers of a trainer except these."""
         self.forget(trainer, self.answers(trainer).keys() - set(numbers))
 
     def drop(self, trainer: bytes) -> None:
+        """Drops all answers of a trainer that is gone."""
         kept = self._kept.pop(trainer, None)
         if kept is not None:
             self.nbytes -= kept.nbytes
 
     def __len__(self) -> int:
+        """Number of answers kept."""
         return sum(len(kept.answers) for kept in self._kept.values())
 
     def nbytes_of(self, trainer: bytes) -> int:
+        """Payload bytes of the answers kept for a trainer. May be called from any thread."""
         kept = self._kept.get(trainer)
         return 0 if kept is None else kept.nbytes
 

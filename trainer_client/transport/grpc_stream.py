@@ -12,8 +12,9 @@ from ps_wire.connections import frames
 from ps_wire.connections.buffers import teach_malloc
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
-from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
+from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
+from trainer_client.transport.channels import open_channel
 from trainer_client.transport.shared_memory import open_shared_memory
 
 if TYPE_CHECKING:
@@ -24,21 +25,6 @@ _METHOD: Final = "/ps_wire.v1.Owner/Session"
 
 _LINGER: Final = 1.0
 """Seconds that a stream which is being closed gives the owner to take what was sent."""
-
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
-    # An owner whose host vanished is noticed within fifteen seconds.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # The session itself decides when to try again.
-    ("grpc.enable_retries", 0),
-    # A broken connection must not make the next one wait: nothing is shared between channels.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 class GrpcConnector:
@@ -53,8 +39,7 @@ class GrpcConnector:
         return self._address
 
     async def connect(self) -> GrpcConnection:
-        forks.use_grpc()
-        return GrpcConnection(grpc.aio.insecure_channel(self._address, options=_OPTIONS))
+        return GrpcConnection(open_channel(self._address))
 
     async def connect_shared_memory(
         self, offer: SharedMemoryOffer, max_message_bytes: int
