@@ -21,6 +21,7 @@ import torch
 from torch.nn import Parameter
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ps_service.parameters.alone import Alone, WouldBlock
 from ps_service.parameters.reading import Reading
 from ps_service.parameters.state import ParameterState, Pin
 from ps_wire.errors import DeadlineExceededError
@@ -43,10 +44,6 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 
 LEAST_SECONDS: Final = 0.001
 """The error of a scope whose deadline has passed."""
-
-
-class WouldBlock(Exception):
-    """A thread that must not block would have to wait."""
 
 
 class ParameterLocks:
@@ -98,32 +95,17 @@ class ParameterLocks:
         finally:
             self.allow_blocking()
 
-    @contextmanager
-    def alone(self, lock: ReportingLock) -> Iterator[None]:
-        """Holds a lock.
-
-        Raises:
-            WouldBlock: Another thread holds it, and this thread is in a `nonblocking` block.
-            DeadlineExceededError: The caller's deadline passed before the lock was free.
-        """
-        if not lock.acquire(blocking=False):
-            if self._is_nonblocking:
-                raise WouldBlock
-            scope = current_scope.get()
-            left = None if scope is None else scope.within(None)
-            if not lock.acquire(seconds=left):
-                raise DeadlineExceededError("the lock was held by others until the deadline")
-        try:
-            yield
-        finally:
-            lock.release()
+    def alone(self, lock: ReportingLock) -> Alone:
+        """Holds a lock while a block runs; see `Alone`."""
+        return Alone(self, lock)
 
     @property
-    def _is_nonblocking(self) -> bool:
+    def is_nonblocking(self) -> bool:
+        """Whether this thread must not block."""
         return getattr(self._here, "nonblocking", False)
 
     def _wait(self, seconds: float | None = None) -> None:
-        if self._is_nonblocking:
+        if self.is_nonblocking:
             raise WouldBlock
         self._waiting += 1
         try:

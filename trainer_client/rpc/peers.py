@@ -9,7 +9,7 @@ import torch
 
 from ps_service.group.peers import Foreign
 from ps_service.hosting.references import RRef as HostedRRef
-from ps_service.parameters.locks import WouldBlock
+from ps_service.parameters.alone import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member
 from trainer_client.pending import Pending
 from trainer_client.rpc.nested_pass import NestedContext, NestedPass

@@ -10,7 +10,8 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.parameters import locks
-from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks, WouldBlock
+from ps_service.parameters.alone import WouldBlock
+from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
 from ps_service.parameters.reading import Reading
 from ps_wire.connections.buffers import BufferPool
 from ps_wire.limits import MIB

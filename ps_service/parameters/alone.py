@@ -1,0 +1,50 @@
+"""Holds a lock that others hold for long, without blocking a thread that must not block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ps_wire.errors import DeadlineExceededError
+from ps_wire.runtime.scopes import current_scope
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_wire.runtime.locks import ReportingLock
+
+
+class WouldBlock(Exception):
+    """A thread that must not block would have to wait."""
+
+
+class Alone:
+    """Holds a lock while its block runs.
+
+    Entering raises `WouldBlock` if another thread holds the lock and this thread must not block, and
+    `DeadlineExceededError` if the caller's deadline passes before the lock is free.
+
+    Args:
+        locks: Knows whether this thread may block.
+        lock: The lock.
+    """
+
+    __slots__ = ("_lock", "_locks")
+
+    def __init__(self, locks: ParameterLocks, lock: ReportingLock) -> None:
+        self._locks = locks
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            return
+        if self._locks.is_nonblocking:
+            raise WouldBlock
+        scope = current_scope.get()
+        if not self._lock.acquire(seconds=None if scope is None else scope.within(None)):
+            raise DeadlineExceededError("the lock was held by others until the deadline")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
