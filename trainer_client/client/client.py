@@ -14,7 +14,6 @@ from torch.optim import lr_scheduler
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -22,21 +21,19 @@ from ps_wire.v1.operations_pb2 import (
     AttachRequest,
     CreateRequest,
     DeleteRequest,
-    LookupRequest,
     StatusReply,
     StatusRequest,
 )
+from trainer_client.client.sessions import Sessions
 from trainer_client.contexts.context import Context
 from trainer_client.graph.current import current_context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
 from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
-from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.optimizers import optimizer, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import nothing
-from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.optimizer import DistributedOptimizer, NonFinite, Reads
     from trainer_client.optimizers.scheduler import DistributedScheduler
+    from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
 
 
@@ -74,10 +72,8 @@ class Client:
     ) -> None:
         self.trainer = new_trainer_id()
         self._loop = asyncio.get_running_loop()
-        self._sessions: dict[str, Session] = {}
-        self.others = OtherOwners(self.trainer, settings, self._sessions, dial)
-        self._opening = [Session(each, self.trainer, settings, self.others) for each in connectors]
-        self._patience = settings.connect_timeout
+        self._sessions = Sessions(self.trainer, connectors, settings, dial)
+        self.others = self._sessions.others
         self._openings = Openings()
         self._seeding = settings.seeding
 
@@ -92,41 +88,13 @@ class Client:
             UnknownNameError: An owner has not entered the directory in time.
             InvalidArgumentError: Two owners have the same name.
         """
-        try:
-            await asyncio.gather(*(session.open() for session in self._opening))
-            for session in self._opening:
-                if session.owner in self._sessions:
-                    raise InvalidArgumentError(
-                        f"two of the owners are called {session.owner!r}: start each under its own --name"
-                    )
-                self._sessions[session.owner] = session
-            if names:
-                await self._find(names)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def _find(self, names: Sequence[str]) -> None:
-        """Connects to owners by name; they are the first of the sessions, in this order."""
-        directory = self.others.directory = self.session()
-
-        async def find(name: str) -> Session:
-            if name in self._sessions:
-                return self._sessions[name]
-            member = await self.others.ask(directory, LookupRequest(name=name, wait_seconds=self._patience))
-            return await self.others.reach(name, member.address)
-
-        found = dict(zip(names, await asyncio.gather(*map(find, names)), strict=True))
-        found.update((name, session) for name, session in self._sessions.items() if name not in found)
-        self._sessions.clear()
-        self._sessions.update(found)
+        await self._sessions.open(names)
 
     async def close(self) -> None:
         """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
         if self.is_foreign:
             return
-        await self.others.close()
-        await asyncio.gather(*(session.close() for session in self._opening))
+        await self._sessions.close()
 
     @property
     def is_foreign(self) -> bool:
@@ -136,12 +104,12 @@ class Client:
     @property
     def owners(self) -> list[str]:
         """Names of the owners, in the order of their addresses."""
-        return list(self._sessions)
+        return list(self._sessions.by_owner)
 
     @property
     def sessions(self) -> Mapping[str, Session]:
         """The sessions, by the name of their owner."""
-        return self._sessions
+        return self._sessions.by_owner
 
     def session(self, owner: str = "") -> Session:
         """The session with an owner; with the first owner, if no name is given.
@@ -149,13 +117,7 @@ class Client:
         Raises:
             UnknownNameError: The client is not connected to an owner of that name.
         """
-        if not owner:
-            return next(iter(self._sessions.values()))
-        try:
-            return self._sessions[owner]
-        except KeyError:
-            known = ", ".join(self._sessions)
-            raise UnknownNameError(f"this client is not connected to an owner {owner!r}, only to {known}") from None
+        return self._sessions.of(owner)
 
     def module(
         self,
@@ -220,8 +182,8 @@ class Client:
             return _attach(self.session(owner), AttachRequest(name=target))
         ref = Ref.parse(target)
         request = AttachRequest(handle=ref.to_message())
-        if ref.owner in self._sessions:
-            return _attach(self._sessions[ref.owner], request)
+        if ref.owner in self.sessions:
+            return _attach(self.sessions[ref.owner], request)
 
         async def attach_there() -> RemoteObject:
             return await _attach(await self.reach(ref.owner), request)
@@ -412,7 +374,7 @@ class Client:
         return session.submit(Request(create=request), payload, read, timeout)
 
     def __repr__(self) -> str:
-        return f"<Client of {', '.join(repr(session) for session in self._opening)}>"
+        return f"<Client of {', '.join(repr(session) for session in self._sessions.opening)}>"
 
 
 def _created(session: Session, held: tuple[object, ...], reply: Reply, payload: PayloadReader) -> RemoteObject:
