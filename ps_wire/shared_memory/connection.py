@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -23,6 +21,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import IDLE_SECONDS, MAX_FRAME_BYTES, MIB
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import COPIES
+from ps_wire.shared_memory.delivery import Delivery
 from ps_wire.shared_memory.segments import Segment, SegmentPool, SegmentView
 from ps_wire.shared_memory.unix_socket import UnixSocket
 from ps_wire.shared_memory.writer import (
@@ -52,9 +51,6 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 _MANY_LENT: Final = 64
 """Segments that may hold tensors in use before what arrives is copied out, so that the other side has some left."""
 
-TURN_SECONDS: Final = 0.002
-"""How long the messages of one connection are handed over before the event loop looks at other connections."""
-
 
 class SharedMemoryConnection:
     """One end of a shared-memory connection.
@@ -78,15 +74,9 @@ class SharedMemoryConnection:
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
         self._rest = bytearray()
-        self._arrived: deque[Packet] = deque()
-        self._receiver: asyncio.Future[None] | None = None
-        self._handle: Handle | None = None
-        self._pausing: asyncio.Future[bool] | None = None
-        self._yielding = False
         self._tidying: asyncio.TimerHandle | None = None
-        self._ended = False
-        self._broken = ""
         self._socket = UnixSocket(sock, self._take_in, self._break)
+        self._delivery = Delivery(self._socket)
         self._writer = RecordWriter(self._socket, self._traffic)
 
     async def send(self, packet: Packet) -> None:
@@ -154,32 +144,18 @@ class SharedMemoryConnection:
         self._writer.write(record, (), None if segment.known else segment.hand_over())
 
     async def receive(self) -> Packet | None:
-        while not self._arrived:
-            if self._ended:
-                return None
-            if self._broken:
-                raise ConnectionBroken(self._broken)
-            self._receiver = self._loop.create_future()
-            await self._receiver
-        return self._arrived.popleft()
+        return await self._delivery.receive()
 
     async def deliver(self, handle: Handle) -> None:
         """Calls `handle` with every packet as it arrives; see `Delivering`."""
-        self._receiver = self._loop.create_future()
-        self._handle = handle
-        try:
-            self._hand_over(handle)
-            await self._receiver
-        finally:
-            self._handle = None
+        await self._delivery.deliver(handle)
 
     async def close(self) -> None:
-        if not self._broken and not self._ended:
+        if not self._is_over:
             with suppress(ConnectionBroken):
                 self._writer.write(HEADER.pack(END, 0, 0, 0), at_once=True)
-        self._ended = True
         self._let_go()
-        self._wake()
+        self._delivery.stop()
 
     def cut(self, reason: str = "the shared-memory connection was cut") -> None:
         """Breaks the shared-memory connection without a word, as the end of a process does."""
@@ -220,67 +196,7 @@ class SharedMemoryConnection:
             self._break(f"the other side does not speak the shared-memory connection's protocol: {error}")
             self._socket.close()
             return
-        if self._pausing is not None:
-            return
-        if self._handle is not None:
-            self._hand_over(self._handle)
-        elif self._arrived:
-            self._wake()
-
-    def _hand_over(self, handle: Handle) -> None:
-        began = time.perf_counter()
-        try:
-            while self._arrived and self._handle is not None:
-                last = handle(self._arrived.popleft())
-                if last is True:
-                    self._hand_no_more()
-                elif last is not False:
-                    self._pause(last)
-                    return
-                elif self._arrived and time.perf_counter() - began > TURN_SECONDS:
-                    self._pause(self._next_turn())
-                    return
-            if self._handle is not None and (self._ended or self._broken):
-                # Now that all that came before has been handed over.
-                self._wake()
-        except Exception as error:
-            self._fail(error)
-
-    def _next_turn(self) -> asyncio.Future[bool]:
-        """Is done when the event loop has looked at everything else once."""
-        turn: asyncio.Future[bool] = self._loop.create_future()
-        self._yielding = True
-        self._loop.call_soon(turn.set_result, False)
-        return turn
-
-    def _pause(self, until: asyncio.Future[bool]) -> None:
-        """Reads nothing more until then: the socket fills, and the other side has to wait."""
-        self._pausing = until
-        self._socket.pause()
-        until.add_done_callback(self._go_on)
-
-    def _go_on(self, done: asyncio.Future[bool]) -> None:
-        self._pausing = None
-        self._yielding = False
-        if done.cancelled() or self._handle is None:
-            return
-        if (error := done.exception()) is not None:
-            self._fail(error)
-            return
-        if done.result():
-            self._hand_no_more()
-            return
-        self._socket.resume()
-        self._hand_over(self._handle)
-
-    def _hand_no_more(self) -> None:
-        self._handle = None
-        self._wake()
-
-    def _fail(self, error: BaseException) -> None:
-        self._handle = None
-        if self._receiver is not None and not self._receiver.done():
-            self._receiver.set_exception(error)
+        self._delivery.hand_over()
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of some bytes; returns where they end."""
@@ -300,7 +216,7 @@ class SharedMemoryConnection:
                     payload = self._payload(kind, number, payload_bytes)
                 elif payload_bytes:
                     payload = (memoryview(bytearray(data[middle:end])),)
-                self._arrived.append(Packet(frame, payload))
+                self._delivery.arrived.append(Packet(frame, payload))
             else:
                 self._notice(kind, number)
             position = end
@@ -326,10 +242,8 @@ class SharedMemoryConnection:
         elif kind == DROPPED:
             self._view.forget(number)
         elif kind == END:
-            self._ended = True
             self._writer.end()
-            if self._handle is None:
-                self._wake()
+            self._delivery.end()
         else:
             raise InvalidArgumentError(f"a record of kind {kind}")
 
@@ -344,13 +258,13 @@ class SharedMemoryConnection:
     # Segments that are not needed any more
 
     def _tidy_later(self) -> None:
-        if self._tidying is None and not self._ended:
+        if self._tidying is None and not self._delivery.ended:
             self._tidying = self._loop.call_later(IDLE_SECONDS / 2, self._tidy)
 
     def _tidy(self) -> None:
         """Tells which segments are free, and drops those that were not used for a while."""
         self._tidying = None
-        if self._ended or self._broken:
+        if self._is_over:
             return
         self._pool.trim(IDLE_SECONDS)
         self._tell_dropped()
@@ -364,16 +278,10 @@ class SharedMemoryConnection:
 
     # State
 
-    def _wake(self) -> None:
-        if self._receiver is not None and not self._receiver.done():
-            if self._broken and self._handle is not None:
-                self._receiver.set_exception(ConnectionBroken(self._broken))
-            else:
-                self._receiver.set_result(None)
+    @property
+    def _is_over(self) -> bool:
+        return self._delivery.ended or bool(self._delivery.broken)
 
     def _break(self, reason: str) -> None:
-        self._broken = self._broken or reason
         self._writer.end()
-        # The last messages of a side that closed in good order, or that only let others pass, are handed over first.
-        if not self._yielding and not (self._ended and self._pausing is not None):
-            self._wake()
+        self._delivery.break_off(reason)

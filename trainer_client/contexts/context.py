@@ -13,8 +13,8 @@ import torch
 from ps_wire.codec.values import Decoder
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
-from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import EndContextRequest, GradientsRequest
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
+from ps_wire.v1.operations_pb2 import GradientsRequest
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.local_gradients import LocalGradients
@@ -167,7 +167,8 @@ class Context:
             RuntimeError: Torch raised it, as in a local backward.
         """
         self.check()
-        return self._backwards.begin(self, Start(_listed(roots), gradients, retain_graph))
+        roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+        return self._backwards.begin(self, Start(roots, gradients, retain_graph))
 
     def propagate(
         self,
@@ -181,7 +182,8 @@ class Context:
             ClosedError: The client is closed.
             ContextEndedError, PsError, RuntimeError: As in `backward`.
         """
-        self._backwards.run(self, Start(_listed(roots), gradients, retain_graph))
+        roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+        self._backwards.run(self, Start(roots, gradients, retain_graph))
 
     # Gradients
 
@@ -285,8 +287,12 @@ class Context:
             over = self._openings.ended(self)
         before, but = over or (0, ())
         for session in sessions:
-            ending = EndContextRequest(context=self.message, all_before=before, but=but)
-            session.submit(Request(end_context=ending), None, nothing)
+            frame = Frame()
+            request = frame.request.end_context
+            request.context.CopyFrom(self.message)
+            request.all_before = before
+            request.but.extend(but)
+            session.submit(frame, None, nothing)
         self._gradients.clear()
 
     async def __aenter__(self) -> Self:
@@ -310,10 +316,6 @@ class Context:
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls"
         return f"<Context {self.id}, {state}>"
-
-
-def _listed(roots: torch.Tensor | Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    return (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
 
 
 def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:

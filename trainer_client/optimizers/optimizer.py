@@ -19,7 +19,7 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.optimizers.layout import Layout, split_groups
-from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
+from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, version, versions_of
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending
 
@@ -95,7 +95,8 @@ class DistributedOptimizer:
             return Pending.run(self._loop, BLOCKING.run(self.apply, context))
         if self.local is None and len(self.remotes) == 1:
             (part,) = self.remotes.values()
-            return part.step_alone(context)
+            context.check(part.handle.session)
+            return part.step(context, partial(versions_of, part.owner))
         steps = Pending.all_of(self._loop, self._begin(context))
         return steps if self.local is None else Pending.run(self._loop, self._step(self.local, context, steps))
 
@@ -141,7 +142,7 @@ class DistributedOptimizer:
         self._check_pass(context)
         if self.local is not None:
             self.local.check(context)
-        _all_here({name: part.step(context, check_only=True) for name, part in self.remotes.items()})
+        _all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
 
     def _step_all(self, context: Context) -> dict[str, int]:
         versions = _all_here(self._begin(context))
@@ -153,7 +154,7 @@ class DistributedOptimizer:
         self._check_pass(context)
         if self.local is not None and not self._looks_first:
             self.local.check(context)
-        return {name: part.step(context) for name, part in self.remotes.items()}
+        return {name: part.step(context, version) for name, part in self.remotes.items()}
 
     def _check_pass(self, context: Context) -> None:
         context.check(*[part.handle.session for part in self.remotes.values()])

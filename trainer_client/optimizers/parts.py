@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import optim
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
+    from trainer_client.session.in_flight import Read
+
+
+T = TypeVar("T")
 
 
 class RemoteOptimizer:
@@ -40,28 +43,20 @@ class RemoteOptimizer:
         self.owner = handle.owner
         self._name = handle.ref.to_message()
 
-    def step(self, context: Context, check_only: bool = False) -> Pending[int]:
-        """Applies the gradients of the pass; its result is how many steps there have been.
+    def step(self, context: Context, read: Read[T], check_only: bool = False) -> Pending[T]:
+        """Applies the gradients of the pass.
 
         Args:
             context: The pass.
+            read: Makes the result of the reply, such as `version` or `versions_of`.
             check_only: Whether nothing is applied, and the step only fails if it would be refused.
         """
-        return self.handle.session.submit(self._step_request(context, check_only), None, _version)
-
-    def step_alone(self, context: Context) -> Pending[dict[str, int]]:
-        """The step of an optimizer that has no other part; the result has the owner's name before the number."""
-        session = self.handle.session
-        context.check(session)
-        return session.submit(self._step_request(context), None, partial(_versions, self.owner))
-
-    def _step_request(self, context: Context, check_only: bool = False) -> Frame:
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self._name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
-        return frame
+        return self.handle.session.submit(frame, None, read)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
@@ -85,11 +80,13 @@ class RemoteOptimizer:
         return states.load_state_dict(self.handle, state)
 
 
-def _version(reply: Reply, payload: PayloadReader) -> int:
+def version(reply: Reply, payload: PayloadReader) -> int:
+    """How many steps an optimizer has made."""
     return reply.step.version
 
 
-def _versions(owner: str, reply: Reply, payload: PayloadReader) -> dict[str, int]:
+def versions_of(owner: str, reply: Reply, payload: PayloadReader) -> dict[str, int]:
+    """The same under the name of its owner."""
     return {owner: reply.step.version}
 
 

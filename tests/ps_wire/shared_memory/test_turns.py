@@ -14,7 +14,8 @@ from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB
 from ps_wire.shared_memory import unix_socket
-from ps_wire.shared_memory.connection import TURN_SECONDS, SharedMemoryConnection
+from ps_wire.shared_memory.connection import SharedMemoryConnection
+from ps_wire.shared_memory.delivery import TURN_SECONDS
 from ps_wire.v1.frames_pb2 import Frame
 
 

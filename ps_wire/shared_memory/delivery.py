@@ -1,0 +1,155 @@
+"""Delivery: hands over the packets of a shared-memory connection in order, no faster than they are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.connections.connection import ConnectionBroken
+
+if TYPE_CHECKING:
+    from ps_wire.connections.connection import Handle
+    from ps_wire.connections.frames import Packet
+    from ps_wire.shared_memory.unix_socket import UnixSocket
+
+TURN_SECONDS: Final = 0.002
+"""How long the messages of one connection are handed over before the event loop looks at other connections."""
+
+
+class Delivery:
+    """Packets that have arrived, and what takes them: a task in `receive`, or a function.
+
+    Args:
+        sock: Is not read while a packet has to wait.
+
+    Attributes:
+        arrived: Packets that were not taken yet.
+        ended: Whether the connection was closed in good order.
+        broken: Why it broke; empty if it did not.
+    """
+
+    def __init__(self, sock: UnixSocket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self.arrived: deque[Packet] = deque()
+        self.ended = False
+        self.broken = ""
+        self._receiver: asyncio.Future[None] | None = None
+        self._handle: Handle | None = None
+        self._pausing: asyncio.Future[bool] | None = None
+        self._yielding = False
+
+    async def receive(self) -> Packet | None:
+        """The next packet; None once the connection has ended.
+
+        Raises:
+            ConnectionBroken: It broke.
+        """
+        while not self.arrived:
+            if self.ended:
+                return None
+            if self.broken:
+                raise ConnectionBroken(self.broken)
+            self._receiver = self._loop.create_future()
+            await self._receiver
+        return self.arrived.popleft()
+
+    async def deliver(self, handle: Handle) -> None:
+        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        self._receiver = self._loop.create_future()
+        self._handle = handle
+        try:
+            self.hand_over()
+            await self._receiver
+        finally:
+            self._handle = None
+
+    def hand_over(self) -> None:
+        """Hands over what has arrived."""
+        if self._pausing is not None:
+            return
+        handle = self._handle
+        if handle is None:
+            if self.arrived:
+                self._wake()
+            return
+        began = time.perf_counter()
+        try:
+            while self.arrived and self._handle is not None:
+                last = handle(self.arrived.popleft())
+                if last is True:
+                    self._hand_no_more()
+                elif last is not False:
+                    self._pause(last)
+                    return
+                elif self.arrived and time.perf_counter() - began > TURN_SECONDS:
+                    self._pause(self._next_turn())
+                    return
+            if self._handle is not None and (self.ended or self.broken):
+                # Now that all that came before has been handed over.
+                self._wake()
+        except Exception as error:
+            self._fail(error)
+
+    def end(self) -> None:
+        """The connection was closed; what arrived before is still handed over."""
+        self.ended = True
+        if self._handle is None:
+            self._wake()
+
+    def stop(self) -> None:
+        """This side has closed the connection: nothing more is handed over."""
+        self.ended = True
+        self._wake()
+
+    def break_off(self, reason: str) -> None:
+        """The connection broke."""
+        self.broken = self.broken or reason
+        # The last messages of a side that closed in good order, or that only let others pass, are handed over first.
+        if not self._yielding and not (self.ended and self._pausing is not None):
+            self._wake()
+
+    def _next_turn(self) -> asyncio.Future[bool]:
+        """Is done when the event loop has looked at everything else once."""
+        turn: asyncio.Future[bool] = self._loop.create_future()
+        self._yielding = True
+        self._loop.call_soon(turn.set_result, False)
+        return turn
+
+    def _pause(self, until: asyncio.Future[bool]) -> None:
+        """Reads nothing more until then: the socket fills, and the other side has to wait."""
+        self._pausing = until
+        self._socket.pause()
+        until.add_done_callback(self._go_on)
+
+    def _go_on(self, done: asyncio.Future[bool]) -> None:
+        self._pausing = None
+        self._yielding = False
+        if done.cancelled() or self._handle is None:
+            return
+        if (error := done.exception()) is not None:
+            self._fail(error)
+            return
+        if done.result():
+            self._hand_no_more()
+            return
+        self._socket.resume()
+        self.hand_over()
+
+    def _hand_no_more(self) -> None:
+        self._handle = None
+        self._wake()
+
+    def _fail(self, error: BaseException) -> None:
+        self._handle = None
+        if self._receiver is not None and not self._receiver.done():
+            self._receiver.set_exception(error)
+
+    def _wake(self) -> None:
+        if self._receiver is not None and not self._receiver.done():
+            if self.broken and self._handle is not None:
+                self._receiver.set_exception(ConnectionBroken(self.broken))
+            else:
+                self._receiver.set_result(None)
