@@ -44,8 +44,8 @@ PLAIN = {
     "trainer_client/client/portal.py": NO_THREAD,
     "trainer_client/rpc/agent.py": SHORT,
     "trainer_client/rpc/futures.py": SHORT,
-    "trainer_client/rpc/group.py": SHORT,
-    "trainer_client/rpc/lifecycle.py": NO_THREAD,
+    "trainer_client/rpc/rendezvous.py": SHORT,
+    "trainer_client/rpc/joining.py": NO_THREAD,
 }
 """Files that make locks of the standard library, and why that is all right. Anything else takes a `ReportingLock`."""
 

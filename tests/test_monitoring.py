@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ps_service.engine import Engine
-from ps_service.hosting import lifecycle
+from ps_service.hosting import creation
 from ps_service.monitoring import exporter
 from ps_service.training import steps
 
@@ -72,7 +72,7 @@ class Told:
 
     def __init__(self) -> None:
         engine = Engine("ps0")
-        net, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
+        net, _ = creation.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
         refs = [net.ref._replace(parameter=name) for name in net.parameters]
         steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
         self.values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))

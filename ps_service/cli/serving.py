@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
-from trainer_client.rpc.lifecycle import join
+from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def _what(record: pb.ObjectRecord) -> str:
 
 def _begin(engine: Engine, record: pb.SessionRecord, tensors: TensorReader) -> None:
     session = engine.sessions.open(record.trainer)
-    session.taken = _numbers(record.taken)
+    session.taken_numbers = _numbers(record.taken)
     for reference in record.references:
         try:
             hosted = engine.registry.find(Ref(engine.name, reference.object_id))

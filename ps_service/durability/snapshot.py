@@ -59,7 +59,7 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
         record = message.sessions.add(trainer=session.trainer)
         for object_id, count in engine.registry.held_by(session.trainer).items():
             record.references.add(object_id=object_id, count=count)
-        _fill(record.taken, session.taken)
+        _fill(record.taken, session.taken_numbers)
         answers[session.trainer] = engine.reply_cache.answers(session.trainer)
     for trainer, (ended, lost) in engine.contexts.over().items():
         if trainer in answers:

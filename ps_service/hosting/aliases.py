@@ -1,4 +1,4 @@
-"""Aliases: memory of parameters that a module reaches under other names, which would not follow their steps."""
+"""Finds memory of parameters that a module reaches under other names, which would not follow their steps."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from ps_service.hosting.containers import SharedContainer, entries
-from ps_service.hosting.copy_results import Change, Returned
 from ps_service.hosting.counterparts import Counterparts
 from ps_service.hosting.histories import Ending
 from ps_service.hosting.identities import BY_ID, BY_REFERENCE, in_weak_table, is_small, keeps_id
 from ps_service.hosting.parts import Part, attribute_parts, differing, has_entries
 from ps_service.hosting.referrers import Referrers
 from ps_service.hosting.replacing import Counterpart
+from ps_service.hosting.returned import Change, Returned
 from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
 

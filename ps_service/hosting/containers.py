@@ -1,4 +1,4 @@
-"""Containers of a copy: what a run changes in them is handed back to those of the original."""
+"""Hands what a run has changed in the containers of a copy back to those of the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counterparts: copies of what leads to a module's parameters, with empty places where those stand."""
+"""Copies the objects that lead to a module's parameters, with empty places where the parameters stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories: what a run keeps for later ones, without the graph that it was computed in.
+"""Ends the history of the tensors that a run keeps for later ones.
 
 Gradients of a recorded call go back as far as its own inputs and parameters. So a tensor with a history that a run has
 left behind is handed on as an alias whose history says that it has ended: later runs see its numbers, may detach it,

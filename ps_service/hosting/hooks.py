@@ -1,4 +1,4 @@
-"""Hooks: which ones of hosted code cannot act as they do locally, and are refused."""
+"""Refuses hooks of hosted code that cannot act as they do locally."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identities: what knows a module, its layers or its parameters by identity, and would not know a copy's."""
+"""Finds what knows a module, its layers or its parameters by identity, and would not know a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Internals: the tensors that a module keeps beside its parameters, and whose turn it is to change them."""
+"""The tensors that a module keeps beside its parameters, and the turns of the calls that change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosted objects: what a handle refers to."""
+"""The objects that handles refer to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from torch import nn
 
 from ps_service.functions.layers import LayerCheck
-from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.measures.latency import Latency
 from ps_wire.codec.names import full_name
 from ps_wire.decorators import is_remote

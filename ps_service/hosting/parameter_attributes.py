@@ -1,4 +1,4 @@
-"""Attributes of parameters: what code sets at what stands for one, handed on to the parameter."""
+"""Hands the attributes that code sets at the leaf of a parameter on to the parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registry: the objects of an owner, their names and who holds them."""
+"""The objects of an owner, their names, and the sessions that hold handles to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacing: other objects in the place of some, wherever a value leads to them."""
+"""Replaces some objects by others wherever a value refers to them."""
 
 from __future__ import annotations
 

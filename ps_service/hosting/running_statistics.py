@@ -1,4 +1,4 @@
-"""Norms: layers with running statistics, which many calls use at once."""
+"""Lets many calls use layers with running statistics at once."""
 
 from __future__ import annotations
 

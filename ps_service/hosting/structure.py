@@ -1,4 +1,4 @@
-"""Structure: which of the objects behind a module's attributes lead to its parameters and submodules."""
+"""Finds the objects behind a module's attributes that lead to its parameters and submodules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of each hosted parameter, which keeps a step from changing data that a pass still needs.
+"""The locks under which calls read parameters and steps write them, so that passes keep the data that they need.
 
 A forward reads parameters through leaves that share their storage. While it runs, and for as long as an open context
 saved a parameter for its backward, that storage is pinned. A `consistent` step (the default) first moves a pinned
@@ -26,7 +26,7 @@ from ps_service.parameters.reading import Reading
 from ps_service.parameters.state import ParameterState, Pin
 from ps_wire.errors import DeadlineExceededError
 from ps_wire.limits import MIB
-from ps_wire.runtime.scopes import current_scope, waiting
+from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT, current_scope, waiting
 
 if TYPE_CHECKING:
     from ps_wire.runtime.locks import ReportingLock
@@ -40,10 +40,6 @@ copy would take, so that waiting and copying together take at most twice the tim
 
 LONGEST_WAIT_SECONDS: Final = 0.25
 """Most seconds that a step waits for readers, and blocks new ones, however large the parameter is."""
-
-
-LEAST_SECONDS: Final = 0.001
-"""The error of a scope whose deadline has passed."""
 
 
 class ParameterLocks:
@@ -164,7 +160,7 @@ class ParameterLocks:
         with self.lock:
             while any(state.stepped for state in states):
                 left = None if scope is None else scope.within(None)
-                if left is not None and left <= LEAST_SECONDS:
+                if left is not None and left <= LEAST_SECONDS_LEFT:
                     raise DeadlineExceededError("others were changing the same parameters until the deadline")
                 self._wait(left)
             for state in states:

@@ -1,4 +1,4 @@
-"""Arguments: what arrives for one call, and how it enters the graph."""
+"""Reads the arguments of one call, and lets those that need a gradient enter the graph."""
 
 from __future__ import annotations
 

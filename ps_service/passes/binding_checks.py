@@ -1,4 +1,4 @@
-"""What a call must not do with a module that it runs on: refused with an error that says what to do instead."""
+"""Refuses what a call must not do with a module that it runs on, and says what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bindings: one hosted module, lent to one call, and what the call has done to it."""
+"""One hosted module while one call runs on it, and what the call does to it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ps_service.hosting.copy_results import Returned
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.returned import Returned
     from ps_service.parameters.reading import Reading
 
 

@@ -1,4 +1,4 @@
-"""Frame: what one running call borrows."""
+"""The modules that one running call borrows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calling: methods of hosted objects and functions, recorded when a context asks for it."""
+"""Calls methods of hosted objects, and functions; records the calls of a context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts: what an owner keeps of each pass, from its first forward until its trainer ends it."""
+"""What an owner keeps of each pass, from its first forward until its trainer ends it."""
 
 from __future__ import annotations
 

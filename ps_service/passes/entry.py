@@ -1,4 +1,4 @@
-"""Entry: where the tensors that a call brought enter the owner's autograd graph."""
+"""The node at which the tensor arguments of a call enter the owner's autograd graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holders: whether anybody but the answer still holds a tensor that a hosted method has returned.
+"""Tells whether anything but the answer holds a tensor that a hosted method has returned.
 
 An object may change its tensors before the answer has been sent, so what it returns is copied. A result that nobody
 else holds needs no copy, and for large tensors the copy, in fresh memory, is most of the cost of a call.

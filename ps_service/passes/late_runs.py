@@ -1,4 +1,4 @@
-"""Late runs: what hooks and autograd functions of a call do to its modules on the way back."""
+"""Follows what hooks and autograd functions of a call do to its modules during the backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lineage: what the autograd graph behind a call's result holds."""
+"""Examines the autograd graph behind a call's result."""
 
 from __future__ import annotations
 

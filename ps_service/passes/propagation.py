@@ -1,4 +1,4 @@
-"""Passes: backward, gradients, and the end of a context."""
+"""Runs backwards, reads and scales gradients, and ends contexts."""
 
 from __future__ import annotations
 

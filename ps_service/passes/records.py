@@ -1,4 +1,4 @@
-"""Records: the calls of a pass, and everything their backward needs."""
+"""The recorded calls of a pass, with everything that their backward needs."""
 
 from __future__ import annotations
 

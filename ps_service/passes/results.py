@@ -1,4 +1,4 @@
-"""Results: what a recorded call leaves in its context."""
+"""Keeps what a recorded call leaves in its context."""
 
 from __future__ import annotations
 

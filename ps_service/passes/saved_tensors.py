@@ -1,4 +1,4 @@
-"""Kept: what torch is given in place of the tensors that a forward saves for its backward."""
+"""What torch keeps instead of the tensors that a forward saves for its backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: how many each optimizer has applied, and how stale the gradients were.
+"""Counts the steps of each optimizer, and how stale their gradients were.
 
 A pass reads a parameter, and some time later its step writes to it. Its staleness is the number of steps that other
 passes have applied to the parameter in between, which is what asynchronous training is judged by.

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps_service.execution.deferred import Deferred
-from ps_service.hosting import lifecycle
-from ps_service.hosting.lifecycle import fingerprint
+from ps_service.hosting import creation
+from ps_service.hosting.creation import fingerprint
 from ps_service.requests import fields
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
@@ -55,7 +55,7 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
     _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
-    made = lifecycle.create(
+    made = creation.create(
         ctx.engine,
         request.class_name,
         args,

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.requests.answers import cancelled, cut_off, overdrawn, too_late
-from ps_service.requests.handling import handle
+from ps_service.requests.error_answers import cancelled, cut_off, overdrawn, too_late
+from ps_service.requests.run_handler import handle
 from ps_service.requests.titles import title
 from ps_wire.runtime.scopes import Scope
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
-from ps_service.hosting import lifecycle
+from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
     """Finds what exists, by name or handle."""
     target = request.name if request.HasField("name") else Ref.from_message(request.handle)
-    ctx.describe(reply.object, lifecycle.attach(ctx.engine, target))
+    ctx.describe(reply.object, creation.attach(ctx.engine, target))
 
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
@@ -188,5 +188,5 @@ def _turn(request: pb.BackwardRequest) -> Turn | None:
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """What a call of a class makes, when its result is to stay."""
     _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
-    made = lifecycle.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
+    made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
     return with_spec(ctx, "call", request, made)

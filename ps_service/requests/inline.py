@@ -1,8 +1,9 @@
 """Which requests run on the event loop, because a hop to a thread would take longer than the work.
 
-The rules are asked before a request is taken up. Torch's own layers and optimizers wait for nothing, and how long they
-take has been measured. Of other code the author has to promise it, with `@remote(inline=True)`. Only a step in progress
-could still make such a request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
+`run_handler.run_inline` asks the rule of an operation before a request is queued. Torch's own layers and optimizers
+wait for nothing, and how long they take has been measured. Of other code the author has to promise it, with
+`@remote(inline=True)`. Only a step in progress could still make such a request wait. It then raises `WouldBlock` before
+it has changed anything, and runs in a thread.
 """
 
 from __future__ import annotations

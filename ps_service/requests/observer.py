@@ -1,4 +1,4 @@
-"""What is told about requests while they are queued and run."""
+"""The interface through which an execution reports what becomes of it."""
 
 from __future__ import annotations
 

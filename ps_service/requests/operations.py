@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests import administration, creation, handlers, inline, membership, reporting
+from ps_service.requests import administration, creation, directory, handlers, inline, reporting
 from ps_wire import operations
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ _ALL: Final = (
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),
     _operation("status", reporting.status, apart=True),
-    _operation("register", membership.register),
-    _operation("lookup", membership.lookup),
-    _operation("members", membership.members),
-    _operation("rendezvous", membership.rendezvous),
+    _operation("register", directory.register),
+    _operation("lookup", directory.lookup),
+    _operation("members", directory.members),
+    _operation("rendezvous", directory.rendezvous),
     _operation("sessions", administration.sessions, inline=inline.always),
     _operation("evict", administration.evict, inline=inline.always),
 )

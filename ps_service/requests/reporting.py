@@ -9,7 +9,7 @@ import psutil
 
 from ps_service.metrics import report
 from ps_service.release import RELEASE
-from ps_service.requests.membership import describe
+from ps_service.requests.directory import describe
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests.answers import cancelled, failure, stopping
 from ps_service.requests.context import RequestContext
+from ps_service.requests.error_answers import cancelled, failure, stopping
 from ps_service.requests.execution import Execution
-from ps_service.requests.handling import run_inline
 from ps_service.requests.observer import Observer
 from ps_service.requests.operations import OPERATIONS
+from ps_service.requests.run_handler import run_inline
 from ps_service.rpc.expiry import Expiry
 from ps_service.rpc.session_stream import SessionStream
 from ps_service.sessions.gate import Gate
@@ -66,7 +66,7 @@ class SessionHandler(Observer):
             self.confirm(envelope.confirmed)
         if number in self._running:
             return
-        if number in session.taken:
+        if number in session.taken_numbers:
             self._answer_again(number)
             return
         name = envelope.WhichOneof("operation")
@@ -85,7 +85,7 @@ class SessionHandler(Observer):
             return
         if operation.mutates:
             # Others may run again when their answer is lost.
-            session.taken.add(number)
+            session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
         answer = None
         if not (operation.large and self.is_full):
@@ -121,7 +121,7 @@ class SessionHandler(Observer):
         """Drops answers that the trainer has received."""
         # A request whose answer was kept counts as taken since it was taken up.
         for number in self._engine.reply_cache.forget(self.session.trainer, numbers):
-            self.session.taken.add(number)
+            self.session.taken_numbers.add(number)
         if self._held:
             self._go_on()
 
@@ -130,7 +130,7 @@ class SessionHandler(Observer):
 
         It is answered nevertheless, for the trainer to know what it was granted: the answer may have been lost.
         """
-        self.session.taken.add(number)
+        self.session.taken_numbers.add(number)
         execution = self._running.get(number)
         if execution is not None:
             execution.cancel()
@@ -165,7 +165,7 @@ class SessionHandler(Observer):
         for number, execution in list(self._running.items()):
             operation = execution.operation
             if execution.drop(even_if_begun=operation.waits or not operation.mutates):
-                self.session.taken.discard(number)
+                self.session.taken_numbers.discard(number)
             else:
                 execution.cut_off()
 
@@ -262,7 +262,7 @@ class SessionHandler(Observer):
         if not kept and (result.granted or result.held):
             # A reference must not be handed out twice, even by what may be run again.
             kept = True
-            self.session.taken.add(number)
+            self.session.taken_numbers.add(number)
         if kept:
             reply_cache.record(self.session.trainer, number, result)
         if reply_cache.instant or not kept:

@@ -2,7 +2,8 @@
 
 Every session begins over gRPC. If the trainer runs on this host, the welcome offers a shared-memory connection: the
 name of a Unix socket, and a token that can be used once. The socket has an abstract name, so it leaves no file behind,
-however the owner ends. The kernel tells the peer's user; a connection needs the right user and the token.
+however the owner ends. The kernel tells the peer's user; a connection needs the right user and the token. `Servicer`
+makes the offer, and moves the session to the connection.
 """
 
 from __future__ import annotations

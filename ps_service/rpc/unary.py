@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.requests.answering import answer
-from ps_service.requests.answers import cut_off, failure
+from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.operations import OPERATIONS
+from ps_service.requests.waiter import answer
 from ps_service.rpc.grpc_stream import address_of
 from ps_service.rpc.serializers import reading, writing
 from ps_service.sessions.administration import BY_OPERATOR

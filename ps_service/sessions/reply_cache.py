@@ -1,7 +1,8 @@
 """The reply cache: answers to mutating requests, kept until their trainer has confirmed them.
 
-A trainer whose stream broke sends unanswered requests again. If one was executed before, its answer is found here, and
-it is not executed twice. A log can make answers wait until they are on disk.
+A trainer whose stream broke sends unanswered requests again. `SessionHandler.take` recognizes those that were executed
+before by their numbers, finds their answers here, and does not execute them twice. A log can make answers wait until
+they are on disk.
 """
 
 from __future__ import annotations

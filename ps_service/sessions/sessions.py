@@ -21,7 +21,7 @@ class SessionState:
 
     Attributes:
         trainer: The trainer's id, 16 bytes.
-        taken: Numbers of the requests that were accepted; none of them is executed again.
+        taken_numbers: Numbers of the requests that were accepted; none of them is executed again.
         streams: Number of its open streams; while there is one, the session lives.
         ended: Whether it was freed.
         why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
@@ -36,7 +36,7 @@ class SessionState:
         self.why_lost = ""
         self.transport = ""
         self.peer = ""
-        self.taken = SeenNumbers()
+        self.taken_numbers = SeenNumbers()
         self.streams = 0
         self.ended = False
         self._clock = clock
@@ -61,7 +61,7 @@ class SessionState:
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self.streams} streams"
-        return f"<Session {self.trainer.hex()[:8]}, {state}, {self.taken}>"
+        return f"<Session {self.trainer.hex()[:8]}, {state}, {self.taken_numbers}>"
 
 
 class Sessions:

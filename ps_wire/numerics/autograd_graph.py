@@ -1,4 +1,4 @@
-"""Graphs: a walk over torch's autograd graph."""
+"""Walks over torch's autograd graph."""
 
 from __future__ import annotations
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
 
 
+LEAST_SECONDS_LEFT: Final = 0.001
+"""What `Scope.within` returns once the deadline has passed."""
+
+
 class Cancellable(Protocol):
     """What can be given up."""
 
@@ -50,7 +54,7 @@ class Scope:
         """The same number of seconds, or fewer if the request itself has no more left; None is without end."""
         if self._deadline is None:
             return seconds
-        left = max(self._deadline - time.monotonic(), 0.001)
+        left = max(self._deadline - time.monotonic(), LEAST_SECONDS_LEFT)
         return left if seconds is None else min(seconds, left)
 
     def add(self, nested: Cancellable) -> None:

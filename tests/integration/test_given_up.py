@@ -134,7 +134,7 @@ async def test_what_was_never_sent_is_answered_and_forgotten() -> None:
                     await ps.status()
             # They leave no gaps among the numbers that were taken.
             (known,) = owner.engine.sessions.all()
-            assert not known.taken.holes
+            assert not known.taken_numbers.holes
 
 
 async def test_calls_given_up_without_a_connection_are_not_in_flight_any_more() -> None:
@@ -162,5 +162,5 @@ async def test_an_upload_that_is_overtaken_by_very_many_requests_is_still_taken(
         # As if so many had passed an upload whose number is the next.
         number = counter.session._requests.window._last_number + 1
         for later in range(number + 1, number + 70_000):
-            session.taken.add(later)
+            session.taken_numbers.add(later)
         assert await counter.add(5) == 5

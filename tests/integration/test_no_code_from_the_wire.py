@@ -26,7 +26,7 @@ ALLOWED = {
     # The release of the package itself.
     ("ps_service/release.py", "importlib.metadata"),
     # The modules of --import, or of allow= for a member of a group.
-    ("trainer_client/rpc/lifecycle.py", "importlib"),
+    ("trainer_client/rpc/joining.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
     # Whether gRPC was imported before: looks for that one name, and takes nothing from there.
     ("ps_wire/__init__.py", "sys.modules"),

@@ -1,4 +1,4 @@
-"""Order: the backwards of one context run one after the other."""
+"""The order of the backwards of one context: they run one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes: the two that stand for a remote call in torch's autograd graph."""
+"""The two nodes that represent a remote call in torch's autograd graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Openings: which contexts of a client are open.
+"""Knows which contexts of a client are open.
 
 Owners hear only of the contexts that come to them. So the end of one says which others are over, and an owner knows for
 any number of passes whether it is too late for a request or whether this is the first of its pass.

@@ -1,4 +1,4 @@
-"""Recorder: writes remote calls into torch's autograd graph.
+"""Records remote calls in torch's autograd graph.
 
 A recorded call is a pair of nodes joined by an empty token tensor. `Send` takes the call's inputs and gives the token;
 `Receive` takes the token and gives the call's outputs. On the way back `Receive` posts the gradients of the outputs to

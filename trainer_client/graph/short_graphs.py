@@ -1,4 +1,4 @@
-"""Short graphs: which backwards run on the event loop, because the way to a thread and back would take longer."""
+"""Tells which backwards run on the event loop, because the hop to a thread and back would take longer."""
 
 from __future__ import annotations
 

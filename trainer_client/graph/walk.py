@@ -1,4 +1,4 @@
-"""Graph: a walk over torch's autograd graph."""
+"""Walks over torch's autograd graph."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from trainer_client.rpc.invoke import (
     rpc_sync,
     set_rpc_timeout,
 )
-from trainer_client.rpc.lifecycle import init_rpc, shutdown
+from trainer_client.rpc.joining import init_rpc, shutdown
 from trainer_client.rpc.options import RpcBackendOptions, TensorPipeRpcBackendOptions
 from trainer_client.rpc.rref import RRef
 from trainer_client.rpc.workers import WorkerInfo

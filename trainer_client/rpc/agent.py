@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.references import RRef as HostedRRef
     from ps_service.server import Server
     from trainer_client.handles.references import RRef as Handle
-    from trainer_client.rpc.group import Group
+    from trainer_client.rpc.rendezvous import Group
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Barrier: members that wait for each other."""
+"""Waits until all members of a group have come to the same point."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainer_client.rpc.current import agent
-from trainer_client.rpc.group import Group
 from trainer_client.rpc.options import UNSET
+from trainer_client.rpc.rendezvous import Group
 
 
 def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:

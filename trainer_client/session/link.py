@@ -118,7 +118,7 @@ class Link:
             try:
                 async with asyncio.timeout(patience):
                     welcome = await self._greet(connection)
-                    shared_memory = await self._shared_memory(welcome)
+                    shared_memory = await self._move_to_shared_memory(welcome)
                 if shared_memory is not None:
                     # Whatever happens while the stream is closed, the shared-memory connection is closed in the end.
                     stream, (connection, welcome) = connection, shared_memory
@@ -132,7 +132,7 @@ class Link:
             return "it does not answer"
         return "the owner closed the stream"
 
-    async def _shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
+    async def _move_to_shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
         """A shared-memory connection on which the session goes on, if there is one."""
         if not self._settings.shared_memory or not welcome.HasField("shared_memory") or descriptors.shortage():
             return None
@@ -153,12 +153,12 @@ class Link:
         resumed.resumed, resumed.why_lost = welcome.resumed, welcome.why_lost
         return connection, resumed
 
-    async def _greet(self, connection: Connection, door: Welcome | None = None) -> Welcome:
+    async def _greet(self, connection: Connection, first_welcome: Welcome | None = None) -> Welcome:
         hello = self._listener.hello()
         hello.host = host_id() if self._settings.shared_memory else ""
-        if door is not None:
-            hello.incarnation = door.incarnation
-            hello.shared_memory_token = door.shared_memory.token
+        if first_welcome is not None:
+            hello.incarnation = first_welcome.incarnation
+            hello.shared_memory_token = first_welcome.shared_memory.token
         await connection.send(Packet(Frame(hello=hello)))
         first = await connection.receive()
         if first is None:

@@ -1,4 +1,4 @@
-"""The trainer's end of a shared-memory connection."""
+"""Opens the trainer's end of a shared-memory connection. `Link` moves a session to it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.hosting.bound_copy_pool import BoundCopies
 
 
 class Host(nn.Module):

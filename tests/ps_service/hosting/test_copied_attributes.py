@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.histories import reaches_ended
 from ps_service.hosting.structure import tensors_below
 from ps_wire.numerics.autograd_graph import reached_from

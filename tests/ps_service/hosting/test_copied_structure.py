@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.hosting.bound_copy_pool import BoundCopies
 from tests.ps_service.hosting.host import Host, bound
 
 

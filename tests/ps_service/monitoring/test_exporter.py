@@ -22,12 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.hosting import lifecycle
+from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
 from ps_service.monitoring import exporter
 from ps_service.passes.staleness import MOST_NAMES
-from ps_service.requests import answering
+from ps_service.requests import waiter
 from ps_service.requests.operations import OPERATIONS
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
@@ -186,10 +186,10 @@ async def test_unary_methods_take_grpc(owner: Server) -> None:
 
 
 async def test_requests_that_are_given_up_are_errors_of_their_own_kind(owner: Server) -> None:
-    gate, _ = lifecycle.create(owner.engine, f"{MODELS}.Gate", (), {})
+    gate, _ = creation.create(owner.engine, f"{MODELS}.Gate", (), {})
     request = CallRequest(target=gate.ref.to_message(), method="wait")
-    await answering.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
-    cancelled = asyncio.create_task(answering.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
+    await waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
+    cancelled = asyncio.create_task(waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
     await asyncio.to_thread(gate.value.wait_for, 2)
     cancelled.cancel()
     await cancelled
@@ -261,7 +261,7 @@ async def test_versions_go_on_after_a_restart_and_counters_begin_again(tmp_path:
 
 async def test_an_owner_that_drains_says_so(owner: Server) -> None:
     await owner.drain(0.0)
-    await answering.answer(owner.engine, b"t" * 16, OPERATIONS["delete"], DeleteRequest(name="net"))
+    await waiter.answer(owner.engine, b"t" * 16, OPERATIONS["delete"], DeleteRequest(name="net"))
     told = Told(owner.engine)
     assert (told("ps_draining"), told("ps_errors_total", code="unavailable")) == (1, 1)
     assert told("ps_request_errors_total", operation="delete") == 0, "it was not taken up"
@@ -284,7 +284,7 @@ async def test_a_scrape_does_not_look_at_every_object(monkeypatch: pytest.Monkey
     engine = Engine("ps0")
     few = len(Told(engine).samples)
     for _ in range(2000):
-        lifecycle.create(engine, "torch.nn.Linear", (2, 2), {})
+        creation.create(engine, "torch.nn.Linear", (2, 2), {})
 
     def objects(_: Registry) -> Iterable[Any]:
         raise AssertionError("it looks at all of them")

@@ -102,8 +102,8 @@ def test_ending_an_old_session_does_not_touch_the_new_one(sessions: Sessions) ->
 def test_a_session_remembers_which_requests_it_took(sessions: Sessions) -> None:
     session = sessions.open(ANNA)
     for number in (1, 2, 5):
-        session.taken.add(number)
-    assert [number in session.taken for number in range(1, 7)] == [True, True, False, False, True, False]
+        session.taken_numbers.add(number)
+    assert [number in session.taken_numbers for number in range(1, 7)] == [True, True, False, False, True, False]
 
 
 def test_a_session_shows_its_state(sessions: Sessions) -> None:

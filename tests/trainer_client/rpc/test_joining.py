@@ -14,7 +14,7 @@ from ps_service.group.peers import Alone
 from ps_service.server import Server
 from ps_wire.errors import NameConflictError, UnavailableError
 from trainer_client.rpc.current import agent, has_agent, set_agent
-from trainer_client.rpc.lifecycle import join
+from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from ps_service import hosted
 from ps_service.engine import Engine
-from ps_service.hosting import lifecycle
-from ps_service.hosting.lifecycle import fingerprint
+from ps_service.hosting import creation
+from ps_service.hosting.creation import fingerprint
 from ps_wire.errors import (
     ForeignHandleError,
     InvalidArgumentError,
@@ -26,7 +26,7 @@ from tests.ps_service.threads import PATIENCE, Worker
 
 
 def test_an_object_is_made_with_its_arguments(engine: Engine) -> None:
-    made, created = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {"bias": False})
+    made, created = creation.create(engine, "torch.nn.Linear", (2, 3), {"bias": False})
     assert created
     assert type(made.value) is nn.Linear
     assert made.value.weight.shape == (3, 2)
@@ -35,24 +35,24 @@ def test_an_object_is_made_with_its_arguments(engine: Engine) -> None:
 
 
 def test_a_plain_object_is_hosted_as_well(engine: Engine) -> None:
-    made, _ = lifecycle.create(engine, "tests.hosted_models.Counter", (5,), {}, name="counter")
+    made, _ = creation.create(engine, "tests.hosted_models.Counter", (5,), {}, name="counter")
     assert type(made.value) is Counter
     assert made.value.value == 5
-    assert lifecycle.attach(engine, "counter") is made
+    assert creation.attach(engine, "counter") is made
     assert not made.parameters
 
 
 def test_a_class_off_the_list_is_not_looked_up(engine: Engine) -> None:
     for name in ("os.system", "tests.hosted_models.RRef", "ps_service.engine.Engine"):
         with pytest.raises(NotAllowedError):
-            lifecycle.create(engine, name, (), {})
+            creation.create(engine, name, (), {})
     assert len(engine.registry) == 0
 
 
 def test_whatever_a_constructor_raises_comes_out(engine: Engine) -> None:
     with pytest.raises(TypeError):
-        lifecycle.create(engine, "torch.nn.Linear", (2,), {}, name="net")
-    made, created = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
+        creation.create(engine, "torch.nn.Linear", (2,), {}, name="net")
+    made, created = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
     assert created
     assert engine.registry.objects() == [made]
 
@@ -60,26 +60,26 @@ def test_whatever_a_constructor_raises_comes_out(engine: Engine) -> None:
 @pytest.mark.parametrize(("cls", "args"), [("LazyLinear", (3,)), ("LazyBatchNorm1d", ())])
 def test_a_module_without_shapes_is_refused(engine: Engine, cls: str, args: tuple[int, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match=f"torch.nn.{cls} gets the shapes of its parameters"):
-        lifecycle.create(engine, f"torch.nn.{cls}", args, {}, name="net")
+        creation.create(engine, f"torch.nn.{cls}", args, {}, name="net")
     assert len(engine.registry) == 0
 
 
 def test_a_name_is_made_once(engine: Engine) -> None:
-    made, created = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
-    again, created_again = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
+    made, created = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
+    again, created_again = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
     assert (created, created_again) == (True, False)
     assert made is again
     with pytest.raises(NameConflictError, match=r"is torch\.nn\.Linear 'net'"):
-        lifecycle.create(engine, "torch.nn.Linear", (2, 4), {}, name="net", fingerprint=b"2")
+        creation.create(engine, "torch.nn.Linear", (2, 4), {}, name="net", fingerprint=b"2")
 
 
 def test_a_seed_makes_the_same_numbers_and_leaves_the_generator_alone(engine: Engine) -> None:
     torch.manual_seed(5)
     expected_next = torch.rand(3)
     torch.manual_seed(5)
-    one, _ = lifecycle.create(engine, "torch.nn.Linear", (4, 4), {}, seed=3)
+    one, _ = creation.create(engine, "torch.nn.Linear", (4, 4), {}, seed=3)
     assert torch.equal(torch.rand(3), expected_next)
-    other, _ = lifecycle.create(engine, "torch.nn.Linear", (4, 4), {}, seed=3)
+    other, _ = creation.create(engine, "torch.nn.Linear", (4, 4), {}, seed=3)
     torch.manual_seed(3)
     local = nn.Linear(4, 4)
     for made in (one, other):
@@ -88,12 +88,12 @@ def test_a_seed_makes_the_same_numbers_and_leaves_the_generator_alone(engine: En
 
 
 def test_seed_0_is_a_seed_too(engine: Engine) -> None:
-    one, other = (lifecycle.create(engine, "torch.nn.Linear", (4, 4), {}, seed=0)[0] for _ in range(2))
+    one, other = (creation.create(engine, "torch.nn.Linear", (4, 4), {}, seed=0)[0] for _ in range(2))
     assert torch.equal(one.value.weight, other.value.weight)
 
 
 def test_without_a_seed_no_two_are_the_same(engine: Engine) -> None:
-    one, other = (lifecycle.create(engine, "torch.nn.Linear", (4, 4), {})[0] for _ in range(2))
+    one, other = (creation.create(engine, "torch.nn.Linear", (4, 4), {})[0] for _ in range(2))
     assert not torch.equal(one.value.weight, other.value.weight)
 
 
@@ -102,7 +102,7 @@ def test_the_generator_is_as_it_was_when_a_constructor_raises(engine: Engine) ->
     expected_next = torch.rand(3)
     torch.manual_seed(5)
     with pytest.raises(TypeError):
-        lifecycle.create(engine, "torch.nn.Linear", ("two", 3), {}, seed=3)
+        creation.create(engine, "torch.nn.Linear", ("two", 3), {}, seed=3)
     assert torch.equal(torch.rand(3), expected_next)
 
 
@@ -113,7 +113,7 @@ def test_seeded_constructors_do_not_disturb_each_other(engine: Engine) -> None:
         found = []
         for _ in range(10):
             barrier.wait(PATIENCE)
-            found.append(lifecycle.create(engine, "torch.nn.Linear", (30, 30), {}, seed=seed)[0].value.weight.data)
+            found.append(creation.create(engine, "torch.nn.Linear", (30, 30), {}, seed=seed)[0].value.weight.data)
         return found
 
     results = [worker.result() for worker in [Worker(lambda s=seed: make(s)) for seed in range(4)]]
@@ -124,27 +124,27 @@ def test_seeded_constructors_do_not_disturb_each_other(engine: Engine) -> None:
 
 
 def test_attach_finds_by_name_and_by_handle(engine: Engine) -> None:
-    made, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
-    assert lifecycle.attach(engine, "net") is made
-    assert lifecycle.attach(engine, made.ref) is made
+    made, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
+    assert creation.attach(engine, "net") is made
+    assert creation.attach(engine, made.ref) is made
 
 
 def test_attach_says_what_is_wrong(engine: Engine) -> None:
-    made, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {})
+    made, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {})
     with pytest.raises(UnknownNameError):
-        lifecycle.attach(engine, "net")
+        creation.attach(engine, "net")
     with pytest.raises(UnknownNameError):
-        lifecycle.attach(engine, "")
+        creation.attach(engine, "")
     with pytest.raises(StaleHandleError):
-        lifecycle.attach(engine, Ref("ps0", "0" * 32))
+        creation.attach(engine, Ref("ps0", "0" * 32))
     with pytest.raises(ForeignHandleError):
-        lifecycle.attach(engine, made.ref._replace(owner="ps1"))
+        creation.attach(engine, made.ref._replace(owner="ps1"))
 
 
 def test_what_an_ended_session_held_is_freed(engine: Engine) -> None:
     session = engine.sessions.open(b"t" * 16)
-    anonymous, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {})
-    named, _ = lifecycle.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
+    anonymous, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {})
+    named, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")
     for made in (anonymous, named):
         engine.registry.grant(session.trainer, made)
     engine.end_session(session)

@@ -1,4 +1,4 @@
-"""Lifecycle: joining a group, and leaving it."""
+"""Joins a group, as `init_rpc` of torch does, and leaves it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from trainer_client.client.portal import Portal
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
-from trainer_client.rpc.group import Deadline, Group, gathered
 from trainer_client.rpc.options import UNSET, RpcBackendOptions, master_address
+from trainer_client.rpc.rendezvous import Deadline, Group, gathered
 from trainer_client.session.settings import Settings
 
 Offer = str | ModuleType | type | Callable[..., Any]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from ps_service.hosting.bound_copies import BoundCopies
+from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_wire.codec.trees import tensors_in
 from tests.ps_service.zoo import ZOO, born, fed
 

@@ -1,4 +1,4 @@
-"""Handlers of the operations on the directory."""
+"""The handlers of the operations on the directory."""
 
 from __future__ import annotations
 

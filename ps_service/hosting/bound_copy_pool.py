@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ps_service.hosting.copy_results import Returned
+    from ps_service.hosting.returned import Returned
 
 
 class BoundCopies:

@@ -1,4 +1,4 @@
-"""Hosting: objects come, are attached to, and go."""
+"""Makes hosted objects, and finds those that exist."""
 
 from __future__ import annotations
 

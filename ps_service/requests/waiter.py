@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from ps_service.requests.answers import failure, stopping
 from ps_service.requests.context import RequestContext
+from ps_service.requests.error_answers import failure, stopping
 from ps_service.requests.execution import Execution
-from ps_service.requests.handling import run_inline
 from ps_service.requests.observer import Observer
+from ps_service.requests.run_handler import run_inline
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine

@@ -1,4 +1,4 @@
-"""Group: members that wait for each other."""
+"""Members of a group that wait for each other, and hand each other values."""
 
 from __future__ import annotations
 

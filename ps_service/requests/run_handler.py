@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.parameters.alone import WouldBlock
-from ps_service.requests.answers import explain, failure
+from ps_service.requests.error_answers import explain, failure
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame
 
