@@ -107,8 +107,9 @@ class Counters:
             if error:
                 tally.errors += 1
                 self._errors[error] += 1
-            if self._recent and self._recent[-1][0] == now:
-                self._recent[-1][1] += 1
+            recent = self._recent[-1] if self._recent else None
+            if recent is not None and recent[0] == now:
+                recent[1] += 1
             else:
                 self._recent.append([now, 1])
 

@@ -49,7 +49,7 @@ class PassContext:
         self._door = ReportingLock()
         self._nested_pass: NestedPass | None = None
         self._records: dict[CallKey, Record] = {}
-        self._gradients = Gradients(Share(held))
+        self._gradients: Gradients | None = None
         self._readings = FirstReadings()
         self._ended = False
         self._why_lost = ""
@@ -106,19 +106,28 @@ class PassContext:
             turn: When it is added; at once, if there is no order to keep.
         """
         with self._lock:
+            if self._ended:
+                # A backward that ran while the context ended: its gradients have no use.
+                return
+            brought = self._gradients
+            if brought is None:
+                brought = self._gradients = Gradients(Share(self.held))
             if turn is not None and not self.callers <= {self.id.trainer}:
                 # Calls of others may belong in between.
                 turn = turn._replace(after=None)
-            self._gradients.add(gradients, turn)
+            brought.add(gradients, turn)
 
     def gradients(self) -> list[Gradient]:
+        """The gradients that this pass has brought."""
         with self._lock:
-            return self._gradients.all()
+            brought = self._gradients
+            return [] if brought is None else brought.all()
 
     def gradient(self, parameter: Parameter) -> torch.Tensor | None:
         """The gradient of a parameter, if this pass has brought it one."""
         with self._lock:
-            return self._gradients.of(parameter)
+            brought = self._gradients
+            return None if brought is None else brought.of(parameter)
 
     def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, all from one moment.
@@ -127,10 +136,10 @@ class PassContext:
             ContextEndedError: The context has ended.
         """
         with self._lock:
-            held = self._gradients  # read once: `end` does not wait for the lock, and replaces it
+            brought = self._gradients  # read once: `end` does not wait for the lock, and removes it
             if self._ended:
                 raise self._over()
-            return held.of_each(parameters)
+            return [None] * len(parameters) if brought is None else brought.of_each(parameters)
 
     def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
         """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
@@ -140,7 +149,9 @@ class PassContext:
     def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:
-            self._gradients.scale(parameters, factor)
+            brought = self._gradients
+            if brought is not None:
+                brought.scale(parameters, factor)
 
     def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
         """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
@@ -150,10 +161,10 @@ class PassContext:
             InvalidArgumentError: One is float16; nothing was changed.
         """
         with self._lock:
-            held = self._gradients
+            brought = self._gradients
             if self._ended:
                 raise self._over()
-            return held.unscale(parameters, factor)
+            return Unscaled(present=False, non_finite=False) if brought is None else brought.unscale(parameters, factor)
 
     def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
         """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
@@ -167,8 +178,7 @@ class PassContext:
             self._ended = True
             nested_pass, self._nested_pass = self._nested_pass, None
         self._records = {}
-        # What a backward that still runs adds here is freed with it, and need not count.
-        self._gradients = Gradients()
+        self._gradients = None
         self._readings = FirstReadings()
         if nested_pass is not None:
             nested_pass.end(over)

@@ -55,6 +55,11 @@ class Unscaled(NamedTuple):
     non_finite: bool
 
 
+_Sums = tuple[dict[int, Gradient], set[int]]
+"""Sums of gradients by identity of the parameter, and the identities of those that are tensors of their own, which may
+be written to."""
+
+
 class Gradients:
     """The gradients of one pass. Not safe from several threads.
 
@@ -70,8 +75,8 @@ class Gradients:
         self._share = share
         self._nbytes = 0
         # What the backwards before the running one have brought, and what the running one has brought in order.
-        self._total = _Sums()
-        self._running = _Sums()
+        self._total: _Sums = ({}, set())
+        self._running: _Sums = ({}, set())
         self._backward = 0
         # The call of the running backward whose gradients were added last; 0 before the first.
         self._added = 0
@@ -106,7 +111,7 @@ class Gradients:
     def all(self) -> list[Gradient]:
         """All gradients, in the order in which the pass met the parameters."""
         self._end_backward()
-        return list(self._total.held.values())
+        return list(self._total[0].values())
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a parameter; None if the pass has brought it none."""
@@ -115,7 +120,7 @@ class Gradients:
     def of_each(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, as `of`."""
         self._end_backward()
-        held = self._total.held
+        held = self._total[0]
         found: list[torch.Tensor | None] = []
         for parameter in parameters:
             gradient = held.get(id(parameter))
@@ -125,12 +130,12 @@ class Gradients:
     def scale(self, parameters: Sequence[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         self._end_backward()
-        held = self._total.held
+        held = self._total[0]
         for parameter in parameters:
             gradient = held.get(id(parameter))
             if gradient is not None:
                 held[id(parameter)] = gradient._replace(tensor=gradient.tensor * factor)
-                self._total.own.add(id(parameter))
+                self._total[1].add(id(parameter))
 
     def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
         """Multiplies the gradients of some parameters by the inverse of a loss's scale.
@@ -147,7 +152,7 @@ class Gradients:
 
     def _add(self, sums: _Sums, gradients: Iterable[Gradient]) -> None:
         """Adds gradients, whose bytes were counted when they came, to sums."""
-        held, own = sums.held, sums.own
+        held, own = sums
         for gradient in gradients:
             key = id(gradient.parameter)
             before = held.get(key)
@@ -166,32 +171,17 @@ class Gradients:
 
     def _end_backward(self) -> None:
         """Adds what the running backward has brought to the total, because it is over or gradients are read."""
-        if not self._early and not self._running.held:
+        if not self._early and not self._running[0]:
             return
         for place in sorted(self._early, reverse=True):
             self._add(self._running, self._early[place])
-        if self._total.held:
-            self._add(self._total, self._running.held.values())
+        if self._total[0]:
+            self._add(self._total, self._running[0].values())
         else:
-            self._total.held = self._running.held
-        self._running, self._early, self._next, self._added = _Sums(), {}, {}, 0
+            self._total = self._running[0], set()
+        self._running, self._early, self._next, self._added = ({}, set()), {}, {}, 0
         if self._share is not None:
             self._share.resize(self._nbytes)
-
-
-class _Sums:
-    """Sums of gradients, one for each parameter.
-
-    Attributes:
-        held: The sums, by identity of the parameter.
-        own: Identities of the parameters whose sum is a tensor of its own, which may be written to.
-    """
-
-    __slots__ = ("held", "own")
-
-    def __init__(self) -> None:
-        self.held: dict[int, Gradient] = {}
-        self.own: set[int] = set()
 
 
 def added(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:

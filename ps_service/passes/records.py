@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -15,6 +15,7 @@ from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.late_runs import LateRun
 from ps_service.passes.leaf import Leaf
+from ps_service.passes.torch_backward import gradients_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
@@ -41,6 +42,7 @@ class Over(NamedTuple):
 NOTHING_SAID: Final = Over()
 
 _NOTHING: Final = torch.empty(0, requires_grad=True)
+_NO_GRADIENT: Final = torch.empty(0)
 _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
@@ -135,15 +137,6 @@ class Output(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
 
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Output | None:
-        """The output of that tensor; None if it requires no grad."""
-        if not tensor.requires_grad:
-            return None
-        # Torch makes a view to hold on to a node written in Python, and sparse tensors have no views.
-        held = tensor if tensor.layout is torch.strided else tensor.clone()
-        return cls(get_gradient_edge(held), held.shape, held.dtype)
-
 
 class Record:
     """One recorded call: everything its backward needs, and nothing large beyond its last backward.
@@ -180,15 +173,28 @@ class Record:
     ) -> None:
         self._latency = latency
         self._lock = ReportingLock()
-        self._outputs = [Output.of(output) for output in outputs]
-        self._output_count = len(self._outputs) - self._outputs.count(None)
+        self._outputs: list[Output | None] = []
+        # How many outputs require grad.
+        self._output_count = 0
+        for output in outputs:
+            if output.requires_grad:
+                # Torch makes a view to hold on to a node written in Python, and sparse tensors have no views.
+                held = output if output.layout is torch.strided else output.clone()
+                self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
+                self._output_count += 1
+            else:
+                self._outputs.append(None)
         # Places of the outputs behind which a backward has freed the graph.
         self._spent: set[int] = set()
         self._entry = entry
         self._wanted = wanted
-        self._leaves = [leaf for leaf in leaves if leaf.tensor.requires_grad]
-        # One list for each module, whether or not its parameters are trained.
-        self._holds = list({id(leaf.holds): leaf.holds for leaf in leaves}.values())
+        self._leaves: list[Leaf] = []
+        # One list for each module, by identity, whether or not its parameters are trained.
+        self._holds: dict[int, list[Any]] = {}
+        for leaf in leaves:
+            if leaf.tensor.requires_grad:
+                self._leaves.append(leaf)
+            self._holds[id(leaf.holds)] = leaf.holds
         self._kept_inputs = kept_inputs
         self._tokens = tokens
         self._token_seeds = [torch.empty(0)] * len(tokens)
@@ -227,7 +233,8 @@ class Record:
             if output is None or gradient.shape != output.shape or gradient.dtype != output.dtype:
                 raise _misfit(position, output, gradient)
         # Calls do not share a graph, so different calls of a pass run their backwards at once; one call never does.
-        with self._lock, self._latency.measured() if self._latency is not None else _NO_CONTEXT:
+        with self._lock:
+            began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
             if self._gathered:
                 self._add_gathered(places, seeds)
@@ -239,6 +246,8 @@ class Record:
             if not retain_graph:
                 self._free(places)
             entered = self._entry.take_gradients() if self._entry is not None else ()
+            if self._latency is not None and began is not None:
+                self._latency.end(began)
         of_parameters = []
         for leaf, of_leaf in zip(leaves, found, strict=False):
             if of_leaf is not None:
@@ -292,18 +301,12 @@ class Record:
         around: list[AbstractContextManager[None]] = []
         if self._nested_pass is not None:
             around.append(self._nested_pass.propagating(retain_graph, backward))
-        for holds in self._holds:
+        for holds in self._holds.values():
             for held in holds:
                 if isinstance(held, LateRun):
                     around.append(held)
         with _all_of(around) if around else _NO_CONTEXT:
-            found = torch.autograd.grad(
-                [*roots, _ELSEWHERE],
-                targets,
-                [*seeds, _NOTHING.detach()],
-                retain_graph=retain_graph,
-                allow_unused=True,
-            )
+            found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph)
         return leaves, found
 
     def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
@@ -337,7 +340,7 @@ class Record:
         if len(self._spent) < self._output_count:
             return
         self.shares = ()
-        for holds in self._holds:
+        for holds in self._holds.values():
             holds.clear()
         for leaf in self._leaves:
             # A step has moved the parameter meanwhile: only this leaf still refers to its former storage.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
+
+
+_NO_REGION: Final = nullcontext()
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
@@ -94,12 +98,16 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     gradients = ctx.read(request.gradients)
     if not isinstance(gradients, list):
         raise InvalidArgumentError("the gradients of a backward are a list")
-    key = CallKey(ctx.trainer, request.call)
-    with numerics_of(request):
-        of_inputs = propagation.backward(
-            ctx.engine, _context(request), key, request.outputs, gradients, request.retain_graph, _turn(request)
-        )
-    ctx.write(reply.gradients, of_inputs)
+    id, key, turn = _context(request), CallKey(ctx.trainer, request.call), None
+    if request.backward:
+        after = request.after if request.HasField("after") else None
+        turn = Turn(request.backward, tuple(request.place) or (request.call,), after)
+    with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
+        of_inputs = propagation.backward(ctx.engine, id, key, request.outputs, gradients, request.retain_graph, turn)
+    if of_inputs:
+        ctx.write(reply.gradients, of_inputs)
+    else:
+        reply.gradients.list.SetInParent()
 
 
 def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
@@ -140,7 +148,7 @@ def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.En
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or looks whether they may be applied."""
     act = steps.check_step if request.check_only else steps.step
-    reply.version = act(ctx.engine, Ref.from_message(request.optimizer), _context(request))
+    reply.version = act(ctx.engine, ctx.find(request.optimizer), _context(request))
 
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
@@ -165,7 +173,8 @@ def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.Load
 
 
 def _context(request: Any) -> ContextId:
-    id = ContextId.from_message(request.context)
+    message = request.context
+    id = ContextId(message.trainer, message.number)
     if len(id.trainer) != 16 or not id.number:
         raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
     return id
@@ -176,13 +185,6 @@ def _recording(ctx: RequestContext, request: Any) -> Recording | None:
         return None
     place = tuple(request.place) or (request.call,)
     return Recording(_context(request), CallKey(ctx.trainer, request.call), place)
-
-
-def _turn(request: pb.BackwardRequest) -> Turn | None:
-    if not request.backward:
-        return None
-    after = request.after if request.HasField("after") else None
-    return Turn(request.backward, tuple(request.place) or (request.call,), after)
 
 
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from ps_service.measures.latency import Latency
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
-from ps_service.training import sparse_rules, sparse_sgd
+from ps_service.training import sparse_rules, sparse_sgd, torch_step
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -109,12 +109,14 @@ class HostedOptimizer:
             NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses those.
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
-        with self._parameter_locks.alone(self.lock), self.latency.measured():
+        with self._parameter_locks.alone(self.lock):
+            began = self.latency.begin()
             present = self._present(context)
             if present:
                 self._check(present)
                 self._apply(present, context)
                 self.version += 1
+            self.latency.end(began)
             return self.version
 
     def check(self, context: PassContext) -> None:
@@ -223,7 +225,7 @@ class HostedOptimizer:
                 sparse.append(parameter)
             parameter.grad = gradient
         # Called even with no gradient left: hooks and schedulers count the steps.
-        self.optimizer.step()
+        torch_step.step(self.optimizer)
         for parameter, gradient, options in by_rows:
             sparse_sgd.apply(parameter, gradient, options)
         for parameter in sparse:

@@ -52,8 +52,19 @@ class StepAccess:
             WouldBlock: It would have to wait, and the thread must not; nothing was changed.
             DeadlineExceededError: The caller's deadline passed before others had finished.
         """
-        if self._take_unused():
-            return
+        consistent = self._consistent
+        with self._locks.lock:
+            for state in self._states:
+                pin = state.pin
+                if state.stepped or (consistent and (state.claimed or pin.reading or pin.saved)):
+                    break
+            else:
+                for state in self._states:
+                    state.stepped = True
+                    state.changes += 1
+                    if consistent:
+                        state.claimed = state.writing = True
+                return
         with ExitStack() as stack:
             stack.enter_context(self._locks.stepping(self._states))
             stack.enter_context(self._locks.writing(self._parameters, self._states, self._consistent))
@@ -71,17 +82,3 @@ class StepAccess:
                 if self._consistent:
                     state.claimed = state.writing = False
             self._locks.notify()
-
-    def _take_unused(self) -> bool:
-        """Takes the parameters if nothing uses them; returns whether it has."""
-        consistent = self._consistent
-        with self._locks.lock:
-            for state in self._states:
-                if state.stepped or (consistent and (state.claimed or state.pin.reading or state.pin.saved)):
-                    return False
-            for state in self._states:
-                state.stepped = True
-                state.changes += 1
-                if consistent:
-                    state.claimed = state.writing = True
-        return True

@@ -103,7 +103,7 @@ def create_scheduler(
     return engine.registry.get_or_make(name, fingerprint, make)
 
 
-def step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
+def step(engine: Engine, optimizer: HostedObject, context_id: ContextId) -> int:
     """Applies a context's gradients; returns the optimizer's version.
 
     Raises:
@@ -111,14 +111,14 @@ def step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
         NonFiniteGradientError: A gradient holds NaN or infinity; nothing was changed.
         InvalidArgumentError: The optimizer cannot take a gradient's layout; nothing was changed.
     """
-    value = _optimizer(engine.registry.find(optimizer))
+    value = _optimizer(optimizer)
     context = engine.contexts.get(context_id)
     return value.version if context is None else value.step(context)
 
 
-def check_step(engine: Engine, optimizer: Ref, context_id: ContextId) -> int:
+def check_step(engine: Engine, optimizer: HostedObject, context_id: ContextId) -> int:
     """Checks a step without applying it; returns the optimizer's version, or raises what `step` would raise."""
-    value = _optimizer(engine.registry.find(optimizer))
+    value = _optimizer(optimizer)
     context = engine.contexts.get(context_id)
     if context is not None:
         value.check(context)

@@ -1,0 +1,32 @@
+"""The step of a torch optimizer, without what torch wraps around it for hooks and profilers that are not there."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch import optim
+from torch._C._autograd import _profiler_enabled
+from torch.optim import optimizer as _torchs
+
+_PRE_HOOKS: Final = _torchs._global_optimizer_pre_hooks
+_POST_HOOKS: Final = _torchs._global_optimizer_post_hooks
+
+
+def step(optimizer: optim.Optimizer) -> None:
+    """Does what `optimizer.step()` does.
+
+    Torch wraps the method of each class in a function that calls hooks and tells a profiler of the step. For a few
+    small parameters that takes longer than the step itself. So the wrapped function is called where there are no hooks,
+    no scheduler that counts the steps, and no profiler.
+    """
+    function: Any = type(optimizer).step
+    if (
+        getattr(function, "hooked", False)
+        and "step" not in vars(optimizer)
+        and not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+        and not (_PRE_HOOKS or _POST_HOOKS)
+        and not _profiler_enabled()
+    ):
+        function.__wrapped__(optimizer)
+    else:
+        optimizer.step()
