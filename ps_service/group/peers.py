@@ -14,7 +14,7 @@ from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps_service.passes.records import NestedPass
+    from ps_service.passes.nested_pass import NestedPass
     from ps_wire.refs import ContextId, Ref
     from ps_wire.v1.operations_pb2 import Member
 

@@ -8,7 +8,7 @@ import torch
 
 from ps_service.hosting.references import RRef
 from ps_service.passes.entry import GraphEntry
-from ps_service.passes.records import KeptInput
+from ps_service.passes.propagated import KeptInput
 from ps_wire.codec.trees import mapped
 from ps_wire.refs import ContextId, Ref
 

@@ -1,190 +1,26 @@
-"""What an owner keeps of each pass, from its first forward until its trainer ends it."""
+"""The contexts of an owner: which passes are open, which have ended, and which it has lost."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Container, Set
 from typing import TYPE_CHECKING, Final
 
-import torch
-from torch.nn import Parameter
-
-from ps_service.memory.held import Held, HeldByAll, Share
-from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
-from ps_service.passes.records import NOTHING_SAID, NestedPass, Over, Record
-from ps_service.passes.staleness import FirstReadings
-from ps_wire.errors import ContextEndedError, ContextLostError, PsError
+from ps_service.memory.held import HeldByAll
+from ps_service.passes.nested_pass import NOTHING_SAID, Over
+from ps_service.passes.pass_context import PassContext, ended_error, lost_error
 from ps_wire.number_set import SeenNumbers
-from ps_wire.refs import CallKey, ContextId
-from ps_wire.runtime.locks import ReportingLock
+from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
-    from ps_service.parameters.state import ParameterState
+    pass
 
 _REMEMBERED: Final = 4096
 """Contexts of one trainer that are open, or have ended since it last said which are: as many are told apart here."""
 
 _MOST_TOLD: Final = 64
 """Contexts of a trainer that are open and may be listed to other owners at the end of one."""
-
-
-class PassContext:
-    """One pass on this owner.
-
-    Attributes:
-        id: Its name.
-        callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
-        held: Where counts what it holds, and what other passes of its trainer do.
-        began: When it was opened here, on the clock of `Contexts`.
-        used: When a request last used it.
-    """
-
-    def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
-        self.id = id
-        self.held = held
-        self.callers: set[bytes] = set()
-        self.began = self.used = now
-        self._lock = ReportingLock()
-        self._door = ReportingLock()
-        self._nested_pass: NestedPass | None = None
-        self._records: dict[CallKey, Record] = {}
-        self._gradients: Gradients | None = None
-        self._readings = FirstReadings()
-        self._ended = False
-        self._why_lost = ""
-
-    def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
-        """What hosted code does elsewhere in this pass.
-
-        Args:
-            open: Begins it, when this is the first time.
-
-        Raises:
-            ContextEndedError: The context has ended.
-        """
-        with self._door:
-            if self._ended:
-                raise self._over()
-            if self._nested_pass is None:
-                self._nested_pass = open(self.id)
-            return self._nested_pass
-
-    def others(self) -> list[str]:
-        """Names of the owners that were called from here in this pass."""
-        nested_pass = self._nested_pass
-        return [] if nested_pass is None else nested_pass.others()
-
-    def add(self, call: CallKey, record: Record) -> None:
-        """Keeps a recorded call.
-
-        Raises:
-            ContextEndedError: The context ended while the call ran.
-        """
-        with self._lock:
-            if self._ended:
-                raise self._over()
-            self._records[call] = record
-            self._readings.note(record.leaves)
-
-    def record(self, call: CallKey) -> Record:
-        """A call that was recorded here.
-
-        Raises:
-            ContextLostError: There is none of that caller and number.
-        """
-        record = self._records.get(call)
-        if record is None:
-            raise _lost(self.id, self._why_lost)
-        return record
-
-    def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
-        """Adds to the parameters' gradients of this pass.
-
-        Args:
-            gradients: What the backward of one call has found.
-            turn: When it is added; at once, if there is no order to keep.
-        """
-        with self._lock:
-            if self._ended:
-                # A backward that ran while the context ended: its gradients have no use.
-                return
-            brought = self._gradients
-            if brought is None:
-                brought = self._gradients = Gradients(Share(self.held))
-            if turn is not None and not self.callers <= {self.id.trainer}:
-                # Calls of others may belong in between.
-                turn = turn._replace(after=None)
-            brought.add(gradients, turn)
-
-    def gradients(self) -> list[Gradient]:
-        """The gradients that this pass has brought."""
-        with self._lock:
-            brought = self._gradients
-            return [] if brought is None else brought.all()
-
-    def gradient(self, parameter: Parameter) -> torch.Tensor | None:
-        """The gradient of a parameter, if this pass has brought it one."""
-        with self._lock:
-            brought = self._gradients
-            return None if brought is None else brought.of(parameter)
-
-    def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
-        """The gradients of some parameters, all from one moment.
-
-        Raises:
-            ContextEndedError: The context has ended.
-        """
-        with self._lock:
-            brought = self._gradients  # read once: `end` does not wait for the lock, and removes it
-            if self._ended:
-                raise self._over()
-            return [None] * len(parameters) if brought is None else brought.of_each(parameters)
-
-    def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
-        """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
-        with self._lock:
-            return self._readings.stepped(parameters, parameter_states)
-
-    def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
-        """Multiplies the gradients of some parameters."""
-        with self._lock:
-            brought = self._gradients
-            if brought is not None:
-                brought.scale(parameters, factor)
-
-    def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
-        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
-
-        Raises:
-            ContextEndedError: The context has ended.
-            InvalidArgumentError: One is float16; nothing was changed.
-        """
-        with self._lock:
-            brought = self._gradients
-            if self._ended:
-                raise self._over()
-            return Unscaled(present=False, non_finite=False) if brought is None else brought.unscale(parameters, factor)
-
-    def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
-        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
-
-        Args:
-            over: Which other contexts of its trainer are over, for the owners that were called from here.
-            why_lost: Why the owner ended it; empty if its trainer did.
-        """
-        with self._door:
-            self._why_lost = why_lost
-            self._ended = True
-            nested_pass, self._nested_pass = self._nested_pass, None
-        self._records = {}
-        self._gradients = None
-        self._readings = FirstReadings()
-        if nested_pass is not None:
-            nested_pass.end(over)
-
-    def _over(self) -> PsError:
-        return _lost(self.id, self._why_lost) if self._why_lost else _ended(self.id)
 
 
 class Contexts:
@@ -286,7 +122,7 @@ class Contexts:
         if context is None:
             context = self.get(id)
             if context is None:
-                raise _lost(id)
+                raise lost_error(id)
         context.used = self.clock()
         return context
 
@@ -387,16 +223,7 @@ class Contexts:
 
     def _check(self, id: ContextId) -> None:
         if id.number in self._ended.get(id.trainer, ()):
-            raise _ended(id)
+            raise ended_error(id)
         why = self._lost.get(id.trainer, {}).get(id.number)
         if why is not None:
-            raise _lost(id, why)
-
-
-def _ended(id: ContextId) -> ContextEndedError:
-    return ContextEndedError(f"context {id} has ended: its calls and gradients are gone. Open a new one for a new pass")
-
-
-def _lost(id: ContextId, why: str = "") -> ContextLostError:
-    why = why or "it may have restarted"
-    return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")
+            raise lost_error(id, why)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import Parameter
 
-from ps_service.passes.records import Gathered
+from ps_service.passes.propagated import Gathered
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -15,6 +15,7 @@ from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.late_runs import LateRun
 from ps_service.passes.leaf import Leaf
+from ps_service.passes.propagated import Gathered, KeptInput, Propagated
 from ps_service.passes.torch_backward import gradients_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
@@ -24,22 +25,8 @@ if TYPE_CHECKING:
     from ps_service.measures.latency import Latency
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
-    from ps_wire.refs import CallKey
+    from ps_service.passes.nested_pass import NestedPass
 
-
-class Over(NamedTuple):
-    """Which contexts of a trainer are over.
-
-    Attributes:
-        before: Those with lower numbers; zero if that is not said.
-        but: Except for these.
-    """
-
-    before: int = 0
-    but: Sequence[int] = ()
-
-
-NOTHING_SAID: Final = Over()
 
 _NOTHING: Final = torch.empty(0, requires_grad=True)
 _NO_GRADIENT: Final = torch.empty(0)
@@ -47,81 +34,6 @@ _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
 tensors asks which of them are."""
-
-
-class NestedPass(Protocol):
-    """What hosted code does on other owners in one pass.
-
-    Attributes:
-        root: What autograd is asked for to make it go back through calls whose inputs lead nowhere here.
-    """
-
-    root: torch.Tensor
-
-    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
-        """While the block runs, the calls of this thread belong to the pass.
-
-        Args:
-            place: Number of the call that this thread runs, after those of the calls around it.
-        """
-
-    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """While the block runs, this thread propagates through such calls; at its end they have all answered.
-
-        Args:
-            retain_graph: Whether they may be propagated again.
-            backward: Number of the trainer's backward.
-        """
-
-    def others(self) -> list[str]:
-        """Names of the owners that were called."""
-
-    def end(self, over: Over) -> None:
-        """The pass is over: the other owners are told, without waiting for them.
-
-        Args:
-            over: Which other contexts of its trainer are over.
-        """
-
-
-class KeptInput(NamedTuple):
-    """An input of a recorded call that an earlier call of the pass had left here.
-
-    Attributes:
-        call: The earlier call.
-        position: Place of the tensor among that call's outputs.
-    """
-
-    call: CallKey
-    position: int
-
-
-class Gathered(NamedTuple):
-    """A gradient of an output that was kept here, found by the backward of a later call.
-
-    Attributes:
-        place: The place of that call in the pass.
-        tensor: The gradient.
-        shares: Let its bytes count.
-    """
-
-    place: tuple[int, ...]
-    tensor: torch.Tensor
-    shares: Sequence[Share] = ()
-
-
-class Propagated(NamedTuple):
-    """What the backward of a call found.
-
-    Attributes:
-        of_inputs: The gradients of the caller's inputs that want one.
-        of_parameters: Those of parameters.
-        of_kept: Those of inputs that earlier calls had left here.
-    """
-
-    of_inputs: list[torch.Tensor | None]
-    of_parameters: list[Gradient]
-    of_kept: list[tuple[KeptInput, torch.Tensor]]
 
 
 class Output(NamedTuple):

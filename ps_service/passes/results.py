@@ -9,7 +9,7 @@ import torch
 
 from ps_service.group.peers import Foreign
 from ps_service.hosting.history import History
-from ps_service.passes.records import NestedPass, Record
+from ps_service.passes.records import Record
 from ps_wire.codec.trees import leaves_in, tensors_in
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.entry import GraphEntry
     from ps_service.passes.leaf import Leaf
+    from ps_service.passes.nested_pass import NestedPass
     from ps_wire.refs import CallKey, ContextId
 
 

@@ -12,7 +12,7 @@ from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.passes.contexts import PassContext
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.sessions.sessions import SessionState
 

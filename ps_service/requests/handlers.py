@@ -13,7 +13,7 @@ from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.calls import Recording
 from ps_service.passes.gradients import Turn
-from ps_service.passes.records import Over
+from ps_service.passes.nested_pass import Over
 from ps_service.requests import fields
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, steps

@@ -14,7 +14,7 @@ from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
-    from ps_service.passes.contexts import PassContext
+    from ps_service.passes.pass_context import PassContext
     from ps_service.sessions.sessions import SessionState
 
 _log = logging.getLogger(__name__)

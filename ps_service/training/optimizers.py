@@ -23,7 +23,7 @@ from ps_wire.runtime.locks import ReportingLock
 if TYPE_CHECKING:
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
-    from ps_service.passes.contexts import PassContext
+    from ps_service.passes.pass_context import PassContext
     from ps_wire.refs import Ref
 
 

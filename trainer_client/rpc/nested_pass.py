@@ -16,7 +16,7 @@ from trainer_client.graph.current import inside
 from trainer_client.graph.passes import Pass, first_failure
 
 if TYPE_CHECKING:
-    from ps_service.passes.records import Over
+    from ps_service.passes.nested_pass import Over
     from ps_wire.refs import ContextId
 
 _FIRST_CALL: Final = 1 << 32

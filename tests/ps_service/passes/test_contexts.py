@@ -12,10 +12,11 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.memory.held import Held
-from ps_service.passes.contexts import Contexts, PassContext
+from ps_service.passes.contexts import Contexts
 from ps_service.passes.entry import GraphEntry
 from ps_service.passes.gradients import Gradient
 from ps_service.passes.leaf import Leaf
+from ps_service.passes.pass_context import PassContext
 from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref

@@ -11,8 +11,8 @@ from torch.nn import Parameter
 
 from ps_service.memory.held import Held
 from ps_service.parameters.locks import ParameterLocks
-from ps_service.passes.contexts import PassContext
 from ps_service.passes.gradients import Gradient
+from ps_service.passes.pass_context import PassContext
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
 from ps_wire.refs import ContextId, Ref
 

@@ -1,0 +1,190 @@
+"""What an owner keeps of one pass, from its first forward until its trainer ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import Parameter
+
+from ps_service.memory.held import Held, Share
+from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
+from ps_service.passes.nested_pass import NOTHING_SAID, NestedPass, Over
+from ps_service.passes.staleness import FirstReadings
+from ps_wire.errors import ContextEndedError, ContextLostError, PsError
+from ps_wire.runtime.locks import ReportingLock
+
+if TYPE_CHECKING:
+    from ps_service.parameters.state import ParameterState
+    from ps_service.passes.records import Record
+    from ps_wire.refs import CallKey, ContextId
+
+
+class PassContext:
+    """One pass on this owner.
+
+    Attributes:
+        id: Its name.
+        callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
+        held: Where counts what it holds, and what other passes of its trainer do.
+        began: When it was opened here, on the clock of `Contexts`.
+        used: When a request last used it.
+    """
+
+    def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
+        self.id = id
+        self.held = held
+        self.callers: set[bytes] = set()
+        self.began = self.used = now
+        self._lock = ReportingLock()
+        self._door = ReportingLock()
+        self._nested_pass: NestedPass | None = None
+        self._records: dict[CallKey, Record] = {}
+        self._gradients: Gradients | None = None
+        self._readings = FirstReadings()
+        self._ended = False
+        self._why_lost = ""
+
+    def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
+        """What hosted code does elsewhere in this pass.
+
+        Args:
+            open: Begins it, when this is the first time.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._door:
+            if self._ended:
+                raise self._over()
+            if self._nested_pass is None:
+                self._nested_pass = open(self.id)
+            return self._nested_pass
+
+    def others(self) -> list[str]:
+        """Names of the owners that were called from here in this pass."""
+        nested_pass = self._nested_pass
+        return [] if nested_pass is None else nested_pass.others()
+
+    def add(self, call: CallKey, record: Record) -> None:
+        """Keeps a recorded call.
+
+        Raises:
+            ContextEndedError: The context ended while the call ran.
+        """
+        with self._lock:
+            if self._ended:
+                raise self._over()
+            self._records[call] = record
+            self._readings.note(record.leaves)
+
+    def record(self, call: CallKey) -> Record:
+        """A call that was recorded here.
+
+        Raises:
+            ContextLostError: There is none of that caller and number.
+        """
+        record = self._records.get(call)
+        if record is None:
+            raise lost_error(self.id, self._why_lost)
+        return record
+
+    def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
+        """Adds to the parameters' gradients of this pass.
+
+        Args:
+            gradients: What the backward of one call has found.
+            turn: When it is added; at once, if there is no order to keep.
+        """
+        with self._lock:
+            if self._ended:
+                # A backward that ran while the context ended: its gradients have no use.
+                return
+            brought = self._gradients
+            if brought is None:
+                brought = self._gradients = Gradients(Share(self.held))
+            if turn is not None and not self.callers <= {self.id.trainer}:
+                # Calls of others may belong in between.
+                turn = turn._replace(after=None)
+            brought.add(gradients, turn)
+
+    def gradients(self) -> list[Gradient]:
+        """The gradients that this pass has brought."""
+        with self._lock:
+            brought = self._gradients
+            return [] if brought is None else brought.all()
+
+    def gradient(self, parameter: Parameter) -> torch.Tensor | None:
+        """The gradient of a parameter, if this pass has brought it one."""
+        with self._lock:
+            brought = self._gradients
+            return None if brought is None else brought.of(parameter)
+
+    def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
+        """The gradients of some parameters, all from one moment.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._lock:
+            brought = self._gradients  # read once: `end` does not wait for the lock, and removes it
+            if self._ended:
+                raise self._over()
+            return [None] * len(parameters) if brought is None else brought.of_each(parameters)
+
+    def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
+        """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
+        with self._lock:
+            return self._readings.stepped(parameters, parameter_states)
+
+    def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
+        """Multiplies the gradients of some parameters."""
+        with self._lock:
+            brought = self._gradients
+            if brought is not None:
+                brought.scale(parameters, factor)
+
+    def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
+        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
+
+        Raises:
+            ContextEndedError: The context has ended.
+            InvalidArgumentError: One is float16; nothing was changed.
+        """
+        with self._lock:
+            brought = self._gradients
+            if self._ended:
+                raise self._over()
+            return Unscaled(present=False, non_finite=False) if brought is None else brought.unscale(parameters, factor)
+
+    def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
+        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
+
+        Args:
+            over: Which other contexts of its trainer are over, for the owners that were called from here.
+            why_lost: Why the owner ended it; empty if its trainer did.
+        """
+        with self._door:
+            self._why_lost = why_lost
+            self._ended = True
+            nested_pass, self._nested_pass = self._nested_pass, None
+        self._records = {}
+        self._gradients = None
+        self._readings = FirstReadings()
+        if nested_pass is not None:
+            nested_pass.end(over)
+
+    def _over(self) -> PsError:
+        return lost_error(self.id, self._why_lost) if self._why_lost else ended_error(self.id)
+
+
+def ended_error(id: ContextId) -> ContextEndedError:
+    """The error for a context that its trainer has ended."""
+    return ContextEndedError(f"context {id} has ended: its calls and gradients are gone. Open a new one for a new pass")
+
+
+def lost_error(id: ContextId, why: str = "") -> ContextLostError:
+    """The error for a context of which this owner has no forward; `why` is for people."""
+    why = why or "it may have restarted"
+    return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")
