@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 class Binding:
     """A bound copy of a module, whose parameters are pinned until the call is over.
 
+    It is made when the call first uses the module. When the code has returned, three steps follow: `kept` finds what
+    outlives the call, `give_back` unbinds the copy and takes down what the code has done, and `settle` hands that on to
+    the parameters. If the code has raised, only the last two follow.
+
     Code that writes to parameters works on copies, which become the parameters' numbers when it is done: nobody sees
     half of it, and open passes keep their numbers. Which code does so is known from its earlier runs; the first run of
     anything but `forward` counts as such. Only a parameter of more than `COPY_AT_MOST` bytes that no open pass has
@@ -38,7 +42,7 @@ class Binding:
         hosted: The module.
         training: The mode the bound copy is in.
         code: Name of what runs: a method, or a function.
-        nested: Whether the same call reads something already.
+        nested: Whether the call has bound a module before, or runs for another request.
         recorded: Whether gradients will be asked for.
 
     Attributes:

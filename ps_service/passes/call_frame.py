@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class CallFrame:
     """The modules one call runs on: private bound copies, whose parameters are pinned until the call is over.
 
-    A call whose answer comes later can borrow nothing: its frame would have to stay open in one thread while its code
-    runs on in others.
+    A call that returns a future (`@async_execution`) cannot borrow modules: its frame would have to stay open in one
+    thread while its code goes on in others.
 
     Args:
         parameter_locks: Guards the parameters.
@@ -44,7 +44,7 @@ class CallFrame:
         recorded: Whether gradients of borrowed modules will be asked for.
         grad: Whether torch shall record what happens; if `recorded`, it has to.
         code: What runs: a function, or the name of a method; empty for what never writes to parameters.
-        held: Where the tensors count that torch saves for the backward; None if they do not.
+        held: Counts the bytes that torch saves for the backward; None to count nothing.
 
     Attributes:
         leaves: What stands for each parameter of the borrowed modules.
@@ -143,13 +143,13 @@ class CallFrame:
         return self._parameters.get(id(leaf))
 
     def lift(self, pack: Any) -> bool:
-        """Does without hooks of saved tensors for a while: parameters are pinned as if all were saved.
+        """Stops using hooks of saved tensors for the rest of the call, and pins every parameter instead.
 
         Args:
-            pack: The hook that is set last.
+            pack: The hook that was set last.
 
         Returns:
-            Whether that is its own.
+            Whether that is the hook of this call; if not, nothing is changed.
         """
         if pack != self._pack:
             return False

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Kept:
     """A tensor that a forward saved for its backward.
 
-    Without its history: a node that saves its own output would otherwise keep itself alive for ever. And with its
-    version, because torch leaves it to such hooks to notice that a tensor was written to in between.
+    It is kept detached, because a node that saves its own output would keep itself alive for ever. It is kept with its
+    version, because torch does not look for writes in between where such hooks are set.
 
     Args:
         tensor: The tensor.
