@@ -1,4 +1,4 @@
-"""The order of the backwards of one context: they run one after the other."""
+"""A queue that lets the backwards of one context run one after the other."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ps_wire.errors import CancelledCallError
 
 
 class Queue:
-    """Lets the backwards of a context run one after the other, in the order in which they were asked for."""
+    """Lets the backwards of a context run one after the other, in the order of their numbers. Safe from threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._last = 0
-        # In order; of those that have begun, what is released when their turn comes.
+        # In order. A thread that waits for its turn waits for the lock of its number.
         self._waiting: dict[int, threading.Lock | None] = {}
 
     def join(self) -> int:
-        """Takes a number: one, two, three ..."""
+        """Takes the next number: 1, 2, 3 …"""
         with self._lock:
             self._last += 1
             self._waiting[self._last] = None
             return self._last
 
     def begin(self) -> int | None:
-        """Takes a number whose turn begins at once, until `leave`; None if others are before it."""
+        """Takes the next number if its turn is now, until `leave`; otherwise returns None."""
         with self._lock:
             if self._waiting:
                 return None
@@ -35,17 +35,17 @@ class Queue:
             return self._last
 
     def withdraw(self, number: int) -> None:
-        """Gives a number back, unless its turn was asked for."""
+        """Removes a number from the queue, unless a thread waits for its turn already."""
         with self._lock:
             if number in self._waiting and self._waiting[number] is None:
                 self.leave(number)
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Waits for all lower numbers; the next one's turn comes at the end of the block.
+        """Waits for all lower numbers. The turn ends with the block.
 
         Raises:
-            CancelledCallError: The number was given back.
+            CancelledCallError: The number was withdrawn.
         """
         with self._lock:
             if number not in self._waiting:
@@ -61,7 +61,7 @@ class Queue:
                 self.leave(number)
 
     def leave(self, number: int) -> None:
-        """Ends the turn of a number; the next one's begins."""
+        """Ends the turn of a number and begins the next one."""
         with self._lock:
             was_first = next(iter(self._waiting)) == number
             del self._waiting[number]

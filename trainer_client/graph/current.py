@@ -1,4 +1,4 @@
-"""The context in whose block a task or thread is."""
+"""The current context of a task or thread."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _current: ContextVar[Context | None] = ContextVar("trainer_client_context", defa
 
 
 def set_current(context: Context) -> Token[Context | None]:
-    """The block of a context begins here; the token ends it."""
+    """Makes a context the current one; returns the token for `reset_current`."""
     return _current.set(context)
 
 
 def reset_current(token: Token[Context | None]) -> None:
-    """The block that began with a token has ended."""
+    """Restores the context that was current before `set_current`."""
     _current.reset(token)
 
 
 def current_context() -> Context | None:
-    """The context whose block this task or thread is in."""
+    """The context whose block this task or thread is in; None outside of such blocks."""
     return _current.get()
 
 
 @contextmanager
 def inside(context: Context | None) -> Iterator[None]:
-    """While the block runs, the calls of this task or thread belong to a context, which goes on afterwards."""
+    """Makes a context the current one during a block, without ending it afterwards."""
     token = _current.set(context)
     try:
         yield

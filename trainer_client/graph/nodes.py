@@ -1,4 +1,4 @@
-"""The two nodes that represent a remote call in torch's autograd graph."""
+"""The two nodes of a remote call in torch's autograd graph."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from trainer_client.graph.recorder import WayBack
 
 ROOT: Final = torch.empty(0, requires_grad=True)
-"""Stands for the inputs of calls that have none to differentiate, so that their outputs still have a history."""
+"""The input of calls without inputs that require grad, so that their outputs have a history."""
 
 
 class _Send(torch.autograd.Function):
-    """Takes the inputs of a call and gives its token. On the way back it waits for the owner's reply."""
+    """The node from the inputs of a call to its token. Its backward waits for the owner's reply."""
 
     @staticmethod
     def forward(ctx: Any, call: WayBack, inputs: int, *tensors: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ class _Send(torch.autograd.Function):
 
 
 class _Receive(torch.autograd.Function):
-    """Takes the token of a call and gives its outputs. On the way back it posts their gradients."""
+    """The node from the token of a call to its outputs. Its backward posts their gradients."""
 
     @staticmethod
     def forward(
@@ -66,23 +66,23 @@ class _Receive(torch.autograd.Function):
         if current is not None:
             current.add(call, positions, used, kept)
         elif used or kept:
-            raise RuntimeError("a loss with remote parts is propagated with ctx.backward(loss), not loss.backward()")
-        # Nothing is to be accumulated at the root of calls that have no inputs.
+            raise RuntimeError("loss.backward() does not work on a loss with remote parts; call ctx.backward(loss)")
+        # Without inputs the token leads to the root, at which no gradient is accumulated.
         return (torch.empty(0) if call.leads_on else None), None, None, None
 
 
 send: Final[Any] = _Send.apply
-"""Makes the node of a call's inputs; gives its token."""
+"""Makes the node of a call's inputs; returns the token."""
 
 receive: Final[Any] = _Receive.apply
-"""Makes the node of a call's outputs; gives them with their history."""
+"""Makes the node of a call's outputs; returns the outputs with their history."""
 
 
 def _receiving() -> Any:
-    """The class of the nodes that lead back to recorded calls; torch gives it no public name."""
+    """The class of `Receive` nodes in the graph, for which torch has no public name."""
     (output,) = receive(ROOT, None, [torch.empty(0)], [])
     return type(output.grad_fn)
 
 
 RECEIVING: Final = _receiving()
-"""The class of the nodes that lead back to recorded calls; each has the call as `call`."""
+"""The class of `Receive` nodes in the graph; each has its `WayBack` as `call`."""

@@ -1,4 +1,4 @@
-"""Passes: one backward while it runs, and the gradients that it sends to owners."""
+"""One backward while it runs, and the gradients that it sends to owners."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Pass:
     """One backward while it runs. It sends the gradients of a call as soon as they are known.
 
     Args:
-        retain_graph: Whether the graph may be used again.
-        number: Which backward of its context it is, from one on.
+        retain_graph: Whether the graph is kept for another backward.
+        number: Number of the backward in its context, from 1.
         calls: The recorded calls that it can reach.
 
     Attributes:
-        posts: The gradients that were sent to owners and are still to be waited for, in order.
+        posts: The requests with gradients that have to be waited for, in order.
     """
 
     def __init__(self, retain_graph: bool, number: int, calls: Iterable[WayBack] = ()) -> None:
@@ -42,13 +42,13 @@ class Pass:
             self._after.update(zip(numbers, (0, *numbers), strict=False))
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
-        """Takes the gradients of a call's outputs. The owner is asked if there are any, or if it may have some.
+        """Sends the gradients of a call's outputs, if there are any or if the owner may have some.
 
         Args:
             call: The call.
-            positions: Places of the outputs that have a gradient.
+            positions: Positions of the outputs that have a gradient.
             gradients: As many gradients.
-            kept: Whether the owner may have gradients of results that it keeps.
+            kept: Whether the owner may have gradients of results that stay on it.
         """
         if positions or kept:
             self.posts[call.post(self, self.after(call.number), positions, gradients)] = None
@@ -56,10 +56,10 @@ class Pass:
             self.skip(call.number)
 
     def after(self, number: int) -> int | None:
-        """The call after whose gradients an owner adds those of a call: the next later one that it has a part in.
+        """The call whose gradients the owner adds just before those of call `number`: the next later call to it.
 
         Returns:
-            Its number; 0 if there is none, and None if that is not known.
+            Its number; 0 if there is none, None if it is not known.
         """
         after = self._after.get(number)
         while after in self._skipped:
@@ -67,20 +67,20 @@ class Pass:
         return after
 
     def skip(self, number: int) -> None:
-        """A call turned out to have no gradients."""
+        """Notes that a call has no gradients."""
         self._skipped.add(number)
 
 
 class LocalPass:
-    """A backward that needs no gradient from an owner: it is computed here as a whole, and then sends what it found.
+    """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards.
 
     Args:
-        retain_graph: Whether the graph may be used again.
-        number: Which backward of its context it is, from one on.
-        graph: What is propagated through.
+        retain_graph: Whether the graph is kept for another backward.
+        number: Number of the backward in its context, from 1.
+        graph: The graph to propagate through.
 
     Attributes:
-        posts: The gradients that were sent to owners.
+        posts: The requests with gradients.
     """
 
     def __init__(self, retain_graph: bool, number: int, graph: LocalGraph) -> None:
@@ -91,12 +91,12 @@ class LocalPass:
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
-        """As that of `Pass`; nothing is sent yet."""
+        """Collects the gradients of a call's outputs; arguments as for `Pass.add`."""
         if positions or kept:
             self._found.append((call.number, call, positions, gradients))
 
     def post(self) -> None:
-        """Sends what was found, the latest call first."""
+        """Sends the collected gradients, the latest call first."""
         self._found.sort(key=itemgetter(0), reverse=True)
         last: dict[str, int] = {}
         for number, call, positions, gradients in self._found:
@@ -105,7 +105,7 @@ class LocalPass:
             last[owner] = number
 
     def outcome(self) -> None:
-        """Raises the first error of the posts, which are all answered."""
+        """Raises the first error of the posts, if one failed; all of them must be done."""
         failure = None
         for post in self.posts:
             try:
@@ -117,7 +117,7 @@ class LocalPass:
 
 
 def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
-    """Waits for every post, so that nothing of the pass is left running, and gives the first error."""
+    """Waits for every post, so that no request of the pass is left running, and returns the first error."""
     failure = None
     for post in posts:
         try:

@@ -1,13 +1,13 @@
 """Records remote calls in torch's autograd graph.
 
-A recorded call is a pair of nodes joined by an empty token tensor. `Send` takes the call's inputs and gives the token;
-`Receive` takes the token and gives the call's outputs. On the way back `Receive` posts the gradients of the outputs to
-the owner and returns at once; `Send` waits for the owner's reply and hands the gradients of the inputs to torch.
+A recorded call is a pair of nodes joined by an empty token tensor. `Send` has the call's inputs and outputs the token;
+`Receive` has the token as input and outputs the results. In the backward, `Receive` posts the gradients of the outputs
+to the owner and returns at once; `Send` waits for the owner's reply and returns the gradients of the inputs to torch.
 
-Torch's engine runs whatever is ready with the highest sequence number first. `Receive` gets a very high number and
-`Send` a very low one, so the engine posts everything that can be posted, and computes everything local, before it waits
-for anything: branches that do not depend on each other run their backward together. Among those that wait the latest
-call comes first, so that gradients of what several calls used are added in torch's own order.
+Of all nodes that are ready, torch's engine runs the one with the highest sequence number. `Receive` gets a very high
+number and `Send` a very low one, so the engine posts everything that can be posted, and computes everything local,
+before it waits: the backwards of independent branches run concurrently. Among `Send` nodes the latest call comes first,
+so that the gradients of a tensor that several calls used are added in torch's own order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
-"""Added to the sequence numbers of `Receive` nodes: more nodes than that no thread makes."""
+"""Added to the sequence numbers of `Receive` nodes; no thread makes as many nodes as this."""
 
 
 class RecordedCall:
@@ -38,16 +38,16 @@ class RecordedCall:
 
     Args:
         context: The pass.
-        session: Where the call runs.
+        session: The session with the owner that runs the call.
         number: Its number in the pass.
-        place: The same after the numbers of the calls in which it is nested, where it counts from one.
+        place: The numbers of the calls that it is nested in, and its own number among the calls of the innermost one.
         inputs: Its tensor arguments that require grad.
-        tokens: Stand for arguments that are kept on an owner and have a history there.
+        tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
 
     Attributes:
-        context: Name of the pass.
+        context: Id of the pass.
         number: Its number in the pass.
-        place: The same after the numbers of the calls in which it is nested.
+        place: As the argument.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RecordedCall:
         self._token = context.root
         if inputs or tokens:
             if context.root is not ROOT:
-                # Where only some leaves are asked for, every call has to lead to one of them.
+                # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
                 tokens = (*tokens, context.root)
             self._way_back.leads_on = True
             self._token = send(self._way_back, len(inputs), *inputs, *tokens)
@@ -76,31 +76,31 @@ class RecordedCall:
     def receive(
         self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
     ) -> tuple[torch.Tensor, ...]:
-        """The call's outputs with their history.
+        """Gives the call's outputs their history.
 
         Args:
-            outputs: Those that the owner can differentiate.
-            positions: Their places among all tensors of the result.
-            kept: For how many results that stay on an owner a token is wanted.
+            outputs: The outputs that the owner can differentiate.
+            positions: Their positions among all tensors of the result.
+            kept: Number of results that stay on the owner; each gets a token.
 
         Returns:
             The outputs, and then the tokens.
         """
-        # Whether to record was decided when the call was made, not now that its answer is taken.
+        # Grad mode counted when the call was made, not when its result is read.
         with torch.enable_grad():
             tokens = [torch.empty(0) for _ in range(kept)]
             received: tuple[torch.Tensor, ...] = receive(self._token, self._way_back, [*outputs, *tokens], positions)
         if received:
-            # Answers are taken in any order, and torch would number them in that.
+            # Results are read in any order; torch would number the nodes in that order.
             node: Any = received[0].grad_fn
             node._set_sequence_nr(_FIRST + self.place[-1])
         return received
 
 
 class WayBack:
-    """What the two nodes of a call share while gradients travel back.
+    """The state that the two nodes of a call share in a backward.
 
-    It must not lead to the nodes themselves: they would keep each other, and all that was computed before them, alive.
+    It must not refer to the nodes: that would be a reference cycle, which keeps the graph before them alive.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class WayBack:
 
         Args:
             current: The backward that is running.
-            after: The call after whose gradients the owner adds those of this one; None if that is not known.
-            positions: Places of the outputs that have a gradient.
+            after: Number of the call whose gradients the owner adds just before; None if it is not known.
+            positions: Positions of the outputs that have a gradient.
             gradients: As many gradients.
         """
         frame = Frame()
@@ -152,20 +152,20 @@ class WayBack:
         return self.answer
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
-        """Waits for the gradients of the inputs; none at all if nothing was posted in this pass."""
+        """Waits for the gradients of the inputs; an empty list if this backward has posted none for the call."""
         post, self.answer = self.answer, None
         if post is None:
             return [None] * len(self.devices)
         gradients = post.wait()
         current = self.context.current_pass
         if current is not None:
-            # It need not be waited for again.
+            # The end of the backward need not wait for it again.
             current.posts.pop(post, None)
         return gradients
 
 
 def _no_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
-    """Reads the reply to a call that has no inputs to differentiate."""
+    """Reads the reply for a call without inputs that require grad."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Tells which backwards run on the event loop, because the hop to a thread and back would take longer."""
+"""Finds short backwards, which run on the event loop, because a hand-over to a thread would take longer."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
 
 INLINE_SECONDS: Final = 200e-6
-"""A graph whose backward takes less runs on the event loop."""
+"""Graphs whose backward takes less than this run on the event loop."""
 
 _MOST_NODES: Final = 32
-"""Larger graphs are not looked at."""
+"""Most nodes of a graph that is considered."""
 
 _MOST_KNOWN: Final = 256
-"""Kinds of graphs whose average is kept."""
+"""Most kinds of graphs whose average time is kept."""
 
 
 class LocalGraph:
-    """Graphs with the same kinds of nodes, whose backward waits for nothing.
+    """The measured time of graphs with the same kinds of nodes, whose backward needs no answer of an owner.
 
     Args:
         kinds: The classes of the nodes, in the order of a walk.
 
     Attributes:
-        seconds: How long their backward takes, as a moving average; infinity before the first.
+        seconds: Moving average of the time of their backward; infinity before the first.
     """
 
     __slots__ = ("_kinds", "seconds")
@@ -57,17 +57,17 @@ _known: Final[dict[tuple[type, ...], LocalGraph]] = {}
 
 
 def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
-    """The nodes of a small graph whose backward computes only what it sends to owners.
+    """Recognizes a small graph whose backward only computes gradients that are sent to owners.
 
-    Such a backward waits for nothing: it needs no gradient from an owner, gives none to a leaf of this process, whose
+    Such a backward never waits: it needs no gradient from an owner, reaches no leaf of this process, whose
     hooks may wait for other processes, and runs no autograd function of the user.
 
     Args:
-        roots: From where it is propagated.
+        roots: The tensors to propagate from.
         context: The pass of all recorded calls.
 
     Returns:
-        What is known of graphs of the same nodes; None if the graph is not such a one, or not small.
+        The measured time of graphs with the same nodes; None if the graph is not of this kind, or too large.
     """
     stack: list[Any] = []
     for root in roots:

@@ -1,4 +1,4 @@
-"""Walks over torch's autograd graph."""
+"""Walks torch's autograd graph, and reserves the leaves that a backward reaches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trainer_client.graph.nodes import RECEIVING, ROOT
 
 
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
-    """What a backward from these roots can reach.
+    """Finds what a backward from these roots can reach.
 
     Returns:
-        The leaves that require grad, without the recorder's own, and of each recorded call what knows the way back.
+        The leaves that require grad, without the recorder's own, and the `WayBack` of each recorded call.
     """
     leaves, nodes = autograd_graph.reached_from(roots, RECEIVING)
     return [leaf for leaf in leaves if leaf is not ROOT], [node.call for node in nodes]
 
 
 class Reservations:
-    """Lets passes that share local leaves run one after the other, and all others side by side.
+    """Lets passes that share local leaves run one after the other, and all others concurrently.
 
-    A backward collects gradients in `leaf.grad`, of which there is only one; two passes in different threads must not
-    meet there.
+    A backward collects gradients in `leaf.grad`, of which a leaf has only one, so two passes in different threads must
+    not use the same leaf at once.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Reservations:
 
     @contextmanager
     def of(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Waits until nobody else has any of the leaves, and has them while the block runs."""
+        """Waits until no other pass has reserved any of the leaves, and reserves them during the block."""
         wanted = {id(leaf) for leaf in leaves}
         with self._changed:
             while not self._busy.isdisjoint(wanted):
@@ -52,7 +52,7 @@ class Reservations:
 
 @contextmanager
 def borrowed_grads(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Empties the `.grad` of some leaves while the block runs, and puts back what was there."""
+    """Sets the `.grad` of leaves to None during a block, and restores it afterwards."""
     before = [leaf.grad for leaf in leaves]
     for leaf in leaves:
         leaf.grad = None
@@ -64,4 +64,4 @@ def borrowed_grads(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 reservations = Reservations()
-"""Of all leaves of this process."""
+"""The reservations of this process."""

@@ -1,1 +1,1 @@
-"""Handles: what a trainer holds of the objects on owners, and calls through them."""
+"""Handles: a trainer's references to objects on owners, and calls through them."""

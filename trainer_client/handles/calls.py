@@ -1,4 +1,4 @@
-"""Calls: methods of objects on an owner, and functions there."""
+"""Calls methods and functions on an owner."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def call(
     timeout: float | None = DEFAULT,
     seed: int | None = None,
 ) -> Pending[Any]:
-    """Calls something on an owner; inside a context, and with grad enabled, the call is recorded.
+    """Calls a method or function on an owner; inside a context, and with grad enabled, the call is recorded.
 
     Args:
-        session: Leads to the owner.
+        session: The session with the owner.
         target: The object, or the name of a function.
-        method: The object's method; empty for `forward`.
+        method: Name of the method; empty for `forward`.
         args: The arguments.
         kwargs: The keyword arguments.
-        training: The mode in which modules run.
-        keep: Whether the result stays there, and a handle to it is wanted.
-        timeout: Seconds this may take; None waits for ever.
-        seed: Of its random numbers, in place of the client's next.
+        training: Whether modules run in training mode.
+        keep: Whether the result stays on the owner; the result of the call is then a handle to it.
+        timeout: Seconds this may take; None is no limit.
+        seed: Seed of its random numbers, instead of the client's next.
 
     Raises:
-        NotAllowedError, UnknownNameError: It cannot be called.
-        RemoteError: It raised.
+        NotAllowedError, UnknownNameError: The method or function cannot be called.
+        RemoteError: It raised an exception.
     """
     context = current_context()
     frame = Frame()
@@ -82,7 +82,7 @@ def call(
     recorded = None
     if context is not None and torch.is_grad_enabled():
         recorded = _record(context, session, request, encoder.tensors if encoder is not None else (), handles)
-    # Handles among the arguments must not be given back before the call has run.
+    # Keeps the handles among the arguments alive until the call has run.
     return session.submit(frame, payload, partial(_result, session, recorded, (args, kwargs, handles)), timeout)
 
 
@@ -95,15 +95,15 @@ def _result(
 
 
 def handle_met(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
-    """How a handle among the arguments of a call travels, which is remembered; None if it is none.
+    """The message for a handle among the arguments of a call; None if the value is no handle.
 
     Args:
-        found: The handles met so far.
-        context: In which the call is made.
-        value: What may be a handle.
+        found: The handle is appended to this list.
+        context: The context that the call is made in.
+        value: Any argument.
     """
     if not isinstance(value, RRef):
-        # Whatever else stands for a handle says so itself.
+        # Objects that wrap a handle have this attribute.
         behind = getattr(value, "__ps_handle__", None)
         if behind is None:
             return None

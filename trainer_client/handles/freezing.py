@@ -1,4 +1,4 @@
-"""Freezing: which parameters on owners are trained."""
+"""Sets requires_grad of parameters on owners."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Freezable(Protocol):
 
     @property
     def session(self) -> Session:
-        """To its owner."""
+        """The session with its owner."""
 
     @property
     def ref(self) -> Ref:
-        """What it refers to."""
+        """The reference to the parameter or module."""
 
     def note_requires_grad(self, requires_grad: bool) -> None:
-        """The owner has done it."""
+        """Called when the owner has set it."""
 
 
 def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
-    """Freezes or unfreezes what some handles of one owner refer to: all or nothing.
+    """Freezes or unfreezes parameters of one owner: all of them, or none if it raises.
 
     Returns:
-        The result that was given, once that is done.
+        `result`, once the owner has done it.
     """
     targets = [handle.ref.to_message() for handle in handles]
     request = Request(set_requires_grad=SetRequiresGradRequest(targets=targets, requires_grad=requires_grad))
@@ -49,7 +49,7 @@ def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result:
 
 
 async def set_everywhere(handles: Sequence[Freezable], requires_grad: bool) -> None:
-    """The same with handles of several owners: all or nothing on each of them."""
+    """Freezes or unfreezes parameters of several owners: on each owner all of them or none."""
     by_session: dict[Session, list[Freezable]] = {}
     for handle in handles:
         by_session.setdefault(handle.session, []).append(handle)

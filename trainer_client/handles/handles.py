@@ -1,4 +1,4 @@
-"""Handles: what a trainer holds of the objects on an owner."""
+"""Handles to hosted objects and modules."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class RemoteObject(RRef):
-    """A handle of an instance of an allowed class. Its remote methods are methods of the handle.
+    """A handle to an instance of an allowed class. The handle has the remote methods of the class.
 
         counter = await ps.create("my_module.Counter", 3, name="counter")
         await counter.add(2)
 
     Attributes:
         class_name: Name of its class on the owner.
-        name: Its own name; empty if it is anonymous.
+        name: Name of the object; empty if it is anonymous.
         methods: Names of the methods that may be called.
-        training: The mode in which this handle runs modules.
+        training: Whether calls through this handle run modules in training mode.
     """
 
     may_be_parameter = False
@@ -47,25 +47,30 @@ class RemoteObject(RRef):
     def call(self, method: str, *args: Any, **kwargs: Any) -> Pending[Any]:
         """Calls a method by name; inside a context, and with grad enabled, the call is recorded.
 
+        Returns:
+            Its result. Tensors are on the CPU.
+
         Raises:
             NotAllowedError, UnknownNameError: The method cannot be called.
-            RemoteError: It raised.
+            StaleHandleError: The object no longer exists.
+            RemoteError: The method raised an exception.
         """
         return self._call(method, args, kwargs, keep=False)
 
     def remote(self, method: str, *args: Any, **kwargs: Any) -> Pending[RRef]:
-        """Like `call`, but leaves the result on the owner and gives a handle to it.
+        """Like `call`, but leaves the result on the owner and returns a handle to it.
 
-        Inside a context the call is recorded, and gradients come back through whatever uses the handle in that context.
+        Inside a context the call is recorded, and gradients propagate back through every use of the handle in that
+        context.
         """
         return self._call(method, args, kwargs, keep=True)
 
     def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
-        """The same handle with other options for its calls; what is not given stays as it is.
+        """A handle to the same object with other options for its calls. Options that are not given stay the same.
 
         Args:
-            timeout: Seconds they may take; None waits for ever.
-            seed: Of the random numbers of each: they are those after `torch.manual_seed(seed)`.
+            timeout: Seconds that a call may take; None is no limit.
+            seed: Seed of each call: it draws the numbers that follow `torch.manual_seed(seed)`.
         """
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -99,42 +104,51 @@ class RemoteObject(RRef):
 
 
 class RemoteModule(RemoteObject):
-    """A handle of a module: call it like the module itself.
+    """A handle to a module: call it like the module itself.
 
-    `train()` and `eval()` set the mode of the calls made through this handle, and nothing on the owner.
+    `train()` and `eval()` set the mode of calls through this handle; they change nothing on the owner.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Pending[Any]:
         return self._call("", args, kwargs, keep=False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Pending[Any]:
-        """The same as calling the handle."""
+        """Calls the module, like `handle(...)`.
+
+        Returns:
+            The result of the module's `forward`. Tensors are on the CPU.
+
+        Raises:
+            StaleHandleError: The module no longer exists.
+            InvalidArgumentError: A recorded call cannot be trained; the message says why.
+            RemoteError: The module raised an exception.
+        """
         return self(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Self:
-        """Calls through this handle run the module in training mode."""
+        """Sets the mode of calls through this handle: training mode, or evaluation mode if `mode` is false."""
         self.training = mode
         return self
 
     def eval(self) -> Self:
-        """Calls through this handle run the module in evaluation mode."""
+        """Sets evaluation mode for calls through this handle."""
         return self.train(False)
 
     def parameters(self) -> list[RemoteParameter]:
-        """Handles of its parameters, in the module's order."""
+        """Handles to its parameters, in the module's order."""
         return [parameter for _, parameter in self.named_parameters()]
 
     def named_parameters(self) -> Iterator[tuple[str, RemoteParameter]]:
-        """Its parameters with their dotted names."""
+        """Dotted names of its parameters, and handles to them."""
         assert self._reference is not None
         for info in self._info.parameters:
             yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info)
 
     def parameter(self, name: str) -> RemoteParameter:
-        """The parameter of that dotted name.
+        """A handle to the parameter of that dotted name.
 
         Raises:
-            UnknownNameError: There is none.
+            UnknownNameError: The module has no such parameter.
         """
         for known, parameter in self.named_parameters():
             if known == name:
@@ -142,38 +156,45 @@ class RemoteModule(RemoteObject):
         raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
-        """Freezes all its parameters, or unfreezes them, for everybody and for calls that begin later.
+        """Freezes or unfreezes all its parameters, for all trainers and for calls that begin later.
 
-        Gives this handle. Open passes go on as they began. Optimizers pass over what has no gradient.
+        Open passes are not affected. Optimizers skip parameters without a gradient.
+
+        Returns:
+            This handle.
 
         Raises:
-            InvalidArgumentError: One holds integers, which cannot be trained; nothing was changed.
+            InvalidArgumentError: A parameter holds integers, which cannot be trained; nothing was changed.
         """
         return freezing.set_requires_grad([self], requires_grad, self)
 
     def note_requires_grad(self, requires_grad: bool) -> None:
-        """Its parameters have been frozen or unfrozen."""
+        """Called when its parameters have been frozen or unfrozen."""
         for info in self._info.parameters:
             info.requires_grad = requires_grad
 
     def state_dict(self) -> Pending[dict[str, Any]]:
-        """A copy of its parameters and buffers, as `torch.nn.Module.state_dict` names them."""
+        """A copy of its parameters and buffers on the CPU, under the keys of `torch.nn.Module.state_dict`."""
         return states.state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Pending[tuple[list[str], list[str]]]:
-        """Sets its parameters and buffers, all or none.
+        """Sets its parameters and buffers: all of them, or none if it raises.
+
+        Args:
+            state: Tensors by key, in the shapes of the parameters and buffers.
+            strict: Whether missing and unexpected keys are errors.
 
         Returns:
             The missing and the unexpected keys.
 
         Raises:
-            InvalidArgumentError: The state does not fit.
+            InvalidArgumentError: The keys or shapes do not fit.
         """
         return states.load_state_dict(self, state, strict)
 
 
 def handle_from(session: Session, info: ObjectInfo) -> RemoteObject:
-    """The handle for an object that a reply describes; the reply granted one reference."""
+    """A handle to the object that a reply describes. It owns the reference that the reply has granted."""
     reference = Reference(session, info.handle.object_id)
     kind = RemoteModule if "forward" in info.methods else RemoteObject
     return kind(session, info, reference)

@@ -1,4 +1,4 @@
-"""Other owners: those that a client was not connected to at first, and comes to know by handles and names."""
+"""Finds owners that a client is not connected to, by handles and names, and connects to them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class OtherOwners:
-    """Finds owners by name, through the directories of those that are known, and holds references to their objects.
+    """Finds owners by name in the directories of known owners, and holds references to their objects.
 
     Args:
-        trainer: The client's 16 random bytes.
-        settings: How patient to be.
-        sessions: The sessions of the client, by the name of the owner; it grows.
-        dial: Gives a connector for an address.
+        trainer: The id of the client's trainer, 16 random bytes.
+        settings: Timeouts, and what else the sessions share.
+        sessions: The sessions of the client, by the name of the owner; new sessions are added.
+        dial: Makes a connector for an address.
 
     Attributes:
-        directory: Where to ask for owners; all that are known, if None.
+        directory: The session with the owner to ask; None to ask all known owners.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class OtherOwners:
 
         Args:
             owner: Its name.
-            address: Where it listens, if that is known.
+            address: Its address, if it is known.
 
         Raises:
-            UnknownNameError: Nobody knows it.
+            UnknownNameError: No known owner has it in its directory.
             UnavailableError: It cannot be reached in time.
         """
         session = self._sessions.get(owner)
@@ -75,10 +75,10 @@ class OtherOwners:
         return await asyncio.shield(task)
 
     async def find(self, name: str) -> Member:
-        """Asks every owner that is known for another.
+        """Asks the known owners for the address of another.
 
         Raises:
-            UnknownNameError: None knows it.
+            UnknownNameError: No known owner has it in its directory.
         """
         if self.directory is not None:
             return await self.ask(self.directory, LookupRequest(name=name))
@@ -91,27 +91,27 @@ class OtherOwners:
         raise UnknownNameError(f"none of the owners known here ({known}) can tell where {name!r} is")
 
     def ask(self, directory: Session, request: LookupRequest) -> Pending[Member]:
-        """Asks an owner for a member.
+        """Looks a member up in an owner's directory.
 
         Raises:
-            UnknownNameError: It does not know it.
+            UnknownNameError: It is not in the directory.
         """
         timeout = None if request.wait_seconds else DEFAULT
         return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
-        """The session with the owner at an address.
+        """Opens a session with the owner at an address.
 
         Args:
-            address: Where it listens.
-            owner: Its name, if that is known: there may be another by now.
+            address: Its address.
+            owner: Its name, if it is known; another owner may use the address by now.
 
         Raises:
             UnavailableError: It cannot be reached in time.
-            NameConflictError: It has the name of one that is known.
+            NameConflictError: A known owner at another address has the same name.
         """
         if self._dial is None:
-            raise UnknownNameError(f"this client cannot reach {address}: it was not told how")
+            raise UnknownNameError(f"this client cannot connect to {address}: it has no connector for addresses")
         session = Session(self._dial(address), self._trainer, self._settings, self, owner)
         try:
             await session.open()
@@ -120,13 +120,16 @@ class OtherOwners:
             raise
         if session.owner in self._sessions:
             await session.close()
-            raise NameConflictError(f"the owner at {address} is called {session.owner!r} too; choose another name")
+            raise NameConflictError(
+                f"the owner at {address} has the name {session.owner!r}, which another owner has already; start it "
+                "under another --name"
+            )
         self._opened.append(session)
         self._sessions[session.owner] = session
         return session
 
     async def again(self, session: Session) -> Session:
-        """Another session with the owner of one that was given up.
+        """Opens a new session with the owner of a session that was given up.
 
         Raises:
             UnavailableError: It cannot be reached in time.
@@ -137,11 +140,11 @@ class OtherOwners:
 
     @property
     def borrowed(self) -> int:
-        """How many objects of owners that were found are held."""
+        """Number of objects on further owners that the client holds references to."""
         return len(self._references)
 
     async def take_hold(self, refs: Iterable[Ref]) -> list[Reference]:
-        """Gets a reference to each of some objects of any owners.
+        """Takes a reference to each object, on any owner.
 
         Raises:
             PsError: An owner cannot be found or reached, or the object is gone.
@@ -149,11 +152,11 @@ class OtherOwners:
         return list(await asyncio.gather(*map(self._take_hold, refs)))
 
     def held(self, ref: Ref) -> RRef:
-        """The handle of an object of which hold was taken."""
+        """A handle to an object that `take_hold` has taken a reference to."""
         return RRef(self._sessions[ref.owner], ref, self._references.get((ref.owner, ref.object_id)))
 
     async def close(self) -> None:
-        """Leaves the owners that were found."""
+        """Closes the sessions with further owners."""
         for task in list(self._opening.values()):
             task.cancel()
         await asyncio.gather(*(session.close() for session in self._opened))
@@ -175,6 +178,6 @@ class OtherOwners:
         if reference is None or not reference.counts:
             reference = self._references[key] = Reference(session, ref.object_id)
         else:
-            # Somebody else was faster; one count is too many.
+            # Another task has taken a reference meanwhile; this one is not needed.
             session.release(ref.object_id)
         return reference

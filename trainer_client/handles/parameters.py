@@ -1,4 +1,4 @@
-"""RemoteParameter: what a trainer holds of one parameter of a module on an owner."""
+"""Handles to parameters of hosted modules."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class RemoteParameter(RRef):
-    """A handle of one parameter of a module.
+    """A handle to one parameter of a module.
 
     Attributes:
         shape: Its shape.
         dtype: Its dtype.
-        requires_grad: Whether it is trained, as far as is known here: as it was when the module's handle came, or as it
-            was set through that or this handle since.
+        requires_grad: Whether it is trained, as far as this trainer knows: the value that came with the module's
+            handle, or the value that was set through one of the two handles since.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class RemoteParameter(RRef):
         super().__init__(session, ref, reference)
         self.shape = shape
         self.dtype = dtype
-        # That of the module's handle.
+        # Shared with the handle to the module.
         self._info = info if info is not None else ParameterInfo(requires_grad=True)
 
     @classmethod
     def bare(cls, session: Session, ref: Ref, like: torch.Tensor) -> RemoteParameter:
-        """A handle that does not keep its object alive, of the shape and dtype of its gradient."""
+        """A handle that does not keep the module alive; it has the shape and dtype of a gradient."""
         return cls(session, ref, None, like.shape, like.dtype)
 
     @classmethod
@@ -63,7 +63,7 @@ class RemoteParameter(RRef):
         return self._info.requires_grad
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
-        """Freezes it, or unfreezes it, for everybody and for calls that begin later; gives this handle.
+        """Freezes or unfreezes it, for all trainers and for calls that begin later; returns this handle.
 
         Raises:
             InvalidArgumentError: It holds integers, which cannot be trained.
@@ -71,7 +71,7 @@ class RemoteParameter(RRef):
         return freezing.set_requires_grad([self], requires_grad, self)
 
     def note_requires_grad(self, requires_grad: bool) -> None:
-        """It has been frozen or unfrozen."""
+        """Called when it has been frozen or unfrozen."""
         self._info.requires_grad = requires_grad
 
     @property

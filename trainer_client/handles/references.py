@@ -1,4 +1,4 @@
-"""References: what a trainer holds of any object on an owner."""
+"""Counted references to objects on owners, and handles that share them."""
 
 from __future__ import annotations
 
@@ -25,42 +25,41 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """One count on the owner, given back when the last handle that shares it is gone.
+    """One counted reference on the owner. It is given back when the last handle that shares it is freed.
 
     Args:
-        session: Where the object is.
-        object_id: Which object.
+        session: The session with the owner.
+        object_id: Id of the object.
     """
 
     def __init__(self, session: Session, object_id: str) -> None:
         self._session = session
         self._losses = session.losses
         self._restarts = session.restarts
-        # At exit the session's goodbye gives everything back at once.
+        # At exit, the end of the session gives all references back at once.
         weakref.finalize(self, session.release, object_id).atexit = False
 
     @property
     def counts(self) -> bool:
-        """Whether the owner still knows of it."""
+        """Whether the owner still counts it."""
         return self._session.losses == self._losses and self._session.state != "closed"
 
     @property
     def is_stale(self) -> bool:
-        """Whether the owner has started anew since. It may have an object of that id, in an earlier state."""
+        """Whether the owner has lost its state since. It may have an object with that id, in an earlier state."""
         return self._session.restarts != self._restarts
 
 
 class RRef:
-    """A handle: refers to an object on an owner, or to a parameter of one.
+    """A handle: a reference to an object on an owner, or to a parameter of one.
 
-    An anonymous object lives while any trainer holds a handle to it; a named one until it is deleted. Handles can be
-    passed to remote methods, also of other owners that can find each other, and are returned by them. Between trainers
-    they are shared as `str(handle)`, which the other trainer passes to `attach` while this one is still held.
+    An anonymous object lives while a trainer holds a handle to it; a named object lives until it is deleted. Handles
+    can be arguments and results of remote methods, also on other owners of the same group. To share a handle with
+    another trainer, send it `str(handle)`. It has to call `attach` with that while this handle still exists.
 
     Attributes:
-        ref: What it refers to.
-        may_be_parameter: Whether that may be a parameter. A handle that came with an answer does not say; its owner
-            knows.
+        ref: The owner, the id of the object, and the name of the parameter.
+        may_be_parameter: Whether the object may be a parameter. A handle that came with an answer does not tell.
     """
 
     may_be_parameter = True
@@ -73,16 +72,16 @@ class RRef:
 
     @property
     def session(self) -> Session:
-        """Leads to the owner.
+        """The session with the owner.
 
         Raises:
-            StaleHandleError: The owner has started anew, and not from where it was.
+            StaleHandleError: The owner has restarted from an earlier state.
         """
         reference = self._reference
-        # As `is_stale`, without a call.
+        # The condition of `is_stale`, without the cost of a call.
         if reference is not None and reference._session.restarts != reference._restarts:
             raise StaleHandleError(
-                f"owner {self.owner!r} has restarted since {self} was received, and what it did in between is gone. "
+                f"owner {self.owner!r} has restarted since {self} was received, and has lost its state since then. "
                 "Attach to the object by name, or make it again"
             )
         return self._session
@@ -93,21 +92,25 @@ class RRef:
         return self.ref.owner
 
     def to_here(self, timeout: float | None = DEFAULT) -> Pending[Any]:
-        """A copy of the value. For a module, ask for its `state_dict` instead.
+        """A copy of the value, with tensors on the CPU. Modules cannot be copied: ask for their `state_dict`.
 
-        Inside the context in which the value was computed, gradients go back through it.
+        Inside the context in which the value was computed, gradients propagate back through the copy.
 
         Args:
-            timeout: Seconds this may take; None waits for ever.
+            timeout: Seconds this may take; None is no limit.
+
+        Raises:
+            StaleHandleError: The object no longer exists.
+            InvalidArgumentError: The value cannot be sent.
         """
         return fetch(self, timeout)
 
     def token(self, context: ContextId) -> torch.Tensor | None:
-        """What stands for the value in the graph of a pass, if it was computed in that pass from something that is."""
+        """The value's token in the graph of a pass; None if the value was not computed in that pass."""
         return self._token[1] if self._token is not None and self._token[0] == context else None
 
     def mark(self, context: ContextId, token: torch.Tensor) -> None:
-        """The value was computed in a pass; a token stands for it in the graph."""
+        """Sets the value's token in the graph of the pass that computed it."""
         self._token = (context, token)
 
     def __str__(self) -> str:
@@ -123,11 +126,11 @@ class RRef:
         return hash(self.ref)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a handle is not pickled: send str(handle), and attach to it on the other side")
+        raise TypeError("a handle cannot be pickled: send str(handle), and call attach() with it in the other process")
 
 
 def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
-    """A copy of what a handle refers to, recorded if it has a history in the pass."""
+    """A copy of the value of a handle; recorded if the value was computed in the current pass."""
     frame = Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
@@ -140,7 +143,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
         request.call = recorded.number
         if len(recorded.place) > 1:
             request.place.extend(recorded.place)
-    # The handle must not be given back before.
+    # Keeps the handle alive until the answer is there.
     return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout)
 
 
@@ -151,12 +154,12 @@ def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: P
 
 
 def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall) -> Any:
-    """The result of a recorded call: its tensors in the graph, and its handles held.
+    """Decodes the result of a recorded call: tensors get their history, and handles their references.
 
     Args:
-        session: Where it comes from.
+        session: The session with the owner that answered.
         message: The result.
-        payload: The tensor bytes beside it.
+        payload: The tensor bytes of the answer.
         recorded: The call in the graph.
     """
     found: list[torch.Tensor] = []
@@ -188,9 +191,9 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
 
 
 def received(session: Session, message: Handle) -> RRef:
-    """The handle that an answer hands out."""
+    """The handle for a handle in an answer."""
     ref = Ref.from_message(message)
     if ref.owner == session.owner:
         return RRef(session, ref, Reference(session, ref.object_id))
-    # Of another owner's object; it was taken hold of before the answer was given to whoever waits.
+    # For an object of another owner, a reference was taken before the answer was delivered.
     return session.borrowed(ref)

@@ -1,4 +1,4 @@
-"""States: those of modules, optimizers and schedulers on an owner, read and set."""
+"""Reads and sets the states of modules, optimizers and schedulers on an owner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def state_dict(handle: RRef) -> Pending[Any]:
-    """The state of whatever has one on an owner."""
+    """The state of a module, optimizer or scheduler."""
     request = Request(state=StateRequest(target=handle.ref.to_message()))
     return handle.session.submit(request, None, lambda reply, payload: Decoder(payload).decode(reply.state.state))
 
@@ -25,7 +25,7 @@ def state_dict(handle: RRef) -> Pending[Any]:
 def load_state_dict(
     handle: RRef, state: Mapping[str, Any], strict: bool = True
 ) -> Pending[tuple[list[str], list[str]]]:
-    """Sets the state of whatever has one on an owner."""
+    """Sets the state of a module, optimizer or scheduler."""
     if not isinstance(state, Mapping):
         raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
     payload = PayloadWriter()

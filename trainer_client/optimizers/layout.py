@@ -1,4 +1,4 @@
-"""Layout: which part of a distributed optimizer has which parameter of which group."""
+"""Maps the parameter groups of a distributed optimizer to the groups of its parts, and their state dicts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RemoteGroups = dict[Session, list[tuple[list[RRef], dict[str, Any]]]]
 
 
 class Layout:
-    """Maps the groups a user gave to the groups of each part, and their state dicts into each other.
+    """Maps the groups of the user to the groups of each part, and converts between their state dicts.
 
     Attributes:
-        groups: For each group, the part and the place in that part's parameters of each of its parameters.
-        own_group: For each group and part, the number of the group there.
+        groups: For each group, and each of its parameters: the name of its part, and its index in that part.
+        own_group: For each group, by part: the index of the group in that part.
     """
 
     LOCAL: ClassVar[str] = ""
@@ -40,7 +40,7 @@ class Layout:
         self.own_group.append(numbers)
 
     def places(self, group: int | None) -> list[tuple[str, int]]:
-        """The groups of all parts that belong to one group of the user's, or to all.
+        """The parts, and the indices of their groups, that belong to one group of the user or to all.
 
         Raises:
             InvalidArgumentError: There is no such group.
@@ -48,11 +48,11 @@ class Layout:
         if group is None:
             return [place for numbers in self.own_group for place in numbers.items()]
         if not 0 <= group < len(self.own_group):
-            raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(self.own_group)}")
+            raise InvalidArgumentError(f"there is no parameter group {group}; the optimizer has {len(self.own_group)}")
         return list(self.own_group[group].items())
 
     def merge(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """One state dict out of those of the parts."""
+        """Merges the state dicts of the parts into one."""
         state: dict[int, Any] = {}
         param_groups = []
         index = 0
@@ -67,10 +67,10 @@ class Layout:
         return {"state": state, "param_groups": param_groups}
 
     def split(self, whole: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The state dict of each part out of one for all.
+        """Splits a state dict into those of the parts.
 
         Raises:
-            InvalidArgumentError: It is no such state, or has other groups or parameters.
+            InvalidArgumentError: It is no state of an optimizer, or has other groups or parameters.
         """
         sizes = _sizes_of_groups(whole)
         if sizes != [len(group) for group in self.groups]:
@@ -93,18 +93,18 @@ def _sizes_of_groups(whole: Mapping[str, Any]) -> list[int]:
         if isinstance(whole, Mapping) and isinstance(whole["state"], Mapping):
             return [len(group["params"]) for group in whole["param_groups"]]
     except (TypeError, KeyError):
-        pass  # something else than groups stands there: said below, in our own words
+        pass  # the value is no list of groups; the error below says so
     raise InvalidArgumentError("an optimizer's state is a dict with 'state' and 'param_groups', as torch makes it")
 
 
 def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[dict[str, Any]]]:
-    """Sorts parameters, or groups of them as torch's optimizers take them, by where they are.
+    """Splits parameters, or groups of them as for torch's optimizers, by owner.
 
     Returns:
         The layout, the groups of each session, and the local groups.
 
     Raises:
-        InvalidArgumentError: There are none, or something else is among them.
+        InvalidArgumentError: There are no parameters, or a member is neither a handle nor a tensor.
     """
     listed = list(parameters)
     if not listed:
@@ -115,7 +115,7 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
     local: list[dict[str, Any]] = []
     for group in groups:
         if not isinstance(group, Mapping) or "params" not in group:
-            raise InvalidArgumentError("a parameter group is a dict with 'params', and all of them are such groups")
+            raise InvalidArgumentError("if one parameter group is a dict with 'params', all of them must be")
         options = {key: value for key, value in group.items() if key != "params"}
         members = group["params"]
         members = [members] if isinstance(members, torch.Tensor) or _is_parameter(members) else list(members)

@@ -1,4 +1,4 @@
-"""Optimizers: one per owner, shared by all trainers, and one for the parameters that are local."""
+"""Optimizers over several owners: one part on each owner, shared by all trainers, and one for local parameters."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _NON_FINITE = {"apply": pb.NON_FINITE_APPLY, "refuse": pb.NON_FINITE_REFUSE}
 class DistributedOptimizer:
     """One optimizer over parameters on any number of owners and in this process.
 
-    On each owner it is one `torch.optim` optimizer, shared by all trainers; its state lives where the parameters live.
-    Made by `Client.optimizer`.
+    Its part on each owner is one optimizer, which all trainers share; the state is where the parameters are. Made by
+    `Client.optimizer`.
 
     Attributes:
         remotes: Its parts on owners, by the owner's name.
@@ -56,7 +56,7 @@ class DistributedOptimizer:
         self.remotes = remotes
         self.local = local
         self._layout = layout
-        # One part alone looks before it steps; several must all have looked before any of them does.
+        # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._looks_first = refuses and len(remotes) + (local is not None) > 1
         self._scaled = Scaled()
         sessions = [part.handle.session for part in remotes.values()]
@@ -69,22 +69,24 @@ class DistributedOptimizer:
     def step(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[dict[str, int] | None]: ...
 
     def step(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Pending[Any]:
-        """Applies the gradients of a context: on each owner all or none, and then to the local parameters.
+        """Applies the gradients of a context: on each owner to all parameters or none, then to the local parameters.
 
         Args:
             context: The pass.
-            scaler: The one that has scaled its loss. Gradients are unscaled first, unless `unscale` has done that; when
-                one of them is not finite, on any owner or here, nothing is applied anywhere. Its `update()` is yours to
-                call, as in torch.
+            scaler: The scaler of the loss. Gradients are unscaled first, unless `unscale` has done that. If one of them
+                is not finite, on any owner or here, the step is skipped everywhere. Call its `update()` afterwards, as
+                in torch.
 
         Returns:
-            The version of the optimizer on each owner after the step; None if a scaler has left the step out.
+            The version of the optimizer on each owner after the step; None if the scaler has skipped the step.
 
         Raises:
             ContextEndedError: The context has ended.
-            NonFiniteGradientError: NaN or infinity was to be refused, and there is some on an owner or here; nothing
-                was changed anywhere.
-            RuntimeError: The scaler's own.
+            ContextLostError: An owner has lost its part of the pass.
+            NonFiniteGradientError: The optimizer refuses NaN and infinity, and a gradient on an owner or here holds
+                one; nothing was changed anywhere.
+            PsError: An owner failed. The other owners have applied their parts; the local part is not applied.
+            RuntimeError: The scaler raised it.
         """
         if scaler is not None and scaler.is_enabled():
             self._check_pass(context)
@@ -104,7 +106,7 @@ class DistributedOptimizer:
         """Like `step`, in this thread, which must not be that of the client's event loop.
 
         Raises:
-            As `step`.
+            PsError, RuntimeError: As in `step`.
         """
         if scaler is not None and scaler.is_enabled():
             self._check_pass(context)
@@ -114,12 +116,12 @@ class DistributedOptimizer:
         return self._step_all(context)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
-        """Takes a scaler's scale out of the gradients of a context, on all owners and here, before they are clipped.
+        """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
 
         Raises:
             ContextEndedError: The context has ended.
             InvalidArgumentError: A gradient is float16.
-            RuntimeError: The scaler's own: it has done so since its last update.
+            RuntimeError: The scaler has unscaled since its last update.
         """
         self._check_pass(context)
         if not scaler.is_enabled():
@@ -138,7 +140,7 @@ class DistributedOptimizer:
         return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
 
     def _look(self, context: Context) -> None:
-        """Raises what a step would raise anywhere before it changes anything."""
+        """Raises the error that a step would raise before it changes anything, on any owner or here."""
         self._check_pass(context)
         if self.local is not None:
             self.local.check(context)
@@ -168,11 +170,12 @@ class DistributedOptimizer:
         """Changes options such as `lr` on every owner and here.
 
         Args:
-            group: Which parameter group, as they were given; all if None.
+            group: Index of the parameter group; None for all.
             options: The options and their new values.
 
         Raises:
             InvalidArgumentError: There is no such group or option.
+            PsError: An owner failed; others may have changed theirs.
         """
         return Pending.run(self._loop, self._set_options(group, options))
 
@@ -192,7 +195,7 @@ class DistributedOptimizer:
                 self.local.optimizer.param_groups[place].update(options)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
-        """The state of all parts together, as the `state_dict` of one torch optimizer over the same parameters."""
+        """The state of all parts, as the `state_dict` of one torch optimizer over the same parameters; on the CPU."""
         return Pending.run(self._loop, self._state_dict())
 
     async def _state_dict(self) -> dict[str, Any]:
@@ -202,7 +205,7 @@ class DistributedOptimizer:
         return self._layout.merge(parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
-        """Takes over the state of a torch optimizer, or of another of these, over the same parameters.
+        """Loads the state of a torch optimizer, or of another `DistributedOptimizer`, over the same parameters.
 
         Raises:
             InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
@@ -217,7 +220,7 @@ class DistributedOptimizer:
         try:
             await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
         except InvalidArgumentError:
-            # Some parts may have taken it.
+            # Some parts may have loaded it already.
             await _all({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
             raise
         if self.local is not None:
@@ -236,7 +239,7 @@ async def create(
     reads: Reads,
     non_finite: NonFinite,
 ) -> DistributedOptimizer:
-    """Makes the parts of an optimizer where its parameters are.
+    """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
 
     Raises:
         InvalidArgumentError: There are no parameters, or an option does not fit.
@@ -248,7 +251,7 @@ async def create(
     local = None
     if local_groups:
         if isinstance(cls, str):
-            raise InvalidArgumentError("local parameters need the optimizer's class itself, not its name")
+            raise InvalidArgumentError("with local parameters, give the optimizer's class instead of its name")
         local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
     making = {
         session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite)
@@ -286,17 +289,17 @@ def _create_remote(
 
 
 async def _nothing() -> None:
-    """For what needs nothing to be done."""
+    """Does nothing."""
 
 
 async def _all(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
-    """Waits for all of them, then gives the results or raises the first error."""
+    """Waits for all of them, then returns the results or raises the first error."""
     results = await asyncio.gather(*pending.values(), return_exceptions=True)
     return _unless_one_raised(dict(zip(pending, results, strict=True)))
 
 
 def _all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
-    """The same, in a thread that waits."""
+    """Like `_all`, in a thread."""
     results: dict[str, Any] = {}
     for name, each in pending.items():
         try:

@@ -35,7 +35,7 @@ class RemoteOptimizer:
     """The part of an optimizer that runs on one owner.
 
     Args:
-        handle: Of the optimizer there.
+        handle: The handle to the optimizer on the owner.
     """
 
     def __init__(self, handle: RemoteObject) -> None:
@@ -43,14 +43,22 @@ class RemoteOptimizer:
         self.owner = handle.owner
         self._name = handle.ref.to_message()
 
-    def step(self, context: Context, read: Read[T], check_only: bool = False) -> Pending[T]:
-        """Applies the gradients of the pass.
+    def step(self, context: Context, check_only: bool = False) -> Pending[int]:
+        """Applies the gradients of the pass; its result is the number of steps so far.
 
         Args:
             context: The pass.
-            read: Makes the result of the reply, such as `version` or `versions_of`.
-            check_only: Whether nothing is applied, and the step only fails if it would be refused.
+            check_only: Whether to apply nothing, and only raise the error that the step would raise.
         """
+        return self.handle.session.submit(self._step_request(context, check_only), None, _version)
+
+    def step_alone(self, context: Context) -> Pending[dict[str, int]]:
+        """The step of an optimizer without other parts; its result is the number of steps by owner."""
+        session = self.handle.session
+        context.check(session)
+        return session.submit(self._step_request(context), None, partial(_versions, self.owner))
+
+    def _step_request(self, context: Context, check_only: bool = False) -> Frame:
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self._name)
@@ -91,13 +99,13 @@ def versions_of(owner: str, reply: Reply, payload: PayloadReader) -> dict[str, i
 
 
 class LocalOptimizer:
-    """The part of an optimizer that runs here, on a context's gradients instead of on `.grad`.
+    """The part of an optimizer in this process. It uses the gradients of a context instead of `.grad`.
 
     Args:
         cls: Its class.
         groups: Its parameter groups.
-        options: The constructor's keyword arguments.
-        refuse_non_finite: Whether NaN and infinity are refused.
+        options: Keyword arguments of the constructor.
+        refuse_non_finite: Whether gradients with NaN or infinity are refused.
 
     Raises:
         InvalidArgumentError: The class refuses the options.
@@ -118,10 +126,10 @@ class LocalOptimizer:
         self._refuse = refuse_non_finite
 
     def check(self, context: Context) -> None:
-        """Looks at the context's gradients of these parameters.
+        """Checks the context's gradients of these parameters.
 
         Raises:
-            NonFiniteGradientError: One holds NaN or infinity and was to be refused.
+            NonFiniteGradientError: A gradient holds NaN or infinity, and these are refused.
         """
         if self._refuse and not all(_is_finite(gradient) for _, gradient in self._found(context)):
             raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
@@ -138,7 +146,7 @@ class LocalOptimizer:
         """Multiplies the context's gradients of these parameters.
 
         Raises:
-            InvalidArgumentError: One is float16, as a GradScaler refuses it too; nothing was changed.
+            InvalidArgumentError: A gradient is float16, which a GradScaler refuses, too; nothing was changed.
         """
         found = self._found(context)
         if any(gradient.dtype == torch.float16 for _, gradient in found):
@@ -152,7 +160,7 @@ class LocalOptimizer:
         self._validator.check_options([self.optimizer.param_groups[place] for place in places], options)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, as a copy."""
+        """A copy of its state."""
         return copy.deepcopy(self.optimizer.state_dict())
 
     def check_state(self, state: Mapping[str, Any]) -> None:
@@ -160,7 +168,7 @@ class LocalOptimizer:
         self._validator.check_state(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over a state that was checked."""
+        """Loads a state that `check_state` has accepted."""
         self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
 
     @property

@@ -1,4 +1,4 @@
-"""Scaling: what a `torch.amp.GradScaler` sees of a distributed optimizer."""
+"""Adapts a distributed optimizer to `torch.amp.GradScaler`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Unscaled(NamedTuple):
-    """What was found when gradients were unscaled.
+    """The result of unscaling gradients.
 
     Attributes:
-        present: Whether there were any.
+        present: Whether there were any gradients.
         non_finite: Whether one of them holds NaN or infinity.
     """
 
@@ -27,13 +27,13 @@ class Unscaled(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a scaler is to do for a pass.
+    """The operations of a scaler on one pass.
 
     Attributes:
-        context: Its name.
-        scale: By what its loss was multiplied.
+        context: Id of the pass.
+        scale: The factor of its loss.
         unscale: Multiplies the gradients on all owners and here.
-        step: Applies them.
+        step: Applies the gradients.
     """
 
     context: ContextId
@@ -43,53 +43,53 @@ class Work(NamedTuple):
 
 
 class Scaled:
-    """Stands for a distributed optimizer before a GradScaler, whose public methods do the rest.
+    """The optimizer that a GradScaler gets in place of a distributed optimizer.
 
     A scaler unscales the gradients of an optimizer's parameters and remembers whether one was not finite. Here the
-    owners do that, at the moment when the scaler asks for the parameters; it gets a single one, whose gradient says
-    what they found. Everything else, such as whether to step and how the scale changes, is the scaler's own.
+    owners unscale, when the scaler reads `param_groups`. It gets a single parameter, whose gradient is finite if all
+    gradients are. The scaler itself decides whether to step, and how the scale changes.
 
-    A scaler knows an optimizer by its identity, so there is one of these for each, for as long as that lives.
+    A scaler identifies an optimizer by its `id()`, so each distributed optimizer has one `Scaled` as long as it lives.
     """
 
     def __init__(self) -> None:
         self._lock = ReportingLock()
         self._found = torch.zeros((), requires_grad=True)
-        # Kept only while a scaler works: it leads to the optimizer, which must not keep itself.
+        # Set only while a scaler works: it refers to the optimizer, which would be a reference cycle.
         self._work: Work | None = None
         self._unscaled: ContextId | None = None
 
     def unscale(self, work: Work, scaler: torch.amp.GradScaler) -> None:
-        """Has a scaler unscale the gradients of a pass.
+        """Lets a scaler unscale the gradients of a pass.
 
         Raises:
-            RuntimeError: The scaler's own: it has done so since its last update.
+            RuntimeError: The scaler has unscaled since its last update.
         """
         with self._working(work):
             scaler.unscale_(self)  # type: ignore[arg-type]
 
     def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> dict[str, int] | None:
-        """Has a scaler step, after it has unscaled the gradients unless that was done.
+        """Lets a scaler step, after it has unscaled the gradients unless that was done before.
 
         Returns:
-            What the step gives; None if it was left out.
+            The result of the step; None if it was skipped.
 
         Raises:
-            RuntimeError: The scaler's own, or it has unscaled another pass since its last update.
+            RuntimeError: The scaler raised it, or has unscaled another pass since its last update.
         """
         with self._working(work):
             versions: Any = scaler.step(self)  # type: ignore[arg-type]
             self._check(work)
             return None if versions is None else dict(versions)
 
-    # What the scaler sees
+    # The interface of an optimizer that the scaler uses
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """One group of one parameter; the gradients are unscaled now."""
+        """Unscales the gradients, and returns one group with one parameter."""
         work = self._work
         assert work is not None
-        # In the precision in which torch computes it.
+        # In the precision that torch uses.
         found = work.unscale(float(torch.tensor(work.scale, dtype=torch.float64).reciprocal().float()))
         self._unscaled = work.context
         self._found.grad = None

@@ -1,4 +1,4 @@
-"""Schedulers: learning rates that change on every owner, and here, together."""
+"""Learning-rate schedulers over several owners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class DistributedScheduler:
     """A learning-rate scheduler for each part of a `DistributedOptimizer`. Made by `Client.scheduler`.
 
-    Like the optimizer it is shared: a `step` of any trainer counts for all.
+    All trainers share it, like the optimizer: a `step` of one trainer counts for all.
     """
 
     def __init__(self, remotes: list[RemoteObject], local: lr_scheduler.LRScheduler | None) -> None:
@@ -34,13 +34,16 @@ class DistributedScheduler:
         self._local = local
 
     def step(self, *args: Any) -> Pending[list[float]]:
-        """One more epoch, or whatever the schedule counts.
+        """Takes one step of the schedule, on every owner and here.
 
         Args:
-            args: What the schedule needs, such as the metric of `ReduceLROnPlateau`.
+            args: Arguments of the scheduler's own `step`, such as the metric of `ReduceLROnPlateau`.
 
         Returns:
-            The learning rates, one per parameter group (of the first part).
+            The learning rates of the first part, one per parameter group.
+
+        Raises:
+            PsError: An owner failed; others may have taken the step.
         """
         loop = self._remotes[0].session.loop
         return Pending.run(loop, self._step([remote.call("step", *args) for remote in self._remotes], args))
@@ -52,15 +55,15 @@ class DistributedScheduler:
         return [float(rate) for rate in rates[0]]
 
     def get_last_lr(self) -> Pending[list[float]]:
-        """The learning rates now, one per parameter group (of the first part)."""
+        """The present learning rates of the first part, one per parameter group."""
         return self._remotes[0].call("get_last_lr")
 
     def state_dict(self) -> Pending[dict[str, Any]]:
-        """The scheduler's state, with torch's own keys."""
+        """The state of the scheduler, under torch's own keys."""
         return states.state_dict(self._remotes[0])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
-        """Takes over a scheduler's state in every part."""
+        """Loads a state into every part."""
         loop = self._remotes[0].session.loop
         return Pending.run(loop, self._load([states.load_state_dict(each, state) for each in self._remotes], state))
 
@@ -77,21 +80,21 @@ async def create(
     kwargs: Mapping[str, Any],
     name: str,
 ) -> DistributedScheduler:
-    """Makes a scheduler beside each part of an optimizer.
+    """Makes a scheduler for each part of an optimizer.
 
     Raises:
         InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
     """
     if not optimizer.remotes:
-        raise InvalidArgumentError("this optimizer has only local parameters: use torch's scheduler itself")
+        raise InvalidArgumentError("this optimizer has only local parameters: use a scheduler of torch")
     if optimizer.local is not None and isinstance(cls, str):
-        raise InvalidArgumentError("local parameters need the scheduler's class itself, not its name")
+        raise InvalidArgumentError("with local parameters, give the scheduler's class instead of its name")
     remotes = await asyncio.gather(
         *(_create_remote(cls, part, args, kwargs, name) for part in optimizer.remotes.values())
     )
     local = None
     if optimizer.local is not None and not isinstance(cls, str):
-        # Last, because it sets learning rates as soon as it is made.
+        # Last, because its constructor sets learning rates.
         try:
             local = cls(optimizer.local.optimizer, *args, **kwargs)
         except (TypeError, ValueError) as error:
