@@ -48,7 +48,7 @@ class Layout:
         if group is None:
             return [place for numbers in self.own_group for place in numbers.items()]
         if not 0 <= group < len(self.own_group):
-            raise InvalidArgumentError(f"there is no parameter group {group}; the optimizer has {len(self.own_group)}")
+            raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(self.own_group)}")
         return list(self.own_group[group].items())
 
     def merge(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,7 +115,9 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
     local: list[dict[str, Any]] = []
     for group in groups:
         if not isinstance(group, Mapping) or "params" not in group:
-            raise InvalidArgumentError("if one parameter group is a dict with 'params', all of them must be")
+            raise InvalidArgumentError(
+                "a parameter group is a dict with 'params'; give all parameters in such groups, or none"
+            )
         options = {key: value for key, value in group.items() if key != "params"}
         members = group["params"]
         members = [members] if isinstance(members, torch.Tensor) or _is_parameter(members) else list(members)
