@@ -461,9 +461,9 @@ def test_backward_invalid_args() -> None:
             autograd.backward(context_id, None)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="named by the number"):
             autograd.backward(None, None)  # type: ignore[arg-type]
-        with pytest.raises(RuntimeError, match="no tensors were given"):
+        with pytest.raises(RuntimeError, match="got no tensors"):
             autograd.backward(context_id, [])
-        with pytest.raises(RuntimeError, match="losses of one element"):
+        with pytest.raises(RuntimeError, match="losses with one element"):
             autograd.backward(context_id, [a])
         with pytest.raises(RuntimeError, match="does not require grad"):
             autograd.backward(context_id, [a.detach().sum()])

@@ -74,7 +74,7 @@ def test_rpc_barrier_all() -> None:
     futures = [rpc.rpc_async(name, s.barrier_of, args=(names,)) for name in names[1:]]
     rpc.barrier(names, timeout=20)
     rpc.wait_all(futures, timeout=20)
-    with pytest.raises(InvalidArgumentError, match="'worker0' does not belong to the group of worker1"):
+    with pytest.raises(InvalidArgumentError, match="'worker0', is not among the given names: worker1"):
         rpc.barrier(["worker1"])
     with pytest.raises(ValueError, match="the group is open"):
         rpc.barrier()
@@ -112,7 +112,7 @@ def test_tensorpipe_options_throw_on_timedelta_timeout() -> None:
 
 
 def test_mismatched_type_for_options() -> None:
-    with pytest.raises(TypeError, match="rpc_backend_options are RpcBackendOptions, not a str"):
+    with pytest.raises(TypeError, match="rpc_backend_options must be RpcBackendOptions, not a str"):
         rpc.init_rpc("x", rpc_backend_options="options")  # type: ignore[arg-type]
 
 
@@ -206,7 +206,7 @@ def test_wait_all_workers_timeout(run: Run) -> None:
 
 def test_leaving_reports_a_call_that_does_not_end(run: Run) -> None:
     assert run("shutdown_while_called", 2) == [
-        "0 shutdown: what others have called here is still running",
+        "0 shutdown: calls of other members are still running here",
         "1 heard of it",
     ]
 

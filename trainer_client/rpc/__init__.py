@@ -11,8 +11,8 @@
     rpc.rpc_sync("trainer1", scaled, args=(torch.ones(2), 3.0))
     rpc.shutdown()
 
-Every process that joins a group can be called by all others, and call them. Functions and classes travel by name and
-have to are decorated with `@remote` or `@hosted`; torch's own need not. Nothing is pickled.
+Every member of a group can call all others and be called by them. Functions and classes travel by name, and have to be
+marked `@remote` or `@hosted`; listed functions of torch need no mark. Nothing is pickled.
 """
 
 from ps_wire.codec.records import by_value

@@ -1,4 +1,4 @@
-"""Agent: this process as a member of a group. It owns, it calls, and it stands in the directory."""
+"""This process as a member of a group: an owner and a client on one event loop, and an entry in the directory."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 _FIRST_TRY_SECONDS: Final = 0.5
 _LONGEST_TRY_SECONDS: Final = 10.0
-"""How soon, and how seldom, a member that has lost its place in the directory tries to enter again."""
+"""Timeout of one attempt to enter the directory again, and pause after a failed one."""
 
 _LAST_ONE_SECONDS: Final = 0.5
-"""How long who keeps the directory waits, at least, for others that are leaving too: they may still need an answer."""
+"""Least time that the member with the directory waits for others that leave, too: they may still need an answer."""
 
 
 class Agent:
@@ -52,8 +52,8 @@ class Agent:
 
     Args:
         server: The owner, which has begun to listen.
-        settings: How patient the client is.
-        address: Where others find the owner; where it listens, if empty.
+        settings: Timeouts of the client.
+        address: Address under which others reach the owner; empty for the address that it listens on.
 
     Attributes:
         name: Its name in the group, and the owner's.
@@ -61,9 +61,9 @@ class Agent:
         server: The owner.
         client: The client.
         loop: Their event loop.
-        member: How the directory knows it.
-        group: The members that began together, if they did.
-        meetings: How often it has come to meet some members: every time it is at another place.
+        member: Its entry in the directory.
+        group: The members that began together with `world_size`; None in an open group.
+        meetings: Number of rendezvous by name and members, so that each has a key of its own.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -87,8 +87,8 @@ class Agent:
         """Enters the group.
 
         Args:
-            directory: Address of the owner that keeps its directory; this one's own if empty.
-            id: The number to have; one that is free if None.
+            directory: Address of the owner that keeps the directory; empty for this process's own directory.
+            id: The rank to enter with; None for a free number.
 
         Raises:
             UnavailableError: The directory cannot be reached in time.
@@ -107,7 +107,7 @@ class Agent:
         self.member = await directory.submit(Request(register=request), None, lambda reply, _: reply.register.member)
 
     def _has_lost_its_place(self) -> None:
-        """Who keeps the directory has started anew, or has taken this member for gone: it has to be told again."""
+        """The directory's owner has ended the session, and with it the entry: enters again."""
         if self._returning is None or self._returning.done():
             work = self._return()
             self._returning = self.loop.create_task(work, context=contextvars.Context())
@@ -123,7 +123,7 @@ class Agent:
             except PsError as error:
                 _log.warning("%s is not in the directory at %s: %s", self.name, directory.address, error)
             except Exception:
-                # Without this task nobody would find this member ever again.
+                # If this task ended, no member would find this one again.
                 _log.exception("%s could not enter the directory at %s", self.name, directory.address)
             else:
                 _log.info("%s has entered the directory at %s again", self.name, directory.address)
@@ -132,15 +132,15 @@ class Agent:
             delay = min(2 * delay, _LONGEST_TRY_SECONDS)
 
     async def leave(self, drain_seconds: float) -> None:
-        """Says goodbye to everybody, lets what runs here end, and stops; who keeps the directory goes last.
+        """Closes the client, drains the owner, and stops. The member with the directory waits until others have left.
 
-        An owner that will go on from a checkpoint does not wait for others to leave: they will find it again.
+        An owner that will continue from a checkpoint does not wait for others to leave: they will find it again.
 
         Raises:
-            CheckpointError: It could not be written; the owner has stopped all the same.
+            CheckpointError: It could not be written; the owner has stopped nevertheless.
         """
         if self.engine.durable:
-            # Passes that come to their end here may still need others.
+            # Passes that finish here may still call other members.
             await self.server.quiet(drain_seconds)
         elif self.keeps_directory:
             wait = self.engine.directory.alone(self.name)
@@ -153,7 +153,7 @@ class Agent:
             await self.server.drain(drain_seconds)
 
     async def withdraw(self) -> None:
-        """Ends what a `join` that failed has begun, and stops the owner without a checkpoint."""
+        """Undoes a `join` that failed, and stops the owner without a checkpoint."""
         try:
             await self._close_client()
         finally:
@@ -166,7 +166,7 @@ class Agent:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds a call may take by default; None for as long as it takes."""
+        """Default timeout of calls, in seconds; None is no limit."""
         return self._settings.timeout
 
     @timeout.setter
@@ -185,19 +185,19 @@ class Agent:
         assert session is not None, "it has joined"
         return session
 
-    # Who is who
+    # Members
 
     def worker(self, who: str | int | WorkerInfo) -> WorkerInfo:
         """A member, by name or number.
 
         Raises:
-            RuntimeError: There is none. The directory was asked.
-            TypeError: It is none of these.
+            RuntimeError: The directory has no such member.
+            TypeError: `who` is neither a name, a number nor a `WorkerInfo`.
         """
         if isinstance(who, WorkerInfo):
             return who
         if not isinstance(who, (str, int)) or isinstance(who, bool):
-            raise TypeError(f"a member is named by name, number or WorkerInfo, not by a {type(who).__name__}")
+            raise TypeError(f"a member is given by name, number or WorkerInfo, not by a {type(who).__name__}")
         known = self._workers.get(who) if isinstance(who, str) else None
         if known is None:
             request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
@@ -209,20 +209,20 @@ class Agent:
         return known
 
     def session(self, who: str | int | WorkerInfo) -> Session:
-        """The session with a member, opened now if there is none."""
+        """The session with a member; opens one if there is none."""
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
         if session is not None and session.state != "closed":
             return session
         return Pending.run(self.loop, self.client.reach(name)).wait()
 
-    # What is under way
+    # Calls
 
     def seconds(self, timeout: float) -> float | None:
-        """How long a call may take, for the client.
+        """Converts a timeout of this package into one of the client.
 
         Args:
-            timeout: As callers say it: seconds, 0 for as long as it takes, -1 for the default.
+            timeout: Seconds; 0 for no limit, -1 for the default.
 
         Raises:
             TypeError: It is no number.
@@ -234,23 +234,23 @@ class Agent:
         return None if timeout == 0 else float(timeout)
 
     def outstanding(self, pending: Pending[T]) -> Pending[T]:
-        """The same; leaving the group waits for it."""
+        """Adds a call to those that `finish` waits for, and returns it."""
         with self._lock:
             self._outstanding.add(pending)
         return pending
 
     def future(self, pending: Pending[Any]) -> Future[Any]:
-        """A future of a call that was made."""
+        """A future for a call, which `finish` waits for."""
         return Future(self.outstanding(pending), wrapped)
 
     def finish(self, deadline: Callable[[], float]) -> None:
-        """Waits for the answers to every call that was made here.
+        """Waits for the answers to all calls of this process.
 
         Args:
-            deadline: Gives the seconds that are left.
+            deadline: Returns the seconds that are left.
 
         Raises:
-            DeadlineExceededError: They did not come in time.
+            DeadlineExceededError: They did not arrive in time.
         """
         with self._lock:
             outstanding = list(self._outstanding)
@@ -262,10 +262,10 @@ class Agent:
                     if not pending.done():
                         raise
                 except Exception:
-                    _log.debug("a call that nobody waited for failed", exc_info=True)
+                    _log.debug("a call failed, and its result was not awaited", exc_info=True)
 
     def run_later(self, work: Callable[[], None]) -> None:
-        """Runs something in one of the owner's threads."""
+        """Runs a function in one of the owner's compute threads."""
 
         def run() -> Callable[[], None]:
             with suppress(Exception):
@@ -273,12 +273,12 @@ class Agent:
             return _nothing
 
         if self.engine.draining or self.loop.is_closed():
-            work()  # nobody else will
+            work()  # there is no thread to run it any more
         else:
             self.loop.call_soon_threadsafe(self.engine.compute.submit, run)
 
     def publish(self, rref: HostedRRef) -> Handle:
-        """A handle of a value of this process, which others can be given."""
+        """A handle to a value of this process, to be sent to others."""
         hosted = calls.hosted(self.engine, rref)
         session = self.session_here
         attach = AttachRequest(handle=hosted.ref.to_message())
@@ -291,4 +291,4 @@ class Agent:
 
 
 def _nothing() -> None:
-    """There is nothing to do afterwards."""
+    """Does nothing, on the event loop afterwards."""

@@ -1,4 +1,4 @@
-"""Waits until all members of a group have come to the same point."""
+"""Lets members of a group wait for each other and exchange values."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from trainer_client.rpc.rendezvous import Group
 
 
 def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
-    """Waits until all members have come here.
+    """Waits until all members have called it.
 
     Args:
-        names: Whom to wait for, this process included; everybody who began together, if None.
-        timeout: Seconds to wait; 0 for as long as it takes, -1 for the default of calls.
+        names: Names of the members to wait for, this one included; None for all members that began together.
+        timeout: Seconds to wait; 0 for no limit, -1 for the default timeout of calls.
 
     Raises:
-        DeadlineExceededError: Somebody did not come in time; it says who.
-        InvalidArgumentError: This process is not among them, or the group is open and no names were given.
+        DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
+        InvalidArgumentError: This process is not among `names`.
+        ValueError: The group is open, and no names were given.
     """
     _group(names).rendezvous("barrier", agent().seconds(timeout) or 0.0)
 
 
 def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = UNSET) -> dict[str, Any]:
-    """Waits until all members have come here, and gives what each of them brought, by name.
+    """Waits until all members have called it, and returns the values of all of them, by name.
 
     Args:
-        value: What this process brings.
-        names: Whom to wait for, as in `barrier`.
+        value: The value of this process: any value that can be sent.
+        names: Names of the members to wait for, as in `barrier`.
         timeout: Seconds to wait, as in `barrier`.
 
     Raises:
-        As `barrier`.
+        DeadlineExceededError, InvalidArgumentError, ValueError: As in `barrier`.
     """
     return _group(names).rendezvous("all_gather", agent().seconds(timeout) or 0.0, value)
 
@@ -43,5 +44,5 @@ def _group(names: Iterable[str] | None) -> Group:
     if names is not None:
         return Group(agent(), names)
     if group is None:
-        raise ValueError("the group is open: say whom to wait for")
+        raise ValueError("the group is open: give the names of the members to wait for")
     return group

@@ -1,4 +1,4 @@
-"""The contexts of `trainer_client.autograd` that are open in this process, by the numbers that name them."""
+"""The contexts of `trainer_client.autograd` that are open in this process, and the ids that programs use for them."""
 
 from __future__ import annotations
 
@@ -16,59 +16,61 @@ if TYPE_CHECKING:
 _NUMBER_BYTES: Final = 8
 
 open_contexts: Final[dict[int, Context]] = {}
-"""By number."""
+"""The open contexts, by id."""
 
 
 def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool = False) -> None:
-    """Propagates from losses through everything that was computed for them, wherever that was.
+    """Propagates from losses through the local and remote operations that computed them.
 
-    Gradients are added up in the pass; `.grad` is left alone.
+    Gradients accumulate in the context; `.grad` is not changed.
 
     Args:
-        context_id: The pass.
-        roots: The losses, each of one element.
-        retain_graph: Whether the same graph shall be propagated again.
+        context_id: The id of the context.
+        roots: The losses, each with one element.
+        retain_graph: Whether to keep the graph for another backward.
 
     Raises:
-        RuntimeError: There is no such pass open here, a root cannot be propagated from, or torch's own.
-        PsError: An owner could not do its part.
+        TypeError: `context_id` is no number, or `roots` is no list of tensors.
+        RuntimeError: No such context is open here, a root does not require grad or has several elements, or torch
+            raised it.
+        PsError: An owner failed.
     """
     if not isinstance(context_id, int) or isinstance(context_id, bool):
-        raise TypeError(f"a context is named by the number that context() gives, not by a {type(context_id).__name__}")
+        raise TypeError(f"context_id must be the number that context() yields, not a {type(context_id).__name__}")
     if isinstance(roots, torch.Tensor) or not all(isinstance(root, torch.Tensor) for root in roots):
         raise TypeError("backward() takes a list of tensors")
     if not roots:
-        raise RuntimeError("no tensors were given to propagate from")
+        raise RuntimeError("backward() got no tensors; give it at least one loss")
     for root in roots:
         if not root.requires_grad:
-            raise RuntimeError("a root does not require grad: nothing that was computed for it can be propagated to")
+            raise RuntimeError("a root does not require grad; compute it from tensors that do, inside the context")
         if root.numel() != 1:
-            raise RuntimeError(f"roots are losses of one element; one has the shape {tuple(root.shape)}")
+            raise RuntimeError(f"roots must be losses with one element; one has the shape {tuple(root.shape)}")
     context_of(context_id).propagate(roots, None, retain_graph)
 
 
 def context_of(context_id: int) -> Context:
-    """The pass of that id, which must have been opened here.
+    """The context of that id, which must have been opened in this process.
 
     Raises:
-        RuntimeError: It was not, or has ended.
+        RuntimeError: It was not opened here, or has ended.
     """
     try:
         return open_contexts[context_id]
     except KeyError:
-        raise RuntimeError(f"could not find an open context of the id {context_id} in this process") from None
+        raise RuntimeError(f"could not find an open context with the id {context_id} in this process") from None
 
 
 def number_of(id: ContextId) -> int:
-    """The number by which other processes know a context."""
+    """The id of a context as programs use it, the same in all processes."""
     return int.from_bytes(id.trainer + id.number.to_bytes(_NUMBER_BYTES, "big"), "big")
 
 
 def id_of(number: int) -> ContextId:
-    """The context that a number names.
+    """The inverse of `number_of`.
 
     Raises:
-        RuntimeError: It names none.
+        RuntimeError: The number is not the id of a context.
     """
     try:
         whole = number.to_bytes(16 + _NUMBER_BYTES, "big")

@@ -1,4 +1,4 @@
-"""Current: the agent of this process, once it has joined a group."""
+"""The agent of this process, while it is in a group."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _agent: Agent | None = None
 
 
 def agent() -> Agent:
-    """This process as a member of its group.
+    """The agent of this process.
 
     Raises:
-        RuntimeError: It has not joined one, or has left it.
+        RuntimeError: The process has not joined a group, or has left it.
     """
     if _agent is None:
-        raise RuntimeError("this process is in no group: call rpc.init_rpc() first; after rpc.shutdown() it is over")
+        raise RuntimeError("this process is in no group: call rpc.init_rpc() first, also again after rpc.shutdown()")
     return _agent
 
 
@@ -27,6 +27,6 @@ def has_agent() -> bool:
 
 
 def set_agent(agent: Agent | None) -> None:
-    """This process has joined a group, or left it."""
+    """Sets the agent when this process joins a group, and None when it leaves."""
     global _agent
     _agent = agent

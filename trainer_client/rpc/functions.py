@@ -1,4 +1,4 @@
-"""Functions: what can be said of functions that others call, under torch's name for this module."""
+"""The decorator `async_execution`, under the name that torch has for this module."""
 
 from ps_wire.decorators import async_execution
 

@@ -1,4 +1,4 @@
-"""Futures: results that are on their way, with the methods of torch's."""
+"""Futures of calls, with the methods of `torch.futures.Future`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ S = TypeVar("S")
 
 
 class Future(Generic[T]):
-    """A result that is on its way. Wait for it in a plain thread, or `await` it.
+    """The result of a call that may not be done yet. Call `wait()` in a plain thread, or `await` it.
 
     Args:
-        pending: What it stands for; without it, somebody has to call `set_result` or `set_exception`.
-        convert: Makes the result of what `pending` gives, in the thread that waits.
+        pending: The call; without it, the result is set with `set_result` or `set_exception`.
+        convert: Converts the result of `pending`, in the thread that waits.
     """
 
     def __init__(self, pending: Pending[Any] | None = None, convert: Callable[[Any], T] | None = None) -> None:
@@ -33,23 +33,23 @@ class Future(Generic[T]):
         self._own = pending is None
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result.
+        """Waits for the result and returns it.
 
         Args:
-            timeout: Seconds to wait here; None for as long as it takes.
+            timeout: Seconds to wait; None is no limit. The call goes on when they are over.
 
         Raises:
-            DeadlineExceededError: It did not come in time.
-            Exception: Whatever there is instead of a result.
+            DeadlineExceededError: The result did not arrive in time.
+            Exception: The error of the call.
         """
         return self._converted(self._pending.wait(timeout))
 
     def value(self) -> T:
-        """The result, which must be there.
+        """The result of a future that is done.
 
         Raises:
-            RuntimeError: It is not there yet.
-            Exception: Whatever there is instead of a result.
+            RuntimeError: It is not done yet.
+            Exception: The error of the call.
         """
         if not self.done():
             raise RuntimeError("the future is not done yet: wait() for it")
@@ -60,9 +60,9 @@ class Future(Generic[T]):
         return self._pending.done()
 
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
-        """What a function makes of this future once it is done; its errors become those of the new future.
+        """Calls a function with this future once it is done, and returns a future of its result or error.
 
-        The function runs in a thread of the owner here, or now, if the future is done.
+        The function runs in a compute thread of this process, or at once if the future is done.
         """
         if not callable(callback):
             raise TypeError(f"then() takes a function, not a {type(callback).__name__}")
@@ -78,7 +78,7 @@ class Future(Generic[T]):
         return following
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls a function with this future once it is done; what it raises is logged."""
+        """Calls a function with this future once it is done. An exception of the function is logged."""
         context = contextvars.copy_context()
 
         def run() -> None:
@@ -94,21 +94,22 @@ class Future(Generic[T]):
             self._pending.on_done(lambda: here.run_later(run))
 
     def set_result(self, result: T) -> None:
-        """Gives a future that was made here its result.
+        """Sets the result of a future that was made without a call.
 
         Raises:
-            RuntimeError: It has one, or is not of those.
+            RuntimeError: It is done already, or belongs to a call.
         """
         self._settle(lambda: result)
 
     def set_exception(self, error: BaseException) -> None:
-        """Gives a future that was made here an error in place of a result.
+        """Sets the error of a future that was made without a call.
 
         Raises:
-            RuntimeError: It is done, or not of those.
+            RuntimeError: It is done already, or belongs to a call.
+            TypeError: `error` is no exception.
         """
         if not isinstance(error, BaseException):
-            raise TypeError(f"an error is an exception, not a {type(error).__name__}")
+            raise TypeError(f"set_exception() takes an exception, not a {type(error).__name__}")
 
         def outcome() -> Any:
             raise error
@@ -116,7 +117,7 @@ class Future(Generic[T]):
         self._settle(outcome)
 
     def cancel(self) -> None:
-        """Gives up what is on its way; the owner is told. No effect once done."""
+        """Cancels the call, also on the owner. Does nothing once the future is done."""
         self._pending.cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -124,11 +125,11 @@ class Future(Generic[T]):
         return self._converted(result)
 
     def __reduce__(self) -> Any:
-        raise TypeError("a future does not travel: send what it holds, or return it from an @async_execution function")
+        raise TypeError("a future cannot be sent: send its result, or return it from an @async_execution function")
 
     def _settle(self, outcome: Callable[[], Any]) -> None:
         if not self._own or self.done():
-            raise RuntimeError("a future gets its result once, from whoever made it")
+            raise RuntimeError("the result of a future can be set once, and not at all if it belongs to a call")
         self._pending.resolve(outcome)
 
     def _converted(self, result: Any) -> T:
@@ -136,15 +137,15 @@ class Future(Generic[T]):
 
 
 def wait_all(futures: Iterable[Future[Any]], timeout: float | None = None) -> list[Any]:
-    """The results of all futures, once they are there.
+    """Waits for all futures and returns their results, in order.
 
     Args:
-        futures: What to wait for.
-        timeout: Seconds for all of them together; None for as long as it takes.
+        futures: The futures.
+        timeout: Seconds for all of them together; None is no limit.
 
     Raises:
-        DeadlineExceededError: They were not all there in time.
-        Exception: The error of the first in the list that has one, after all are done.
+        DeadlineExceededError: Not all of them were done in time.
+        Exception: The error of the first future that failed, after all are done.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     results: list[Any] = []
@@ -165,7 +166,7 @@ def wait_all(futures: Iterable[Future[Any]], timeout: float | None = None) -> li
 
 
 def collect_all(futures: Iterable[Future[Any]]) -> Future[list[Future[Any]]]:
-    """A future of all the futures, done when they are."""
+    """A future of the list of all the futures, done when all of them are."""
     listed = list(futures)
     collected: Future[list[Future[Any]]] = Future()
     left = [len(listed)]
@@ -186,7 +187,7 @@ def collect_all(futures: Iterable[Future[Any]]) -> Future[list[Future[Any]]]:
 
 
 def _nothing() -> None:
-    """There is nobody to be told that a future which was made here is not wanted any more."""
+    """Cancels nothing: a future that was made without a call has no owner to tell."""
 
 
 def _error_of(future: Future[Any]) -> BaseException:

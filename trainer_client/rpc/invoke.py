@@ -1,4 +1,4 @@
-"""Invoke: calls of functions on members of the group."""
+"""Calls functions on members of the group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainer_client.rpc.futures import Future
 
 To = str | int | WorkerInfo
-"""How a member is named: by name, by number, or as `get_worker_info` gives it."""
+"""A member: its name, its number, or its `WorkerInfo`."""
 
 
 def rpc_sync(
@@ -29,21 +29,26 @@ def rpc_sync(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Any:
-    """Calls a function on a member and waits for what it returns.
+    """Calls a function on a member and waits for its result.
 
     Inside a context of `trainer_client.autograd` the call is recorded.
 
     Args:
         to: The member.
-        func: A function of torch's, or one that is decorated with `@remote` and is known there: it travels by its name.
-        args: Its arguments.
+        func: A listed function of torch, or one that is marked `@remote` and allowed on that member; it travels by
+            name.
+        args: Its arguments. Tensors may have any shape and dtype.
         kwargs: Its keyword arguments.
-        timeout: Seconds this may take; 0 for as long as it takes, -1 for the default.
+        timeout: Seconds this may take; 0 for no limit, -1 for the default.
+
+    Returns:
+        Its result. Tensors are on the CPU.
 
     Raises:
-        NotAllowedError: The function may not be called there.
-        RemoteError: It raised. When that was one of Python's common exceptions, this is one as well.
-        DeadlineExceededError: The time was over.
+        NotAllowedError: The function is not allowed on that member.
+        RemoteError: It raised an exception. The error is also an instance of the exception's type, if that is built in.
+        DeadlineExceededError: The result did not arrive in time.
+        RuntimeError: There is no such member.
     """
     return wrapped(_call(to, func, args, kwargs, timeout, keep=False).wait())
 
@@ -55,7 +60,7 @@ def rpc_async(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> Future[Any]:
-    """Like `rpc_sync`, but gives a future at once."""
+    """Like `rpc_sync`, but returns a future at once."""
     return agent().future(_call(to, func, args, kwargs, timeout, keep=False))
 
 
@@ -66,9 +71,9 @@ def remote(
     kwargs: Mapping[str, Any] | None = None,
     timeout: float = UNSET,
 ) -> RRef:
-    """Calls a function, or makes an object of a class, on a member, leaves it there, and gives a reference at once.
+    """Calls a function or a class on a member, leaves the result there, and returns a reference at once.
 
-    What goes wrong is told when the reference is used.
+    An error of the call is raised when the reference is used. Arguments as for `rpc_sync`.
     """
     owner = agent().worker(to).name
     pending = _call(to, func, args, kwargs, timeout, keep=True)
@@ -76,10 +81,10 @@ def remote(
 
 
 def get_worker_info(worker_name: str | None = None) -> WorkerInfo:
-    """A member of the group; this process, without a name.
+    """The name and number of a member; of this process, if no name is given.
 
     Raises:
-        RuntimeError: There is none of that name.
+        RuntimeError: There is no member of that name.
     """
     if worker_name is None:
         return WorkerInfo(agent().name, agent().member.id)
@@ -87,17 +92,17 @@ def get_worker_info(worker_name: str | None = None) -> WorkerInfo:
 
 
 def address() -> str:
-    """Host and port at which this process can be called: what others give as `directory`, if it keeps that."""
+    """Host and port of this process. If it keeps the directory, others pass it as `directory` to `init_rpc`."""
     return agent().member.address
 
 
 def get_rpc_timeout() -> float:
-    """Seconds a call may take by default; 0 for as long as it takes."""
+    """The default timeout of calls, in seconds; 0 is no limit."""
     return agent().timeout or 0.0
 
 
 def set_rpc_timeout(seconds: float) -> None:
-    """Sets how many seconds a call may take by default; 0 for as long as it takes."""
+    """Sets the default timeout of calls, in seconds; 0 is no limit."""
     agent().timeout = seconds or None
 
 
@@ -116,7 +121,7 @@ def _call(
             # The object travels by value, and its method by name.
             func, given = bound.__func__, (bound.__self__, *given)
     if not callable(func) and not isinstance(func, str):
-        raise TypeError(f"a function is needed, or its name, not a {type(func).__name__}")
+        raise TypeError(f"func must be a function or its name, not a {type(func).__name__}")
     return calls.call(
         agent().session(to),
         name_of(func),

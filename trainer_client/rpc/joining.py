@@ -1,4 +1,4 @@
-"""Joins a group, as `init_rpc` of torch does, and leaves it."""
+"""Joins a group, and leaves it."""
 
 from __future__ import annotations
 
@@ -51,39 +51,39 @@ def init_rpc(
     shared_memory: bool = True,
     insecure: bool = False,
 ) -> None:
-    """Joins a group: from now on this process can be called, and can call the others.
+    """Joins a group: this process can then call the other members and be called by them.
 
-    With `directory`, the group is open: members come and go as they like. With `world_size` it is as in torch: number 0
-    keeps the directory at `MASTER_ADDR:MASTER_PORT` (or where `init_method` says), and this returns when all are there.
-    With neither, this process keeps the directory of an open group.
+    With `directory`, the group is open: members join and leave at any time. With `world_size` it is as in torch: rank 0
+    keeps the directory at `MASTER_ADDR:MASTER_PORT` (or at the address in `init_method`), and this returns when all
+    members have joined. With neither, this process keeps the directory of an open group.
 
     Args:
         name: Name of this process in the group: letters, digits, `_`, `.` and `-`.
-        backend: Ignored: there is one.
-        rank: The number of this process; in an open group it may be left out.
-        world_size: How many members the group has.
+        backend: Ignored; there is only one.
+        rank: The number of this process; optional in an open group.
+        world_size: Number of members of the group.
         rpc_backend_options: Options by their names in torch.
-        directory: Address of any owner that keeps the directory.
-        listen: Host and port at which this process can be called; a free port of the loopback if empty.
-        advertise: Address at which others find it, if that is another.
-        allow: What others may call here besides everything in the running program with `@hosted` or `@remote`:
-            modules (or their names), classes and functions, each of which wears its mark.
-        device: Where modules and arguments live here.
-        timeout: Seconds a call may take by default; 0 for as long as it takes.
-        join_timeout: Seconds to wait for the directory, and for the others.
-        lease_seconds: How long what another member holds here outlives its connection.
+        directory: Address of the owner that keeps the directory.
+        listen: Host and port to listen on; empty for a free port of the loopback.
+        advertise: Address under which others reach this process, if not `listen`.
+        allow: Modules (or their names), classes and functions that others may call, in addition to those that the
+            running program defines. Only marked classes and functions count (`@hosted`, `@remote`).
+        device: Device of the modules and arguments in this process.
+        timeout: Default timeout of calls, in seconds; 0 is no limit.
+        join_timeout: Seconds to wait for the directory, and for the other members.
+        lease_seconds: Seconds that the session of another member outlives its connection.
         shared_memory: Whether to use shared memory with members on the same host.
-        insecure: Listen beyond loopback although traffic is not encrypted.
+        insecure: Whether to listen beyond loopback although traffic is not encrypted.
 
     Raises:
         RuntimeError: This process is in a group already, or the name or number is taken.
-        DeadlineExceededError: Some members did not come in time; it says who is there.
+        DeadlineExceededError: Some members did not arrive in time; the message names those that did.
         UnavailableError: The directory cannot be reached in time.
-        ValueError: The name, an address or an offer does not fit.
+        ValueError: The name, the rank, an address or an entry of `allow` is not valid.
     """
     options = rpc_backend_options or RpcBackendOptions()
     if not isinstance(options, RpcBackendOptions):
-        raise TypeError(f"rpc_backend_options are RpcBackendOptions, not a {type(options).__name__}")
+        raise TypeError(f"rpc_backend_options must be RpcBackendOptions, not a {type(options).__name__}")
     _check(name, rank, world_size)
     with _lock:
         if has_agent():
@@ -113,16 +113,16 @@ def init_rpc(
 async def join(
     server: Server, settings: Settings, directory: str = "", address: str = "", id: int | None = None
 ) -> Agent:
-    """Makes an owner a member of a group; from then on it is the member that this process is.
+    """Makes an owner a member of a group, as the member of this process.
 
     An owner that cannot join is stopped. It writes no checkpoint, because it has served no requests.
 
     Args:
         server: The owner, which has begun to listen.
-        settings: How patient its client is.
-        directory: Address of the owner that keeps the group's directory; this one's own if empty.
-        address: Where others find the owner; where it listens, if empty.
-        id: The number to have; one that is free if None.
+        settings: Timeouts of its client.
+        directory: Address of the owner that keeps the directory; empty for this process's own directory.
+        address: Address under which others reach the owner; empty for the address that it listens on.
+        id: The rank to enter with; None for a free number.
 
     Raises:
         UnavailableError: The directory cannot be reached in time.
@@ -142,15 +142,15 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
     """Leaves the group.
 
     Args:
-        graceful: Waits for the answers to all calls made here, for those running here, and, if the members began
-            together, for all others to come here too.
-        timeout: Seconds for all of that; 0 for as long as it takes.
+        graceful: Whether to wait for the answers to all calls of this process, for calls that run in it, and, if the
+            members began together, until all of them call `shutdown`.
+        timeout: Seconds to wait in total; 0 is no limit.
         group: Names of the members to wait for, in an open group.
 
     Raises:
         RuntimeError: This process is in no group.
-        DeadlineExceededError: Somebody did not come in time, and it says who; or a call did not end. This process has
-            left all the same.
+        DeadlineExceededError: A member did not call `shutdown` in time, and the message names it; or a call did not
+            end. This process has left nevertheless.
         InvalidArgumentError: This process is not in `group`, and has not left.
     """
     leaving = agent()
@@ -161,7 +161,7 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
             leaving.finish(deadline.left)
             if meeting is not None:
                 meeting.rendezvous("shutdown", deadline.left())
-            # What the others have asked for last may call on in turn.
+            # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if meeting is not None:
@@ -172,9 +172,9 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
 
 def _check(name: str, rank: int, world_size: int | None) -> None:
     if not isinstance(name, str) or not name.replace("_", "").replace(".", "").replace("-", "").isalnum():
-        raise ValueError(f"a member's name is made of letters, digits, '_', '.' and '-', and {name!r} is not")
+        raise ValueError(f"the name of a member has only letters, digits, '_', '.' and '-', unlike {name!r}")
     if len(name) > _LONGEST_NAME:
-        raise ValueError(f"a member's name has at most {_LONGEST_NAME} characters, and {name[:20]}… has {len(name)}")
+        raise ValueError(f"the name of a member has at most {_LONGEST_NAME} characters; {name[:20]}… has {len(name)}")
     if world_size is not None and not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size}; give rank= beside world_size=")
 
@@ -183,7 +183,7 @@ def _allowed(offers: Iterable[Offer]) -> AllowList:
     allowed = AllowList()
     import __main__ as program
 
-    with suppress(ValueError):  # it need not offer anything
+    with suppress(ValueError):  # it need not define anything that others may call
         allowed.add(program)
     for offer in offers:
         if isinstance(offer, str):
@@ -225,7 +225,7 @@ def _run(work: Any, seconds: float) -> None:
             async with asyncio.timeout(seconds):
                 await work
         except TimeoutError:
-            raise DeadlineExceededError("shutdown: what others have called here is still running") from None
+            raise DeadlineExceededError("shutdown: calls of other members are still running here") from None
 
     assert _portal is not None
     _portal.run(within())
@@ -245,7 +245,7 @@ def _stop(leaving: Agent, drain_seconds: float) -> None:
 
 
 def _at_exit() -> None:
-    """A program that ends without leaving its group says goodbye, so that the others do not wait for it."""
+    """Leaves the group of a program that ends without `shutdown`, so that the other members do not wait for it."""
     if _portal is not None and has_agent():
         with suppress(PsError, RuntimeError):
             _portal.run(agent().client.close())

@@ -1,4 +1,4 @@
-"""NestedPass: what hosted code does on other owners in one pass of some trainer."""
+"""The part of a pass that hosted code makes on other owners."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Outer:
     """The call that a thread runs for a pass.
 
     Args:
-        place: Its number, after those of the calls around it.
+        place: The numbers of the calls that it is nested in, and its own number.
 
     Attributes:
-        place: The same.
-        calls: How many it has made.
+        place: As the argument.
+        calls: Number of calls that it has made.
     """
 
     def __init__(self, place: tuple[int, ...]) -> None:
@@ -42,15 +42,15 @@ _outer: ContextVar[_Outer | None] = ContextVar("trainer_client_outer", default=N
 
 
 class NestedContext(Context):
-    """A pass of another trainer, as far as it leads on from here.
+    """The part of another trainer's pass that continues from this process to other owners.
 
-    The trainer gave its name to the owner here with a call. Calls that are made for that one are recorded under the
-    same name, on the sessions of this process.
+    A call of that trainer brought the id of its context. The calls that hosted code makes for it are recorded under
+    the same id, on the sessions of this process.
 
     Args:
-        id: Its name.
+        id: Id of the context.
         loop: The event loop of this process's client.
-        reach: Gives the session with an owner.
+        reach: Opens the session with an owner.
     """
 
     joins_any_client = True
@@ -58,13 +58,13 @@ class NestedContext(Context):
     def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach) -> None:
         super().__init__(id, loop, reach)
         self.root = torch.empty(0, requires_grad=True)
-        # The trainer may be this very process, which counts the calls of its own part from one.
+        # The trainer may be this process, which counts the calls of its own part from 1.
         self._calls = _FIRST_CALL
         self._running = threading.local()
 
     @property
     def current_pass(self) -> Pass | None:
-        """The backward that runs in this thread. There may be several: one for each call that was recorded here."""
+        """The backward that runs in this thread. Several may run, one for each call that was recorded here."""
         return getattr(self._running, "current", None)
 
     def _place(self) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class NestedContext(Context):
 
     @contextmanager
     def propagating(self, retain_graph: bool, backward: int) -> Iterator[None]:
-        """While the block runs, this thread propagates through recorded calls; at its end they have all answered."""
+        """Lets this thread propagate through recorded calls during a block, which ends when all have answered."""
         current = Pass(retain_graph, backward)
         before, self._running.current = self.current_pass, current
         try:
@@ -89,13 +89,13 @@ class NestedContext(Context):
 
 
 class NestedPass:
-    """One pass on the owners that hosted code calls. What `ps_service` knows of it.
+    """The nested pass of a context, as `ps_service` uses it.
 
     Args:
-        context: The pass.
+        context: The nested context.
 
     Attributes:
-        root: What autograd is asked for to make it go back through calls whose inputs lead nowhere here.
+        root: An extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
     """
 
     def __init__(self, context: NestedContext) -> None:
@@ -104,7 +104,7 @@ class NestedPass:
 
     @contextmanager
     def calling(self, place: tuple[int, ...]) -> Iterator[None]:
-        """While the block runs, the calls of this thread belong to the pass, inside the call of that place."""
+        """Makes the calls of this thread during a block part of the pass, nested in the call with that place."""
         token = _outer.set(_Outer(place))
         try:
             with inside(self._context):
@@ -113,7 +113,7 @@ class NestedPass:
             _outer.reset(token)
 
     def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """While the block runs, this thread propagates through such calls; at its end they have all answered."""
+        """Lets this thread propagate through such calls during a block, which ends when all have answered."""
         return self._context.propagating(retain_graph, backward)
 
     def others(self) -> list[str]:
@@ -121,5 +121,5 @@ class NestedPass:
         return [session.owner for session in self._context.sessions]
 
     def end(self, over: Over) -> None:
-        """The pass is over: the other owners are told, without waiting for them."""
+        """Ends the pass on the other owners, without waiting for them."""
         self._context.end(over)

@@ -1,4 +1,4 @@
-"""Options: what `init_rpc` can be told under the names of torch."""
+"""Options of `init_rpc` under the names of torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from ps_wire.errors import InvalidArgumentError
 
 UNSET: Final = -1.0
-"""A time-out that was not given: the default of the group's member holds."""
+"""A timeout that was not given: the default of this process applies."""
 
 DEFAULT_TIMEOUT: Final = 60.0
-"""Seconds a call may take when neither it nor `init_rpc` says anything."""
+"""The default of the default timeout, in seconds."""
 
 
 @dataclass
@@ -22,9 +22,9 @@ class RpcBackendOptions:
     """Options by their names in torch.
 
     Attributes:
-        rpc_timeout: Seconds a call may take by default; 0 for as long as it takes.
-        init_method: Where number 0 keeps the directory, as `tcp://host:port`.
-        num_worker_threads: Threads in which the owner here runs what is called; 0 chooses by the number of cores.
+        rpc_timeout: Default timeout of calls, in seconds; 0 is no limit.
+        init_method: Address of rank 0, which keeps the directory, as `tcp://host:port`.
+        num_worker_threads: Number of compute threads of this process; 0 chooses by the number of cores.
         device_maps: Not supported: tensors arrive on the device of the owner. Must be empty.
         devices: Not supported; see `device_maps`.
 
@@ -49,24 +49,24 @@ class RpcBackendOptions:
 
 
 class TensorPipeRpcBackendOptions(RpcBackendOptions):
-    """The same, for programs that name torch's backend."""
+    """Like `RpcBackendOptions`, under the name that torch has for them."""
 
 
 def master_address(init_method: str) -> str:
-    """Host and port that an `init_method` names, or that stand in the environment.
+    """Host and port from an `init_method`, or from the environment.
 
     Raises:
-        InvalidArgumentError: It cannot be read, or `MASTER_ADDR` or `MASTER_PORT` is missing.
+        InvalidArgumentError: It is malformed, or `MASTER_ADDR` or `MASTER_PORT` is missing.
     """
     url = urlsplit(init_method)
     if url.scheme == "tcp" and url.hostname and url.port:
         return f"{url.hostname}:{url.port}"
     if url.scheme != "env":
-        raise InvalidArgumentError(f"init_method is tcp://host:port or env://, not {init_method!r}")
+        raise InvalidArgumentError(f"init_method must be tcp://host:port or env://, not {init_method!r}")
     try:
         host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     except KeyError as missing:
         raise InvalidArgumentError(
-            f"{missing.args[0]} is not set: it says where number 0 listens; or give init_rpc(directory='host:port')"
+            f"{missing.args[0]} is not set: set it to the address of rank 0, or give init_rpc(directory='host:port')"
         ) from None
     return f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Peers: how code that the owner here hosts meets other owners."""
+"""Lets the code that this process hosts reach other owners."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class GroupPeers:
-    """The other members of a group.
+    """The other members of a group, as `ps_service.group.peers.Peers`.
 
     Args:
-        agent: This process as a member.
+        agent: The agent of this process.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -42,7 +42,7 @@ class GroupPeers:
         handle = self._agent.client.others.held(ref)
         del held
         if history is not None:
-            # Whoever passed it here lets gradients go on from its owner when all its uses have had theirs.
+            # The caller continues the backward on the object's owner after the backward of all its uses.
             handle.mark(history, torch.empty(0, requires_grad=True))
         return RRef.of_handle(handle)
 
@@ -76,7 +76,7 @@ class GroupPeers:
         return self._agent.client.others.borrowed
 
     def _check_thread(self) -> None:
-        # What runs on the event loop itself must not wait for another owner: a thread will do it.
+        # Code on the event loop must not wait for another owner; a compute thread runs the request again.
         try:
             if asyncio.get_running_loop() is self._agent.loop:
                 raise WouldBlock

@@ -1,4 +1,4 @@
-"""Members of a group that wait for each other, and hand each other values."""
+"""Rendezvous of members of a group."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _DAY = 86_400.0
 
 
 class Group:
-    """Some members, as one of them sees them.
+    """A set of members that wait for each other.
 
     Args:
-        agent: This process.
-        names: All of them, this one included.
+        agent: The agent of this process.
+        names: Names of the members, this one included.
 
     Raises:
         InvalidArgumentError: This process is not among them.
@@ -33,14 +33,21 @@ class Group:
     def __init__(self, agent: Agent, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
         if agent.name not in self.names:
-            raise InvalidArgumentError(f"{agent.name!r} does not belong to the group of {', '.join(self.names)}")
+            raise InvalidArgumentError(
+                f"this member, {agent.name!r}, is not among the given names: {', '.join(self.names)}"
+            )
         self._agent = agent
 
     def rendezvous(self, what: str, seconds: float, value: Any = None) -> dict[str, Any]:
-        """Waits until all members have come to the same place, and gives what each of them brought.
+        """Waits until all members have called it with the same name, and returns their values.
+
+        Args:
+            what: Name of the rendezvous, for its key and for error messages.
+            seconds: Seconds to wait.
+            value: The value of this process.
 
         Raises:
-            DeadlineExceededError: Somebody did not come in time; it says who.
+            DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
         """
         key = (what, self.names)
         with _lock:
@@ -53,7 +60,7 @@ class Group:
         def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
             if reply.rendezvous.missing:
                 with _lock:
-                    self._agent.meetings[key] -= 1  # next time they meet at the same place
+                    self._agent.meetings[key] -= 1  # the next attempt uses the same key
                 raise DeadlineExceededError(
                     f"{what}: {', '.join(reply.rendezvous.missing)} did not come within {seconds:.3g} s"
                 )
@@ -66,10 +73,10 @@ _lock = threading.Lock()
 
 
 def gathered(agent: Agent, size: int, seconds: float) -> Group:
-    """The group of all members, once there are as many as there shall be.
+    """Waits until there are `size` members, and returns the group of all of them.
 
     Raises:
-        DeadlineExceededError: Some did not come in time; it says who is there.
+        DeadlineExceededError: Some members did not arrive in time; the message names those that did.
     """
     request = MembersRequest(at_least=size, wait_seconds=seconds or _DAY)
     pending = agent.directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), None)
@@ -81,15 +88,15 @@ def gathered(agent: Agent, size: int, seconds: float) -> Group:
 
 
 class Deadline:
-    """A moment in the future.
+    """A deadline.
 
     Args:
-        seconds: How far away it is; 0 for never.
+        seconds: Seconds from now; 0 for no deadline.
     """
 
     def __init__(self, seconds: float) -> None:
         self._at = time.monotonic() + seconds if seconds else None
 
     def left(self) -> float:
-        """The seconds until then."""
+        """The seconds that are left."""
         return _DAY if self._at is None else max(self._at - time.monotonic(), 0.001)

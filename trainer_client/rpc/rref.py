@@ -1,4 +1,4 @@
-"""RRefs: references to values of any member of a group, this one included."""
+"""References to values of members of a group."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class RRef:
-    """A reference to a value that lives in one process, its owner, and can be used from all.
+    """A reference to a value in one process, its owner, that all members can use.
 
-    `RRef(value)` makes this process the owner. Other members get references by `rpc.remote`, as arguments, or as
-    results; the value lives as long as any of them holds one.
+    `RRef(value)` makes this process the owner. Other members get references from `rpc.remote`, as arguments, or as
+    results. The value lives as long as there are references to it.
 
     Args:
-        value: Anything. Its methods can be called from elsewhere if they are decorated with `@remote`.
+        value: Any object. Other members can call its methods that are marked `@remote`.
     """
 
     def __init__(self, value: Any) -> None:
@@ -39,35 +39,35 @@ class RRef:
 
     @classmethod
     def of_hosted(cls, rref: HostedRRef) -> RRef:
-        """A reference to something the owner here hosts."""
+        """A reference to an object that this process hosts."""
         made = cls.__new__(cls)
         made._hosted, made._handle, made._pending, made._owner = rref, None, None, ""
         return made
 
     @classmethod
     def of_handle(cls, handle: Handle) -> RRef:
-        """What a handle of the client refers to."""
+        """A reference for a handle of the client."""
         made = cls.__new__(cls)
         made._hosted, made._handle, made._pending, made._owner = None, handle, None, handle.owner
         return made
 
     @classmethod
     def of_pending(cls, pending: Pending[Handle], owner: str) -> RRef:
-        """What a handle on its way will refer to."""
+        """A reference for a handle that is not there yet."""
         made = cls.__new__(cls)
         made._hosted, made._handle, made._pending, made._owner = None, None, pending, owner
         return made
 
     @property
     def hosted(self) -> HostedRRef | None:
-        """As the owner here knows it; None if it came as a handle."""
+        """The reference of the owner in this process; None if there is only a handle of the client."""
         return self._hosted
 
     def handle(self) -> Handle:
-        """As the client here knows it; a value of this process gets one now.
+        """The client's handle. For a value of this process, it is made at the first call.
 
         Raises:
-            PsError: Whatever went wrong when the value was made.
+            PsError: The call that was to make the value failed.
         """
         if self._handle is None:
             if self._pending is not None:
@@ -84,11 +84,11 @@ class RRef:
         return agent().worker(self.owner_name())
 
     def owner_name(self) -> str:
-        """Its name."""
+        """Name of the member that has the value."""
         return self._owner or agent().name
 
     def is_owner(self) -> bool:
-        """Whether that is this process."""
+        """Whether this process has the value."""
         return self.owner_name() == agent().name
 
     def confirmed_by_owner(self) -> bool:
@@ -120,40 +120,44 @@ class RRef:
         return self._hosted.local_value()
 
     def to_here(self, timeout: float = UNSET) -> Any:
-        """The value, copied here if it is elsewhere.
+        """The value; a copy, with tensors on the CPU, if another process has it.
 
         Args:
-            timeout: Seconds this may take; 0 for as long as it takes.
+            timeout: Seconds this may take; 0 is no limit.
+
+        Raises:
+            DeadlineExceededError: The value did not arrive in time.
+            PsError: The call that was to make the value failed, or the value cannot be sent.
         """
         if self._hosted is not None:
             return self._hosted.local_value()
         return wrapped(self.handle().to_here(agent().seconds(timeout)).wait())
 
     def rpc_sync(self, timeout: float = UNSET) -> Proxy:
-        """Calls methods of the value, and waits: `rref.rpc_sync().method(...)`."""
+        """A proxy whose methods call those of the value and wait: `rref.rpc_sync().method(...)`."""
         return Proxy(self, lambda pending: wrapped(pending.wait()), timeout, keep=False)
 
     def rpc_async(self, timeout: float = UNSET) -> Proxy:
-        """Calls methods of the value, and gives futures."""
+        """A proxy whose methods call those of the value and return futures."""
         return Proxy(self, lambda pending: agent().future(pending), timeout, keep=False)
 
     def remote(self, timeout: float = UNSET) -> Proxy:
-        """Calls methods of the value, leaves the results where they are, and gives references to them."""
+        """A proxy whose methods call those of the value and return references; results stay on the owner."""
         owner = self.owner_name()
         return Proxy(self, lambda pending: RRef.of_pending(agent().outstanding(pending), owner), timeout, keep=True)
 
     def backward(self, context_id: int = -1, retain_graph: bool = False) -> None:
-        """Propagates from the value, which is a tensor of one element.
+        """Propagates from the value, which has to be a tensor with one element.
 
         Args:
-            context_id: The pass; -1 for torch's own backward, on the owner only.
-            retain_graph: Whether the same graph shall be propagated again.
+            context_id: The id of the context; -1 for torch's own backward, on the owner only.
+            retain_graph: Whether to keep the graph for another backward.
 
         Raises:
-            RuntimeError: It is no tensor, or is elsewhere and no pass was named.
+            RuntimeError: The value is no tensor, or another process has it and `context_id` is -1.
         """
         if context_id == -1 and not self.is_owner():
-            raise RuntimeError("backward() of a value that is elsewhere needs a context id")
+            raise RuntimeError("backward() of a value on another member needs a context id")
         value = self.to_here()
         if not isinstance(value, torch.Tensor):
             raise RuntimeError(f"backward() needs a tensor, and this is a {type(value).__name__}")
@@ -177,7 +181,7 @@ class RRef:
         return hash(self.handle())
 
     def __reduce__(self) -> Any:
-        raise TypeError("a reference is not pickled: pass it as an argument of a call, or return it from one")
+        raise TypeError("a reference cannot be pickled: pass it as an argument of a call, or return it from one")
 
     def __repr__(self) -> str:
         what = repr(self._hosted) if self._hosted is not None else str(self._handle or "a value that is being made")
@@ -206,7 +210,7 @@ class Proxy:
 
 
 def wrapped(value: Any) -> Any:
-    """A result with references in the place of the client's handles."""
+    """Replaces the client's handles in a result by references."""
     if isinstance(value, Handle):
         return RRef.of_handle(value)
     if type(value) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Workers: how members of a group are named."""
+"""Name and number of a member of a group."""
 
 from __future__ import annotations
 
