@@ -227,7 +227,7 @@ def test_op_with_invalid_args() -> None:
 
 
 def test_wrong_types() -> None:
-    with pytest.raises(TypeError, match="a function is needed"):
+    with pytest.raises(TypeError, match="func must be a function"):
         rpc.rpc_sync(TO, 3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a time-out is a number of seconds, not a str"):
         rpc.rpc_sync(TO, s.nothing, timeout="soon")  # type: ignore[arg-type]

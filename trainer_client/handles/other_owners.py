@@ -121,8 +121,8 @@ class OtherOwners:
         if session.owner in self._sessions:
             await session.close()
             raise NameConflictError(
-                f"the owner at {address} has the name {session.owner!r}, which another owner has already; start it "
-                "under another --name"
+                f"the owner at {address} has the name {session.owner!r}, which another owner has already; choose "
+                "another name"
             )
         self._opened.append(session)
         self._sessions[session.owner] = session

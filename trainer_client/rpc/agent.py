@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 _FIRST_TRY_SECONDS: Final = 0.5
 _LONGEST_TRY_SECONDS: Final = 10.0
-"""Timeout of one attempt to enter the directory again, and pause after a failed one."""
+"""Longest pause between two attempts to enter the directory again."""
 
 _LAST_ONE_SECONDS: Final = 0.5
 """Least time that the member with the directory waits for others that leave, too: they may still need an answer."""
