@@ -1,4 +1,4 @@
-"""Pending: the result of a call that is on its way."""
+"""`Pending`: the result of a call that may not be done yet."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 Outcome = Callable[[], T]
-"""Gives the result, or raises."""
+"""Returns the result, or raises the error."""
 
 DEFAULT: Final = -1.0
-"""Stands for the seconds that the client's settings give a call."""
+"""The timeout of a call that takes the default of the client's settings."""
 
 _NOT_YET: Final[Any] = object()
 
 
 class Pending(Generic[T]):
-    """What every remote operation returns at once, while the request travels.
+    """The result of a remote operation, which returns it at once, before the answer is there.
 
     In asyncio, `await` it: one at a time, or many with `asyncio.gather`. In a plain thread, call `wait`. Several tasks
-    and threads may do so; they get the same result. Cancelling the task that awaits it cancels the request.
+    and threads may do so; all get the same result. Cancelling the task that awaits it cancels the request.
 
     Args:
-        loop: The client's event loop, if that has to bring the answer.
-        cancel: Called when it is given up.
+        loop: The client's event loop, if the answer arrives there.
+        cancel: Called when it is cancelled.
     """
 
     __slots__ = ("__weakref__", "_cancel", "_error", "_loop", "_mutex", "_outcome", "_value", "_wakers")
@@ -53,7 +53,11 @@ class Pending(Generic[T]):
 
     @classmethod
     def run(cls, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Pending[T]:
-        """Runs a coroutine on the client's loop, whichever thread this is."""
+        """Runs a coroutine on the client's loop. May be called from any thread.
+
+        Raises:
+            ClosedError: The client is closed, or belongs to the parent of this forked process.
+        """
         if forks.is_foreign(loop):
             work.close()
             raise forks.refusal()
@@ -87,13 +91,13 @@ class Pending(Generic[T]):
     def in_thread(
         cls, loop: asyncio.AbstractEventLoop, function: Callable[..., T], *args: Any, cancel: Callable[[], None]
     ) -> Pending[T]:
-        """Calls a function in a thread, which may wait for other calls, in the caller's context variables.
+        """Calls a function in a thread, with the caller's context variables. The function may wait for other calls.
 
         Args:
             loop: The client's event loop.
             function: The function.
             args: Its arguments.
-            cancel: Called when the result is given up. A function that has begun goes on.
+            cancel: Called when the result is cancelled. A function that has begun goes on.
         """
         if forks.is_foreign(loop):
             raise forks.refusal()
@@ -113,9 +117,9 @@ class Pending(Generic[T]):
 
     @classmethod
     def all_of(cls, loop: asyncio.AbstractEventLoop, parts: Mapping[K, Pending[T]]) -> Pending[dict[K, T]]:
-        """The results of several under their keys, once all are there; the first error, if one of them has one.
+        """The results of several by key, once all are done; the first error, if one of them failed.
 
-        To cancel it cancels each of them.
+        Cancelling it cancels all of them.
         """
         parts = dict(parts)
         whole: Pending[dict[K, T]] = Pending(loop, partial(_cancel_all, parts.values()))
@@ -123,10 +127,10 @@ class Pending(Generic[T]):
         return whole
 
     def resolve(self, outcome: Outcome[T]) -> bool:
-        """The answer is there. `outcome` is evaluated in the thread that takes the result; later answers are ignored.
+        """Sets the outcome, which is evaluated in the thread that reads the result. Later outcomes are ignored.
 
         Returns:
-            Whether this was the first.
+            Whether this was the first outcome.
         """
         with self._mutex:
             if self._outcome is not None:
@@ -142,11 +146,11 @@ class Pending(Generic[T]):
         return True
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the result or an error is there."""
         return self._outcome is not None
 
     def cancel(self) -> None:
-        """Gives up: the owner is told, and every wait ends with a `CancelledCallError`. No effect once done."""
+        """Cancels the request, also on the owner. Every wait ends with a `CancelledCallError`. No effect once done."""
         if self._outcome is None:
             error = CancelledCallError("the call was cancelled; the owner may have run it all the same")
             if self.resolve(raiser(error)):
@@ -157,15 +161,16 @@ class Pending(Generic[T]):
             self._cancel()
 
     def wait(self, timeout: float | None = None) -> T:
-        """The result, for plain threads.
+        """Waits for the result in a plain thread, and returns it.
 
         Args:
-            timeout: Seconds to wait here; the call itself goes on when they are over.
+            timeout: Seconds to wait; None is no limit. The call itself goes on when they are over.
 
         Raises:
-            DeadlineExceededError: The answer did not come in time.
+            DeadlineExceededError: The answer did not arrive in time.
             RuntimeError: This is the thread of the client's own event loop, which would wait for itself.
-            ClosedError: A process of which this one is a fork has made the call.
+            ClosedError: The parent of this forked process made the call.
+            Exception: The error of the operation.
         """
         if self._outcome is None:
             if self._loop is not None and forks.is_foreign(self._loop):
@@ -201,7 +206,7 @@ class Pending(Generic[T]):
         return self.result()
 
     def on_done(self, wake: Callable[[], Any]) -> None:
-        """Has a function called once the answer is there, in whichever thread brings it; now, if it is there."""
+        """Calls a function once the result is there, in the thread that sets it; at once if it is there already."""
         with self._mutex:
             if self._outcome is None:
                 self._wakers.append(wake)
@@ -209,10 +214,10 @@ class Pending(Generic[T]):
         wake()
 
     def result(self) -> T:
-        """The result of one that is done.
+        """The result. Must be done.
 
         Raises:
-            Exception: What the operation has raised.
+            Exception: The error of the operation.
         """
         assert self._outcome is not None
         with self._mutex:
@@ -233,7 +238,7 @@ class Pending(Generic[T]):
 
 
 def raiser(error: BaseException) -> Outcome[Any]:
-    """The outcome of what has failed."""
+    """The outcome of an operation that has failed."""
     return partial(_raise, error)
 
 
@@ -242,7 +247,7 @@ def _raise(error: BaseException) -> Any:
 
 
 def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
-    """Has a function called once all are done, in whichever thread brings the last."""
+    """Calls a function once all are done, in the thread that sets the last result."""
     for part in parts:
         if part._outcome is None:
             part.on_done(partial(when_all_done, parts, tell))
@@ -270,7 +275,7 @@ def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None
         if not future.done():
             future.set_result(None)
     else:
-        # The loop of who waited may be closed.
+        # The loop of the task that waited may be closed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_set, future)
 

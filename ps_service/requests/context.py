@@ -149,7 +149,7 @@ class RequestContext:
             )
         # It would break the stream, and again whenever it is sent again.
         return TooLargeError(
-            f"the reply has {frame.ByteSize():,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are allowed. "
             "Return large data as tensors"
         )
 

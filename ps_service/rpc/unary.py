@@ -341,7 +341,7 @@ class UnaryMethods:
             return result
         # The cancellation has done what it was meant for: the answer has yet to be sent.
         task.uncancel()
-        why = f"owner {self._engine.name!r} no longer knows this session: {BY_OPERATOR}"
+        why = f"owner {self._engine.name!r} has ended this session: {BY_OPERATOR}"
         return failure(SessionLostError(f"{why}. Whether the request ran is not known"))
 
     def _opened(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -307,7 +307,7 @@ TABLE: list[Row] = [
         "a request",
         lambda w: w.net(torch.ones(MIB // 4 + 1)),
         tc.TooLargeError,
-        "1,048,580 bytes of tensors; owner 'ps0' takes 1,048,576. Send them in smaller pieces, or raise max_message",
+        "1,048,580 bytes of tensors; owner 'ps0' accepts at most 1,048,576. Send them in smaller pieces, or raise max",
     ),
     (
         "a reply",

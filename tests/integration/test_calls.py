@@ -310,7 +310,7 @@ async def test_a_reply_that_fits_no_frame_is_an_error_of_its_own_call() -> None:
     """Not of the stream: the answer would be sent again and again, and never arrive."""
     async with serving() as owner, tc.connect(owner.address) as ps:
         loud = await ps.create(f"{MODELS}.Loud")
-        with pytest.raises(tc.TooLargeError, match="bytes beside its tensors"):
+        with pytest.raises(tc.TooLargeError, match="bytes besides its tensors"):
             await loud.options(timeout=20).shout(65 * MIB)
         assert await loud.shout(3) == bytes(3)
         with pytest.raises(tc.TooLargeError, match="Send large data as tensors"):

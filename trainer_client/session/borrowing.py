@@ -1,4 +1,4 @@
-"""Borrowing: handles of other owners' objects in an answer, of which hold is taken before the answer is given."""
+"""Takes references to objects of other owners in an answer, before the answer is delivered."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
     from trainer_client.handles.references import RRef
 
 Finish = Callable[[int, Reply, "Buffer | None", Sequence[object]], None]
-"""Takes the number of a request, its reply, the payload, and what has to be kept with the result."""
+"""Delivers an answer: the number of the request, its reply, the payload, and objects to keep alive with the result."""
 
 
 class Others(Protocol):
-    """The other owners of a client, of whose objects an answer may hand out handles."""
+    """The other owners of a client, whose objects an answer may have handles to."""
 
     async def take_hold(self, refs: Iterable[Ref]) -> Sequence[object]:
-        """Gets a reference to each of some objects; they last as long as what is returned.
+        """Takes a reference to each object. The references are held as long as the returned objects live.
 
         Raises:
             PsError: An owner cannot be found or reached, or the object is gone.
         """
 
     def held(self, ref: Ref) -> RRef:
-        """The handle of an object of which hold was taken."""
+        """A handle to an object that `take_hold` has taken a reference to."""
 
 
 class Borrowing:
-    """Takes hold of what the answers of one owner hand out of others; until an answer is confirmed, its sender does.
+    """Delivers the answers of one owner that hold handles to objects of other owners.
+
+    It takes references to those objects first. Until the answer is confirmed, its sender keeps them alive.
 
     Args:
         others: The client's other owners, if it knows any.
-        finish: Gives the answer to a request.
+        finish: Delivers an answer.
     """
 
     def __init__(self, others: Others | None, finish: Finish) -> None:
@@ -48,9 +50,9 @@ class Borrowing:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, number: int, reply: Reply, payload: Buffer | None) -> None:
-        """Gives an answer later. One that comes again meanwhile is passed over."""
+        """Begins to take the references of an answer. The same answer is ignored if it arrives again meanwhile."""
         if number not in self._tasks:
-            # In no context: what runs here at this moment has nothing to do with it.
+            # In an empty context: the context variables of the present task do not apply.
             task = asyncio.get_running_loop().create_task(
                 self._borrow(number, reply, payload), context=contextvars.Context()
             )
@@ -58,7 +60,7 @@ class Borrowing:
             task.add_done_callback(lambda _: self._tasks.pop(number))
 
     def stop(self) -> None:
-        """No more answers are given."""
+        """Cancels the deliveries in progress."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -69,7 +71,7 @@ class Borrowing:
             ForeignHandleError: The client knows no other owners.
         """
         if self._others is None:
-            raise ForeignHandleError(f"{ref} belongs to another owner, and this session knows no others")
+            raise ForeignHandleError(f"{ref} belongs to another owner, and this session is not connected to any other")
         return self._others.held(ref)
 
     async def _borrow(self, number: int, reply: Reply, payload: Buffer | None) -> None:
@@ -79,7 +81,11 @@ class Borrowing:
             else:
                 held = await self._others.take_hold(Ref.from_message(handle) for handle in reply.borrowed)
         except Exception as error:
-            told = error if isinstance(error, PsError) else InternalError(f"{error!r} while handles were taken hold of")
+            told = (
+                error
+                if isinstance(error, PsError)
+                else InternalError(f"{error!r} while references to objects of other owners were taken")
+            )
             self._finish(number, Reply(error=errors.to_message(told)), None, ())
         else:
             self._finish(number, reply, payload, held)

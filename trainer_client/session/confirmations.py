@@ -1,4 +1,4 @@
-"""Confirmations: the answers that arrived, told to the owner, who keeps each until then."""
+"""Confirms answers to the owner, which keeps each answer until it is confirmed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import Request
 
 _DELAY_SECONDS: Final = 0.1
-"""After which answers are confirmed, if no request has carried the news before."""
+"""Delay after which answers are confirmed, if no request has confirmed them before."""
 
 _MOST_BYTES: Final = 16 * MIB
-"""Payload of answers that are confirmed at once, because the owner keeps it meanwhile."""
+"""Payload bytes above which answers are confirmed at once, because the owner keeps the payloads meanwhile."""
 
 
 class Confirmations:
-    """Collects the numbers of answers, and has them sent with the next request, or soon.
+    """Collects the numbers of answers, and sends them with the next request or after a short delay.
 
     Args:
         loop: The session's event loop.
-        send: Sends numbers to the owner; returns whether that is possible now.
+        send: Sends numbers to the owner; returns whether that was possible.
 
     Attributes:
-        numbers: Those that are to be told.
+        numbers: Numbers of the answers that are not confirmed yet.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
@@ -37,11 +37,11 @@ class Confirmations:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, number: int, nbytes: int) -> None:
-        """An answer has arrived.
+        """Adds an answer that has arrived.
 
         Args:
-            number: Of its request.
-            nbytes: Length of its payload.
+            number: Number of the request.
+            nbytes: Size of the payload of the answer, in bytes.
         """
         self.numbers.append(number)
         self._bytes += nbytes
@@ -51,18 +51,18 @@ class Confirmations:
             self._timer = self._loop.call_later(_DELAY_SECONDS, self._ring)
 
     def go_with(self, request: Request) -> None:
-        """A request carries the news."""
+        """Moves the numbers into a request."""
         request.confirmed.extend(self.numbers)
         self.numbers.clear()
         self._bytes = 0
 
     def clear(self) -> None:
-        """Nothing is to be told any more."""
+        """Drops the numbers."""
         self.numbers.clear()
         self._bytes = 0
 
     def stop(self) -> None:
-        """Ends the timer, which would keep the session, and all it holds, until it rings."""
+        """Cancels the timer, which would keep the session alive until it fires."""
         if self._timer is not None:
             self._timer.cancel()
 

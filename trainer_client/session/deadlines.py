@@ -1,4 +1,4 @@
-"""Deadlines: requests of a session whose time is up end with an error. One timer serves all of them."""
+"""Ends requests of a session at their deadlines, with one timer for all of them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from trainer_client.session.in_flight import InFlightRequest
 
 _EARLY_SECONDS: Final = 0.001
-"""How much too early a timer of an event loop may ring."""
+"""The most that a timer of an event loop may fire too early, in seconds."""
 
 
 class Deadlines:
-    """Ends requests when their time is up.
+    """Ends requests at their deadlines.
 
     Args:
         loop: The session's event loop.
-        requests: Gives the requests that have no answer yet.
-        expire: Ends one.
+        requests: Returns the requests that have no answer yet.
+        expire: Ends a request.
 
     Attributes:
-        next: When the timer rings, in seconds of the monotonic clock; infinity while it is off.
+        next: Time at which the timer fires, in seconds of the monotonic clock; infinity while there is no timer.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Deadlines:
         self.next = math.inf
 
     def set(self, deadline: float) -> None:
-        """Has the timer ring at a deadline that comes before `next`."""
+        """Sets the timer to a deadline that is earlier than `next`."""
         self.stop()
         self.next = deadline
         self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._ring)
 
     def stop(self) -> None:
-        """Ends the timer, which would keep the session, and all it holds, until it rings."""
+        """Cancels the timer, which would keep the session alive until it fires."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

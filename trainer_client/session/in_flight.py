@@ -1,4 +1,4 @@
-"""InFlightRequest: a request on its way to an owner, and its result, for which the caller waits."""
+"""A request in flight: its frame, and the `Pending` result that the caller waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Read = Callable[[Reply, PayloadReader], T]
-"""Makes the result of a reply and its payload."""
+"""Makes the result from a reply and its payload."""
 
 _NO_FRAME: Final = Frame()
 
@@ -28,18 +28,18 @@ class InFlightRequest(Pending[T]):
     """One request, and its result.
 
     Args:
-        session: To whose owner.
+        session: The session that it is sent on.
         frame: The request in its frame.
-        chunks: Its payload, which must not change until the answer is there: it may be sent again.
-        nbytes: Length of the payload.
-        timeout: Seconds the caller will wait, or None.
+        chunks: Its payload. It must not change until the answer is there, because it may be sent again.
+        nbytes: Size of the payload, in bytes.
+        timeout: Seconds that the caller waits; None is no limit.
         read: Makes the result, in the thread that waits for it.
 
     Attributes:
         number: Its number in the session, once it was sent.
-        later: Whether its answer is not awaited: it may stay for some milliseconds, to travel with another.
-        counted: Bytes with which it counts among those that are in flight.
-        deadline: When its time is up, in seconds of the monotonic clock.
+        later: Whether no caller waits for its answer, so that it may be sent some milliseconds later, with another.
+        counted: Bytes that count towards the limit of bytes in flight.
+        deadline: Its deadline, in seconds of the monotonic clock.
     """
 
     __slots__ = ("_read", "_session", "chunks", "counted", "deadline", "frame", "later", "nbytes", "number", "timeout")
@@ -67,16 +67,16 @@ class InFlightRequest(Pending[T]):
 
     @property
     def operation(self) -> str:
-        """Name of what is asked for."""
+        """Name of its operation."""
         return self.frame.request.WhichOneof("operation") or ""
 
     def answer(self, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """The reply is there. Must be called on the session's event loop, as the two below.
+        """Resolves it with a reply. Must be called on the session's event loop, as the two below.
 
         Args:
             reply: The reply.
-            payload: The bytes beside it.
-            held: What the result needs to be kept.
+            payload: The payload of the reply.
+            held: Objects to keep alive as long as the result is not read.
         """
         read = self._read
         if read is not None:
@@ -86,12 +86,12 @@ class InFlightRequest(Pending[T]):
             self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
 
     def fail(self, error: PsError) -> None:
-        """There will be no reply."""
+        """Resolves it with an error."""
         self.resolve(raiser(error))
         self.let_go()
 
     def let_go(self) -> None:
-        """Lets go of what it was made from, as far as its result does not need it."""
+        """Drops the frame and the payload, which the result does not need."""
         self._read, self.frame, self.chunks = None, _NO_FRAME, ()
 
     def _when_cancelled(self) -> None:
@@ -99,11 +99,11 @@ class InFlightRequest(Pending[T]):
 
 
 class Grants:
-    """The references that an answer hands out: given back, if the answer is never looked at.
+    """The references that an answer grants. They are given back if the answer is never read.
 
     Args:
-        session: Where the objects are.
-        object_ids: Which, once for every reference.
+        session: The session with the owner of the objects.
+        object_ids: Ids of the objects, once for each reference.
     """
 
     def __init__(self, session: Session, object_ids: Sequence[str]) -> None:
@@ -111,7 +111,7 @@ class Grants:
         self._finalizer.atexit = False
 
     def take(self) -> None:
-        """The answer is looked at, and what is made of it has the references from now on."""
+        """Passes the references to the result, because the answer is read now."""
         self._finalizer.detach()
 
 
@@ -128,4 +128,4 @@ def _read_with_references(
 
 
 def nothing(reply: Reply, payload: PayloadReader) -> None:
-    """Reads the reply to a request that has no result."""
+    """Reads a reply without a result."""

@@ -1,4 +1,4 @@
-"""Link: keeps a stream to one owner open, and opens it again when it breaks."""
+"""Keeps a connection to one owner open, and opens it again when it breaks."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ _SHARED_MEMORY_PATIENCE: Final = 5.0
 
 
 class Listener(Protocol):
-    """Whom a link tells what happens. Everything is called on the loop."""
+    """Receives the events of a link. All methods are called on the event loop."""
 
     def hello(self) -> Hello:
-        """How to introduce itself on a new stream."""
+        """The first message on a new stream."""
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
-        """A stream is open; what is put into the outbox goes out on it."""
+        """A stream is open. Messages in the outbox are sent on it."""
 
     def disconnected(self) -> None:
-        """The stream is gone."""
+        """The stream has closed or broken."""
 
     def received(self, message: Message) -> None:
-        """A message arrived."""
+        """A message has arrived."""
 
     def gave_up(self, error: PsError) -> None:
-        """There will be no further stream."""
+        """The link opens no further stream, for this reason."""
 
 
 class Link:
-    """Streams to one owner, one after the other.
+    """Holds one stream to an owner at a time.
 
     Args:
-        connector: Leads to the owner.
-        settings: How long to try.
-        listener: Is told what happens.
+        connector: Opens connections to the owner.
+        settings: Timeouts, and whether to use shared memory.
+        listener: Receives the events.
     """
 
     def __init__(self, connector: Connector, settings: Settings, listener: Listener) -> None:
@@ -68,7 +68,7 @@ class Link:
 
     def start(self) -> None:
         """Begins to connect."""
-        # In no context: whoever opens a session, its deadline and its pass must not stay with it.
+        # In an empty context: the deadline and the pass of the task that opens a session do not apply to it.
         self._task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def stop(self) -> None:
@@ -89,10 +89,10 @@ class Link:
             self._listener.gave_up(UnavailableError(f"the link to {self._connector.address} failed: {error!r}"))
 
     async def _keep_connected(self) -> None:
-        """Connects again and again.
+        """Opens a stream again each time it breaks.
 
         Raises:
-            PsError: It is no use, or took too long.
+            PsError: The owner has refused the session, or could not be reached in time.
         """
         loop = asyncio.get_running_loop()
         patience, delay, broken_since = self._settings.connect_timeout, _FIRST_DELAY, loop.time()
@@ -132,8 +132,8 @@ class Link:
             return "it does not answer"
         return "the owner closed the stream"
 
-    async def _move_to_shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
-        """A shared-memory connection on which the session goes on, if there is one."""
+    async def _shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
+        """Opens the shared-memory connection that the owner offers; None if there is none."""
         if not self._settings.shared_memory or not welcome.HasField("shared_memory") or descriptors.shortage():
             return None
         try:
@@ -147,9 +147,9 @@ class Link:
                 await connection.close()
                 raise
         except (ConnectionBroken, PsError, TimeoutError) as error:
-            _log.info("no shared-memory connection to %s, the stream will do: %s", self._connector.address, error)
+            _log.info("no shared-memory connection to %s, staying on gRPC: %s", self._connector.address, error)
             return None
-        # What the first stream said still counts: it may have told that the session was lost.
+        # The welcome on the first stream still counts, because it may say that the session was lost.
         resumed.resumed, resumed.why_lost = welcome.resumed, welcome.why_lost
         return connection, resumed
 
@@ -175,7 +175,7 @@ class Link:
     async def _converse(self, connection: Connection, welcome: Welcome) -> None:
         self._greeted = True
         outbox = Outbox()
-        # What an owner sends is bounded by its own limit.
+        # The owner's own limit bounds the messages that it sends.
         assembler = Assembler(welcome.max_message_bytes)
         self._listener.connected(welcome, outbox)
         writer = asyncio.create_task(_drain(outbox, connection))
@@ -189,12 +189,12 @@ class Link:
         try:
             await deliver(connection, handle)
         except InvalidArgumentError as error:
-            # What came on this stream is of no use; the session may go on with another.
+            # This stream cannot be used any more; the session may continue on another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error
         finally:
             writer.cancel()
             self._listener.disconnected()
-            # Not `await writer`: a cancellation of this task must not be taken for the writer's.
+            # Not `await writer`, which could not tell a cancellation of this task from one of the writer.
             await asyncio.wait([writer])
             if not writer.cancelled():
                 writer.exception()
@@ -206,6 +206,6 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
     except ConnectionBroken:
         raise
     except Exception:
-        # Without a writer every later request would wait for ever: the link has to begin again.
+        # Without a writer every later request would wait for ever, so the link opens a new stream.
         _log.exception("a connection could not be written to")
         await connection.close()

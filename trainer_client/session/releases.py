@@ -1,4 +1,4 @@
-"""Releases: references that are given back to an owner, those of one turn of the event loop together."""
+"""Gives references back to an owner, those of one turn of the event loop in one request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Releases:
-    """Collects references that are given back.
+    """Collects references to give back.
 
     Args:
         loop: The session's event loop.
@@ -28,14 +28,14 @@ class Releases:
         self._begun = False
 
     def add(self, object_id: str) -> None:
-        """Gives a reference back, some time soon. May be called from any thread, also by the garbage collector."""
+        """Gives a reference back soon. May be called from any thread, also by the garbage collector."""
         if forks.is_foreign(self._loop):
-            # The parent has its own handle, and gives it back itself.
+            # The parent process has the handle, too, and gives the reference back.
             return
         self._object_ids.append(object_id)
         if not self._begun:
             self._begun = True
-            # The loop may be gone, and with it the session and everything it held.
+            # The loop may be closed; then the session has ended, and all its references were given back.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._flush)
 

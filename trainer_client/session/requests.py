@@ -1,4 +1,4 @@
-"""Requests: those of one session, from when they are sent until they are answered or given up."""
+"""Sends the requests of one session, and resolves them with their answers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Sends requests, numbers them, and gives each its answer. Everything must be called on the session's event loop.
+    """Sends requests, numbers them, and resolves each with its answer. Used on the session's event loop.
 
     Args:
         loop: The session's event loop.
-        give_back: Gives back a reference that an answer hands out and nothing takes.
+        give_back: Gives back a reference that an answer grants but no caller takes.
 
     Attributes:
-        window: Those that have no answer yet.
-        given_up: Numbers of those that are not waited for any more, and that the owner answers all the same.
-        outbox: Leads to the owner; None while there is no stream.
+        window: The requests without an answer.
+        given_up: Numbers of the requests that were given up here, and that the owner still answers.
+        outbox: The outbox of the open stream; None while there is none.
         owner: The owner's name.
-        closed: Why no more requests are sent, if that is so.
+        closed: The error of all further requests, once the session has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, give_back: Callable[[str], None]) -> None:
@@ -50,7 +50,7 @@ class Requests:
         self._confirmations = Confirmations(loop, self._confirm)
 
     def begin(self, in_flight: InFlightRequest[Any]) -> None:
-        """Sends a request, or keeps it until there is room for it."""
+        """Sends a request, or keeps it until the window has room for it."""
         if self.closed is not None:
             in_flight.fail(self.closed)
             return
@@ -68,24 +68,24 @@ class Requests:
             self._send(in_flight)
 
     def give_up(self, in_flight: InFlightRequest[Any]) -> None:
-        """A request is not waited for any more; the owner is told."""
+        """Gives a request up, and cancels it on the owner."""
         in_flight.let_go()
         self._forget(in_flight)
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
-        """Gives a request its answer.
+        """Resolves a request with its answer.
 
         Args:
-            number: Of the request.
+            number: Number of the request.
             reply: The answer.
-            payload: The bytes beside it.
-            held: What the result needs to be kept.
+            payload: The payload of the answer.
+            held: Objects to keep alive as long as the result is not read.
         """
         self._confirmations.add(number, 0 if payload is None else len(payload))
         in_flight = self.window.take(number)
         if in_flight is None:
             if number in self.given_up:
-                # What it hands out is not wanted any more. An answer that comes twice is no such.
+                # Its references are not needed any more. An answer that arrives twice is not in `given_up`.
                 self.given_up.discard(number)
                 for object_id in reply.granted:
                     self._give_back(object_id)
@@ -98,7 +98,7 @@ class Requests:
             self._send_waiting()
 
     def are_waiting(self, numbers: Iterable[int]) -> None:
-        """What the owner does for these requests waits for others, which must find space."""
+        """These requests wait for other requests on the owner, so they no longer count towards the window's bytes."""
         for number in numbers:
             in_flight = self.window.unanswered.get(number)
             if in_flight is not None:
@@ -106,24 +106,24 @@ class Requests:
         self._send_waiting()
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
-        """There is a stream to the owner: what was not answered is sent again."""
+        """A stream is open: sends the unanswered requests again."""
         self.owner = welcome.owner
         self.outbox = outbox
         self.window.set_limits(welcome)
-        # First of all: until the owner knows, they count among those that are in flight.
+        # First of all, because they count as in flight on the owner until they are cancelled there.
         for number in self.given_up:
             outbox.put(Frame(number=number, cancel=Cancel()))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
     def lost(self, error: PsError) -> None:
-        """The owner has forgotten the session: every request ends with the error."""
+        """The owner has ended the session: resolves all requests with the error."""
         self._fail(error)
         self._confirmations.clear()
         self.given_up.clear()
 
     def end(self, error: PsError) -> None:
-        """Nothing more is sent; every request ends with the error, also those that come later."""
+        """Resolves all requests with the error, and also all later ones."""
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()
@@ -150,7 +150,7 @@ class Requests:
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:
         if self.window.take(in_flight.number) is not None:
-            # The owner answers all the same, and says with that what it had handed out.
+            # The owner still answers, and lists the references that it has granted.
             self.given_up.add(in_flight.number)
             if self.outbox is not None:
                 self.outbox.put(Frame(number=in_flight.number, cancel=Cancel()))

@@ -46,18 +46,18 @@ class Session:
 
     Args:
         connector: Leads to the owner.
-        trainer: The trainer's 16 random bytes.
-        settings: How patient to be.
+        trainer: The id of the trainer, 16 random bytes.
+        settings: Timeouts, and what else the sessions of the client share.
         others: The client's other owners.
-        expected: The owner's name, if that is known; another one refuses the session.
+        expected: The owner's name, if it is known; an owner with another name refuses the session.
 
     Attributes:
         owner: The owner's name, known once the session is open.
-        address: Where it listens.
-        trainer: The trainer's 16 random bytes.
+        address: The owner's address.
+        trainer: The id of the trainer, 16 random bytes.
         loop: Its event loop.
-        losses: How often the owner has forgotten it, and with it every reference.
-        restarts: How often the owner had another state than before, because it started anew.
+        losses: How often the owner has ended the session, and with it all references.
+        restarts: How often the owner has restarted from an earlier state.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Session:
         forks.put_away_in_children(self)
 
     async def open(self) -> None:
-        """Connects, and keeps the connection up from then on.
+        """Connects, and opens the connection again each time it breaks.
 
         Raises:
             UnavailableError: The owner cannot be reached in time.
-            InvalidArgumentError: It speaks another protocol.
+            InvalidArgumentError: The server uses another protocol.
         """
         self._link.start()
         await asyncio.shield(self._opened)
 
     async def close(self) -> None:
-        """Says goodbye, so that the owner frees what this trainer held. Again, or in a fork, it does nothing."""
+        """Ends the session; the owner frees what this trainer held. Does nothing the second time, and in a fork."""
         if forks.is_foreign(self.loop):
             return
         requests = self._requests
@@ -122,10 +122,10 @@ class Session:
         """Sends a request at once. May be called from any thread.
 
         Args:
-            message: The request; or a frame that holds it already, which spares a hot path a copy.
-            payload: The tensor bytes beside it.
-            read: Makes the result of the reply, in the thread that waits for it.
-            timeout: Seconds the call may take; None for ever.
+            message: The request, or a frame that holds it, which saves a copy.
+            payload: The tensor bytes of the request.
+            read: Makes the result from the reply, in the thread that waits for it.
+            timeout: Seconds the call may take; None is no limit.
         """
         frame = message if isinstance(message, Frame) else Frame(request=message)
         seconds = self.settings.timeout if timeout == DEFAULT else timeout
@@ -144,15 +144,15 @@ class Session:
         return in_flight
 
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
-        """Gives a request up and tells the owner. May be called from any thread."""
+        """Gives a request up, and cancels it on the owner. May be called from any thread."""
         self._on_loop(self._requests.give_up, in_flight)
 
     def release(self, object_id: str) -> None:
-        """Gives a reference back, some time soon. May be called from any thread, also by the garbage collector."""
+        """Gives a reference back soon. May be called from any thread, also by the garbage collector."""
         self._releases.add(object_id)
 
     def borrowed(self, ref: Ref) -> RRef:
-        """The handle of another owner's object that an answer hands out.
+        """The handle for another owner's object in an answer.
 
         Raises:
             ForeignHandleError: This client knows no other owners.
@@ -160,16 +160,16 @@ class Session:
         return self._borrowing.held(ref)
 
     def when_lost(self, do: Callable[[], None]) -> None:
-        """Has something done, on the loop, whenever the owner has forgotten the session, and when it is given up."""
+        """Calls a function, on the loop, each time the owner has ended the session, and when it is given up."""
         self._when_lost = do
 
     def forked(self) -> None:
-        """This process is a fork: no thread of it is that of the loop, and what is asked for is refused."""
+        """Called in a forked child: it has no thread with the loop, so requests are refused."""
         self._thread = 0
 
     @property
     def state(self) -> str:
-        """For people: connected, disconnected or closed."""
+        """Its state for messages: connected, disconnected or closed."""
         if self._requests.closed is not None or forks.is_foreign(self.loop):
             return "closed"
         return "connected" if self._requests.outbox is not None else "disconnected"
@@ -177,7 +177,7 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session with {self.owner or '?'} at {self.address}, {self.state}>"
 
-    # What the link tells
+    # Events of the link
 
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else ""
@@ -207,7 +207,7 @@ class Session:
         if body == "waiting":
             self._requests.are_waiting(frame.waiting.numbers)
         elif body != "reply":
-            raise InvalidArgumentError("a trainer expects replies only")
+            raise InvalidArgumentError("the owner sent a message that is no reply")
         elif frame.reply.borrowed and frame.number in self._requests.window.unanswered:
             self._borrowing.begin(frame.number, frame.reply, payload)
         else:
@@ -234,17 +234,17 @@ class Session:
 
     def _send_releases(self, object_ids: list[str]) -> None:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
-        # Not with `submit`: it belongs to no request for which the code here may run.
+        # Not with `submit`, which would apply the scope of the request that the code here may run for.
         self._requests.begin(InFlightRequest(self, frame, (), 0, None, nothing))
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:
     why = "it has restarted" if before.incarnation != now.incarnation else now.why_lost or "the lease had run out"
     return SessionLostError(
-        f"owner {now.owner!r} no longer knows this session: {why}. Whether the request ran is not known; "
+        f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known; "
         "attach to named objects again and repeat the pass"
     )
 
 
 def _do_nothing() -> None:
-    """Stands for what is to be done when a session is lost, until that was said."""
+    """The default of `when_lost`: does nothing."""

@@ -1,4 +1,4 @@
-"""Request window: the requests of a session that an owner has not answered, and those that wait for room there."""
+"""The request window: the unanswered requests of a session, and requests that wait until there is room for them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class RequestWindow:
-    """Keeps requests until they are answered, and says which may be sent.
+    """Keeps requests until they are answered, and decides which may be sent.
 
-    An owner takes so many requests of one session, and so many bytes of large ones. Large requests wait for each other
-    in order; small ones, and those that another request waits for, go past them.
+    An owner limits the number of requests of a session, and the bytes of large ones. Large requests wait for each other
+    in order; small ones, and those that another request waits for, overtake them.
 
     Attributes:
-        unanswered: Those that were sent, by number.
-        waiting: Those that wait because many are unanswered.
-        large: Those that wait because they are large.
-        max_requests: How many an owner takes at once; 0 while that is not known.
-        max_bytes: How many bytes of large requests it takes; 0 if it has no limit, or none is known.
-        max_message_bytes: The largest payload it takes.
+        unanswered: The requests that were sent, by number.
+        waiting: Requests that wait because too many are unanswered.
+        large: Requests that wait because large ones hold too many bytes.
+        max_requests: The most unanswered requests; 0 while the limit is not known.
+        max_bytes: The most bytes of large requests; 0 while the limit is not known, or if there is none.
+        max_message_bytes: The largest payload that the owner accepts, in bytes.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class RequestWindow:
         self._last_number = 0
 
     def set_limits(self, welcome: Welcome) -> None:
-        """Takes over what an owner says of itself."""
+        """Takes the limits from the welcome of an owner."""
         self.max_requests, self.max_bytes = welcome.max_in_flight, welcome.max_session_bytes
         self.max_message_bytes = welcome.max_message_bytes or math.inf
 
     def refusal(self, in_flight: InFlightRequest[Any], frame_bytes: int, owner: str) -> TooLargeError:
-        """Why a request is not sent: its payload is larger than the owner takes, or its frame than is allowed.
+        """The error of a request that is not sent, because its payload or its frame is too large.
 
         Args:
             in_flight: The request.
@@ -55,29 +55,29 @@ class RequestWindow:
         """
         if in_flight.nbytes > self.max_message_bytes:
             return TooLargeError(
-                f"the request has {in_flight.nbytes:,} bytes of tensors; owner {owner!r} takes "
+                f"the request has {in_flight.nbytes:,} bytes of tensors; owner {owner!r} accepts at most "
                 f"{self.max_message_bytes:,}. Send them in smaller pieces, or raise max_message_bytes there"
             )
         return TooLargeError(
-            f"the request has {frame_bytes:,} bytes beside its tensors; {MAX_FRAME_BYTES:,} are allowed. "
+            f"the request has {frame_bytes:,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are allowed. "
             "Send large data as tensors"
         )
 
     def requests(self) -> list[InFlightRequest[Any]]:
-        """All that are kept."""
+        """All requests, sent or waiting."""
         return [*self.unanswered.values(), *self.waiting, *self.large]
 
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
-        """Gives a request its number, if it may be sent now; if not, it is kept until `due` gives it.
+        """Numbers a request that may be sent now, and returns true; otherwise keeps it until `due` yields it.
 
         Args:
             in_flight: The request.
-            first: Whether it goes before the large ones that wait, and fits.
+            first: Whether it is the first of the large requests, and fits.
         """
         if self.max_requests and len(self.unanswered) >= self.max_requests:
             self.waiting.append(in_flight)
             return False
-        # What another request waits for does not count: that one would have to wait for itself.
+        # A nested request does not count: the request that it is nested in would wait for itself.
         if in_flight.nbytes > SMALL_BYTES and not in_flight.frame.request.depth:
             if not first and (self.large or not self._fits(in_flight)):
                 self.large.append(in_flight)
@@ -90,7 +90,7 @@ class RequestWindow:
         return True
 
     def due(self) -> Iterator[InFlightRequest[Any]]:
-        """Those that may be sent by now; each has its number when it is given."""
+        """Numbers and yields the waiting requests that may be sent now."""
         while self.large and self._has_room and (self.large[0].done() or self._fits(self.large[0])):
             in_flight = self.large.popleft()
             if not in_flight.done() and self.admit(in_flight, first=True):
@@ -101,19 +101,19 @@ class RequestWindow:
                 yield in_flight
 
     def take(self, number: int) -> InFlightRequest[Any] | None:
-        """The unanswered request of that number, which is one no more."""
+        """Removes and returns the unanswered request with that number; None if there is none."""
         in_flight = self.unanswered.pop(number, None)
         if in_flight is not None and in_flight.counted:
             self.discount(in_flight)
         return in_flight
 
     def discount(self, in_flight: InFlightRequest[Any]) -> None:
-        """The payload of a request counts no more."""
+        """Stops counting the payload of a request."""
         self._bytes -= in_flight.counted
         in_flight.counted = 0
 
     def clear(self) -> list[InFlightRequest[Any]]:
-        """Lets go of all requests, and returns them."""
+        """Removes and returns all requests."""
         in_flight = self.requests()
         self.unanswered.clear()
         self.waiting.clear()

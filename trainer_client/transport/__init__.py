@@ -1,1 +1,1 @@
-"""Ways to reach an owner. The only part of the client that knows a transport library."""
+"""Connections to owners; the only package of the client that imports gRPC."""

@@ -1,4 +1,4 @@
-"""A transport that breaks on purpose, to show what a program does when the network does."""
+"""A transport that breaks on purpose, to test how a program handles faults of the network."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Fault(enum.Enum):
 
 
 class Direction(enum.Enum):
-    """Which way a packet goes."""
+    """The direction of a packet."""
 
     TO_OWNER = "to the owner"
     TO_TRAINER = "to the trainer"
 
 
 Plan = Callable[[Direction, int, Packet], Fault]
-"""Given the direction, how many packets went that way before on all connections together, and the packet."""
+"""Decides about a packet. Arguments: its direction, the number of earlier packets in that direction, the packet."""
 
 
 class FaultyConnector:
     """Opens connections of another connector, and lets a plan decide which of their packets arrive.
 
     Args:
-        inner: The connector that does the work.
-        plan: Decides about every packet.
+        inner: The connector that opens the connections.
+        plan: Decides about every packet. It counts the packets of all connections together.
 
     Attributes:
-        connections: How many connections were opened.
+        connections: Number of connections that were opened.
     """
 
     def __init__(self, inner: Connector, plan: Plan) -> None:
@@ -72,7 +72,7 @@ class FaultyConnector:
 
 
 class FaultyConnection:
-    """A connection that breaks when it is told to."""
+    """A connection that breaks when the plan says so."""
 
     def __init__(self, inner: Connection, decide: Callable[[Direction, Packet], Fault]) -> None:
         self._inner = inner
@@ -85,7 +85,7 @@ class FaultyConnection:
         return self._inner.part_bytes
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        # The plan is asked where it may break the connection, which takes time.
+        # `send` asks the plan instead, because breaking the connection takes time.
         return False
 
     async def send(self, packet: Packet) -> None:

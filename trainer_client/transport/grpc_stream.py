@@ -24,7 +24,22 @@ if TYPE_CHECKING:
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
 
 _LINGER: Final = 1.0
-"""Seconds that a stream which is being closed gives the owner to take what was sent."""
+"""Seconds that closing a stream waits for the owner to receive what was sent."""
+
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
+    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
+    # Detects within fifteen seconds that an owner's host is lost.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # The default is a minute. Until then gRPC keeps a connection whose other side acknowledges bytes only.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The session itself decides when to try again.
+    ("grpc.enable_retries", 0),
+    # Channels share nothing, so that a broken connection does not delay the next one.
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 
 class GrpcConnector:
@@ -47,11 +62,11 @@ class GrpcConnector:
         return open_shared_memory(offer, max_message_bytes)
 
     async def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing: each connection closes its own channel."""
 
 
 class GrpcConnection:
-    """One stream; closing it closes its channel."""
+    """One stream. Closing it closes its channel."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -82,7 +97,7 @@ class GrpcConnection:
         async with self._reading:
             packet = await self._read()
         if packet is None and self._closed:
-            raise ConnectionBroken("the stream was closed here")
+            raise ConnectionBroken("the stream was closed on this side")
         return packet
 
     async def close(self) -> None:
@@ -95,7 +110,7 @@ class GrpcConnection:
             await self._channel.close()
 
     def forked(self) -> None:
-        """In a forked child it is kept as it is: gRPC would close what the parent still uses."""
+        """In a forked child, keeps the channel from being freed: gRPC would close the sockets of the parent."""
         for thing in (self._channel, self._call):
             forks.keep_for_ever(thing)
 
@@ -113,13 +128,13 @@ class GrpcConnection:
         except asyncio.CancelledError:
             raise _broken_or_cancelled() from None
         if not isinstance(item, Packet):
-            # What it was, gRPC has logged.
+            # gRPC has logged the details.
             raise ConnectionBroken("the owner sent something that is not a frame")
         return item
 
     async def _finish(self) -> None:
-        # To cancel the call drops what is still on its way, so the owner is asked to end the stream first.
-        # It may be that there is no stream any more, which gRPC has many ways to say.
+        # Cancelling the call would drop messages in transit, so the owner is asked to end the stream first.
+        # If the stream has ended already, gRPC raises one of these.
         with suppress(TimeoutError, ConnectionBroken, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             async with asyncio.timeout(_LINGER):
                 await self._call.done_writing()
@@ -129,11 +144,11 @@ class GrpcConnection:
 
 
 def _broken_or_cancelled() -> BaseException:
-    # gRPC raises it in a task that nobody has cancelled, too: when the stream was closed on this side.
+    # gRPC also raises it in a task that was not cancelled, if the stream was closed on this side.
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         return asyncio.CancelledError()
-    return ConnectionBroken("the stream was closed here")
+    return ConnectionBroken("the stream was closed on this side")
 
 
 def _broken(error: grpc.RpcError) -> ConnectionBroken:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class MemoryConnector:
-    """Opens connections to something that serves them.
+    """Opens connections within one process.
 
     Args:
-        serve: Holds the owner's end of a connection until it ends, such as `Servicer.serve`.
+        serve: Serves the owner's end of a connection until it ends, such as `Servicer.serve`.
     """
 
     def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:

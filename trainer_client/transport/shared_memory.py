@@ -21,7 +21,7 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
     """Connects to the socket that an owner has offered.
 
     Raises:
-        ConnectionBroken: It is not there, or another user listens.
+        ConnectionBroken: There is no such socket, or a process of another user listens on it.
     """
     if not host_id():
         raise ConnectionBroken("this system has no shared-memory connections")
@@ -30,7 +30,7 @@ def open_shared_memory(offer: SharedMemoryOffer, max_message_bytes: int) -> Shar
         sock.connect(b"\0" + offer.socket)
         _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if user != os.geteuid():
-            raise ConnectionBroken(f"user {user} listens there, not this one")
+            raise ConnectionBroken(f"a process of another user ({user}) listens there")
         return SharedMemoryConnection(sock, max_message_bytes, offer.max_segment_bytes)
     except OSError as error:
         sock.close()
