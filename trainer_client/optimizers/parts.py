@@ -43,22 +43,14 @@ class RemoteOptimizer:
         self.owner = handle.owner
         self._name = handle.ref.to_message()
 
-    def step(self, context: Context, check_only: bool = False) -> Pending[int]:
-        """Applies the gradients of the pass; its result is the number of steps so far.
+    def step(self, context: Context, read: Read[T], check_only: bool = False) -> Pending[T]:
+        """Applies the gradients of the pass.
 
         Args:
             context: The pass.
-            check_only: Whether to apply nothing, and only raise the error that the step would raise.
+            read: Makes the result of the reply, such as `version` or `versions_of`.
+            check_only: Whether nothing is applied, and the step only fails if it would be refused.
         """
-        return self.handle.session.submit(self._step_request(context, check_only), None, _version)
-
-    def step_alone(self, context: Context) -> Pending[dict[str, int]]:
-        """The step of an optimizer without other parts; its result is the number of steps by owner."""
-        session = self.handle.session
-        context.check(session)
-        return session.submit(self._step_request(context), None, partial(_versions, self.owner))
-
-    def _step_request(self, context: Context, check_only: bool = False) -> Frame:
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self._name)

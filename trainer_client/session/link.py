@@ -132,7 +132,7 @@ class Link:
             return "it does not answer"
         return "the owner closed the stream"
 
-    async def _shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
+    async def _move_to_shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
         """Opens the shared-memory connection that the owner offers; None if there is none."""
         if not self._settings.shared_memory or not welcome.HasField("shared_memory") or descriptors.shortage():
             return None

@@ -26,21 +26,6 @@ _METHOD: Final = "/ps_wire.v1.Owner/Session"
 _LINGER: Final = 1.0
 """Seconds that closing a stream waits for the owner to receive what was sent."""
 
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES + MIB),
-    ("grpc.max_send_message_length", MAX_FRAME_BYTES + MIB),
-    # Detects within fifteen seconds that an owner's host is lost.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # The default is a minute. Until then gRPC keeps a connection whose other side acknowledges bytes only.
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # The session itself decides when to try again.
-    ("grpc.enable_retries", 0),
-    # Channels share nothing, so that a broken connection does not delay the next one.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
 
 class GrpcConnector:
     """Opens streams to the owner at `address` (host:port), each on a channel of its own."""
@@ -148,7 +133,7 @@ def _broken_or_cancelled() -> BaseException:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         return asyncio.CancelledError()
-    return ConnectionBroken("the stream was closed on this side")
+    return ConnectionBroken("the stream was closed here")
 
 
 def _broken(error: grpc.RpcError) -> ConnectionBroken:
