@@ -266,7 +266,7 @@ async def test_a_payload_over_the_limit_of_the_owner_is_refused_here() -> None:
 
 async def test_a_message_over_the_size_of_a_frame_is_refused_here() -> None:
     async with opened() as (session, stream, _):
-        with pytest.raises(TooLargeError, match="beside its tensors"):
+        with pytest.raises(TooLargeError, match="besides its tensors"):
             await look_up(session, "a" * (MAX_FRAME_BYTES + 1))
         await stream.nothing_more()
 
