@@ -19,7 +19,7 @@ from examples.digits.cluster.settings import Settings as TrainerSettings
 from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
 from ps_service.rpc import unary
-from ps_service.rpc.unary import STATUS
+from ps_service.rpc.unary_metadata import STATUS
 from ps_wire import errors
 from ps_wire.v1 import owner_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode

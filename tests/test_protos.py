@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescripto
 from ps_service.engine import Engine
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.servicer import Servicer
-from ps_service.rpc.unary import STATUS
+from ps_service.rpc.unary_metadata import STATUS
 from ps_wire import errors
 from ps_wire.v1 import checkpoint_pb2, errors_pb2, frames_pb2, operations_pb2, owner_pb2, values_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode

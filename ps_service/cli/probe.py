@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from ps_service.rpc.unary import ERROR_KEY
+from ps_service.rpc.unary_metadata import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
 from ps_wire.v1.errors_pb2 import Error

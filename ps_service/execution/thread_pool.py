@@ -10,13 +10,12 @@ import os
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
+from ps_service.execution.loop_calls import LoopCalls
 from ps_service.execution.workers import Worker, Workers
 from ps_wire.runtime.scopes import waiting
 
@@ -66,9 +65,7 @@ class ThreadPool:
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._apart: queue.SimpleQueue[Callable[[], Work] | None] = queue.SimpleQueue()
         self._apart_thread: threading.Thread | None = None
-        self._done: deque[Work] = deque()
-        self._telling = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_calls = LoopCalls()
         self._workers = Workers(self.threads, self.spare)
         self._numbers = itertools.count()
         self._closed = False
@@ -164,15 +161,11 @@ class ThreadPool:
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         """Calls `do` on the event loop after some seconds. May be called from any thread."""
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
+        self._loop_calls.later(seconds, do)
 
     def tell(self, do: Callable[[], None]) -> None:
         """Calls `do` on the event loop soon. May be called from any thread."""
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(do)
+        self._loop_calls.soon(do)
 
     def close(self, seconds: float | None = None) -> None:
         """Waits for running functions, and starts no other.
@@ -203,7 +196,7 @@ class ThreadPool:
     # Threads
 
     def _start(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop_calls.begin()
         with self._lock:
             for _ in range(self.threads):
                 self._add_thread()
@@ -233,7 +226,7 @@ class ThreadPool:
             then = function()
             is_last = self._ended(worker, item, time.perf_counter() - began)
             # Last, because this wakes the event loop, which then competes for the GIL.
-            self._finished(then)
+            self._loop_calls.deliver(then)
             if is_last:
                 return
             # An idle thread must not keep the tensors of its last work item alive.
@@ -241,7 +234,7 @@ class ThreadPool:
 
     def _work_apart(self) -> None:
         while (function := self._apart.get()) is not None and not self._closed:
-            self._finished(function())
+            self._loop_calls.deliver(function())
             del function
 
     def _ended(self, worker: Worker, item: WorkItem, seconds: float) -> bool:
@@ -310,29 +303,7 @@ class ThreadPool:
             _log.error(text, self.threads, self.spare)
         else:
             _log.warning("no longer stalled: threads are free again")
-        if self._loop is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(lambda: self.when_stalled(self._stalled))
-
-    # Results
-
-    def _finished(self, then: Work) -> None:
-        # One wake-up of the loop serves all work that finishes before it.
-        self._done.append(then)
-        if not self._telling and self._loop is not None:
-            self._telling = True
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        # First, so that work which finishes from now on wakes the loop again.
-        self._telling = False
-        while self._done:
-            try:
-                self._done.popleft()()
-            except Exception:
-                # The other results must still be delivered.
-                _log.exception("a result could not be delivered")
+        self._loop_calls.soon(lambda: self.when_stalled(self._stalled))
 
 
 def _join(thread: threading.Thread, until: float | None) -> None:

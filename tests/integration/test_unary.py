@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import trainer_client as tc
 from ps_service.requests.operations import OPERATIONS
-from ps_service.rpc.unary import STATUS
+from ps_service.rpc.unary_metadata import STATUS
 from ps_service.server import Server
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader

@@ -1,0 +1,63 @@
+"""Calls functions on the event loop from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ps_service.execution.fair_queue import Work
+
+_log = logging.getLogger(__name__)
+
+
+class LoopCalls:
+    """Calls functions on one event loop. Its methods may be called from any thread, except for `begin`.
+
+    Nothing is called before `begin`, or when the loop is closed.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # `append` and `popleft` of a deque are atomic.
+        self._results: deque[Work] = deque()
+        self._is_woken = False
+
+    def begin(self) -> None:
+        """Makes the running event loop the one on which functions are called."""
+        self._loop = asyncio.get_running_loop()
+
+    def soon(self, do: Callable[[], None]) -> None:
+        """Calls `do` soon."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(do)
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        """Calls `do` after some seconds."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
+
+    def deliver(self, result: Work) -> None:
+        """Calls a function soon, after those that were delivered before. One wake-up of the loop serves several."""
+        self._results.append(result)
+        if not self._is_woken and self._loop is not None:
+            self._is_woken = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._call_all)
+
+    def _call_all(self) -> None:
+        # First, so that results which are delivered from now on wake the loop again.
+        self._is_woken = False
+        while self._results:
+            try:
+                self._results.popleft()()
+            except Exception:
+                # The other results must still be delivered.
+                _log.exception("a result could not be delivered")

@@ -1,0 +1,87 @@
+"""What unary methods read from gRPC's metadata, and the status and metadata with which they answer errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import grpc
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import new_trainer_id
+from ps_wire.v1.errors_pb2 import Error, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ps_service.requests.operations import Operation
+
+STATUS: Final[dict[int, grpc.StatusCode]] = {
+    ErrorCode.ERROR_INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.ERROR_UNKNOWN_NAME: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.ERROR_NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+    ErrorCode.ERROR_NAME_CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
+    ErrorCode.ERROR_STALE_HANDLE: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.ERROR_FOREIGN_HANDLE: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.ERROR_CONTEXT_ENDED: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.ERROR_CONTEXT_LOST: grpc.StatusCode.ABORTED,
+    ErrorCode.ERROR_REMOTE: grpc.StatusCode.UNKNOWN,
+    ErrorCode.ERROR_NON_FINITE_GRADIENT: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.ERROR_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.ERROR_DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ErrorCode.ERROR_CANCELLED: grpc.StatusCode.CANCELLED,
+    ErrorCode.ERROR_OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.ERROR_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.ERROR_SESSION_LOST: grpc.StatusCode.ABORTED,
+    ErrorCode.ERROR_INTERNAL: grpc.StatusCode.INTERNAL,
+}
+"""The gRPC status of each error, for the unary methods."""
+
+TRAINER_KEY: Final = "ps-trainer"
+NUMBER_KEY: Final = "ps-number"
+INCARNATION_KEY: Final = "ps-incarnation"
+ERROR_KEY: Final = "ps-error-bin"
+
+_LONGEST_METADATA: Final = 1024
+"""Bytes of an error's message, which travels twice; its traceback may have twice as many. The limit is 8 KiB."""
+
+
+class Caller(NamedTuple):
+    """The caller of a unary method.
+
+    Attributes:
+        trainer: Id of its session; a new one for a caller that has given none.
+        named: Whether it has given its id.
+        number: Number of its request; 0 if it has none.
+    """
+
+    trainer: bytes
+    named: bool
+    number: int
+
+
+def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
+    """The caller that a request's metadata names.
+
+    Raises:
+        InvalidArgumentError: The metadata is not valid, or is missing although the operation changes something.
+    """
+    text, number = metadata.get(TRAINER_KEY, ""), metadata.get(NUMBER_KEY, "0")
+    if not text and not operation.mutates:
+        return Caller(new_trainer_id(), TRAINER_KEY in metadata, 0)
+    try:
+        trainer = bytes.fromhex(text)
+    except ValueError:
+        trainer = b""
+    if len(trainer) != 16 or not number.isdecimal():
+        raise InvalidArgumentError(
+            f"send the metadata {TRAINER_KEY} (32 hexadecimal digits of your choice, the same for all your calls) "
+            f"and, to make repeated requests safe, {NUMBER_KEY} (1, 2, 3 …)"
+        )
+    return Caller(trainer, True, int(number))
+
+
+def fit_for_metadata(error: Error) -> Error:
+    """An error, shortened to a few thousand bytes, because gRPC refuses replies whose metadata is longer."""
+    message = error.message.encode()[:_LONGEST_METADATA].decode(errors="ignore")
+    trace = error.traceback.encode()[-2 * _LONGEST_METADATA :].decode(errors="ignore")
+    return Error(code=error.code, message=message, remote_type=error.remote_type[:200], traceback=trace)
