@@ -137,7 +137,7 @@ async def _without_a_session(place: Place, count: int) -> None:
     theirs = await vanishing.attach(str(gate))
     calls = [asyncio.ensure_future(theirs.wait()) for _ in range(count)]
     await asyncio.to_thread(place.gates[0].wait_for, min(count, place.server.engine.compute.threads))
-    for session in vanishing._opening:  # without a goodbye
+    for session in vanishing._sessions.opening:  # without a goodbye
         await session._link.stop()
     await until(place.trainers[1], lambda status: status.sessions == 2)
     for call in calls:

@@ -226,7 +226,7 @@ async def test_a_session_is_freed_when_its_lease_is_over() -> None:
         await ps.create(LATCH)
         assert (len(engine.registry), len(engine.sessions)) == (1, 1)
         async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
-            for session in ps._opening:  # the trainer vanishes without a goodbye
+            for session in ps._sessions.opening:  # the trainer vanishes without a goodbye
                 await session._link.stop()
         assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
         await ps.close()
@@ -251,7 +251,7 @@ async def test_leases_run_out_although_one_session_cannot_be_ended(
             ps = await tc.connect(server.address, reconnect_timeout=0.0)
             await ps.create(LATCH)
             async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
-                for session in ps._opening:
+                for session in ps._sessions.opening:
                     await session._link.stop()
             assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
             await ps.close()
