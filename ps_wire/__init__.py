@@ -1,12 +1,12 @@
-"""What trainers and owners share: the protocol, the codec, connections, and how torch computes.
+"""The code that trainers and owners share: the protocol, the codec, connections, and settings of torch.
 
-Nothing here knows the service, the client, or a transport library. `v1` holds the generated code of `proto/`.
+It imports neither the service, nor the client, nor a transport library. `v1` holds the generated code of `proto/`.
 """
 
 import os
 import sys
 
-# gRPC reads this when it is imported. Its own support for forks ends forked children, such as the workers of a
-# DataLoader, that never touch it.
+# gRPC reads this when it is imported. Its own support for forks ends forked children that do not use gRPC, such as the
+# workers of a DataLoader.
 if "grpc" not in sys.modules:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

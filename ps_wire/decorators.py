@@ -1,8 +1,8 @@
 """The decorators of hosted classes and functions.
 
-A class is hosted only if its module was named to the owner (`--import`) and it is decorated with `@hosted`. Of its
-methods only `forward` and those decorated with `@remote` can be called. A function can be called if its module was
-named and it is decorated with `@remote`. The decorators set plain attributes: they register nothing anywhere.
+Trainers can create a class if the owner imports its module (`--import`) and it is marked `@hosted`. They can call
+`forward` and the methods that are marked `@remote`, and functions marked `@remote` in such modules. The decorators only
+set an attribute; they register nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def hosted(cls: C) -> C:
-    """Allows trainers to create instances of this class on owners that import its module."""
+    """Allows trainers to create instances of this class on owners that import its module.
+
+    Subclasses are not allowed by this; mark each of them.
+    """
     setattr(cls, _HOSTED, cls)
     return cls
 
@@ -38,8 +41,8 @@ def remote(method: F | None = None, *, inline: bool = False) -> F | Callable[[F]
 
     Args:
         method: The method, when the decorator is used without arguments; also a static or class method.
-        inline: Promises that the method never waits and takes no longer than some ten microseconds. It then runs on the
-            owner's event loop, which spares a small call the hop to a thread; while it runs, nobody else is served.
+        inline: Whether it runs on the owner's event loop, which saves a small call the hand-over to a thread. It must
+            never wait and take at most tens of microseconds, because the owner serves no other request meanwhile.
     """
 
     def mark(method: F) -> F:
@@ -52,31 +55,32 @@ def remote(method: F | None = None, *, inline: bool = False) -> F | Callable[[F]
 
 
 def async_execution(method: F) -> F:
-    """Says that a function or method returns a future, whose result is the answer: nothing waits until it is there.
+    """Marks a function or method that returns a future: its result is the answer, and no thread waits for it.
 
-    Any future with `add_done_callback` will do: of `torch.futures`, of `concurrent.futures`, or of our own.
+    Any future with `add_done_callback` will do: of `torch.futures`, `concurrent.futures` or `trainer_client.rpc`.
+    Methods of modules cannot be marked.
     """
     setattr(_function_of(method), _DEFERRED, True)
     return method
 
 
 def is_hosted(cls: type) -> bool:
-    """Whether this very class wears the mark; a subclass does not inherit it."""
+    """Whether the class itself is marked `@hosted`; a subclass does not inherit the mark."""
     return getattr(cls, _HOSTED, None) is cls
 
 
 def is_remote(method: object) -> bool:
-    """Whether trainers may call this function."""
+    """Whether the function is marked `@remote`."""
     return getattr(method, _REMOTE, False) is True
 
 
 def is_inline(method: object) -> bool:
-    """Whether this function is promised to be quick enough for the owner's event loop."""
+    """Whether the function is marked `@remote(inline=True)`."""
     return getattr(method, _QUICK, False) is True
 
 
 def is_deferred(method: object) -> bool:
-    """Whether what this function returns is a future of its result."""
+    """Whether the function is marked `@async_execution`."""
     return getattr(method, _DEFERRED, False) is True
 
 

@@ -1,24 +1,24 @@
 """The errors of the project, as one tree; each has one code on the wire.
 
 PsError
-├── InvalidArgumentError      you sent something that does not fit (also a ValueError)
+├── InvalidArgumentError      an argument does not fit (also a ValueError)
 ├── UnknownNameError          no such object, method, parameter or optimizer (also a LookupError)
-├── NotAllowedError           it exists, but is not on the owner's allow-list (also a PermissionError)
-├── NameConflictError         the name is taken by something made with other arguments
-├── StaleHandleError          the handle's object is gone
+├── NotAllowedError           the class or method is not on the owner's allow-list (also a PermissionError)
+├── NameConflictError         an object with that name was made with other arguments
+├── StaleHandleError          the handle's object no longer exists
 ├── ForeignHandleError        the handle belongs to another owner
 ├── ContextEndedError         the context was ended by its trainer
 ├── ContextLostError          the owner no longer has this pass: run forward again
-├── RemoteError               code hosted by the owner raised
+├── RemoteError               code that the owner hosts raised an exception
 ├── NonFiniteGradientError    the optimizer refused NaN or infinity
-├── TooLargeError             a message or nesting is over a limit
+├── TooLargeError             the size of a message or result, or the depth of nesting, is over a limit
 ├── DeadlineExceededError     the call's time ran out (also a TimeoutError)
-├── CancelledCallError        the call was cancelled on the way
-├── OverloadedError           too many requests of this session at once
+├── CancelledCallError        the call was cancelled
+├── OverloadedError           this trainer has too many requests, bytes or hanging calls
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
-├── SessionLostError          the session is gone; whether the request ran is not known (also a ConnectionError)
-├── InternalError             a fault of the owner itself
-└── ClosedError               you closed this client (never on the wire)
+├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
+├── InternalError             the owner itself failed
+└── ClosedError               this client was closed (never on the wire)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PsError(Exception):
 
 
 class InvalidArgumentError(PsError, ValueError):
-    """The request cannot be understood or does not fit what it names; nothing was changed."""
+    """The request is malformed, or does not fit the object that it is for; nothing was changed."""
 
     code = ErrorCode.ERROR_INVALID_ARGUMENT
 
@@ -55,13 +55,13 @@ class NotAllowedError(PsError, PermissionError):
 
 
 class NameConflictError(PsError):
-    """A named object exists already and was made of another class or with other arguments."""
+    """An object with that name exists and was made with another class or other arguments."""
 
     code = ErrorCode.ERROR_NAME_CONFLICT
 
 
 class StaleHandleError(PsError):
-    """The handle's object was deleted, or freed when its last handle went."""
+    """The handle's object was deleted, or was freed with its last handle."""
 
     code = ErrorCode.ERROR_STALE_HANDLE
 
@@ -73,25 +73,25 @@ class ForeignHandleError(PsError):
 
 
 class ContextEndedError(PsError):
-    """The context was ended by its trainer. Raised too when a request of it arrives late."""
+    """The context was ended by its trainer. Also raised for a request that arrives after the end of its context."""
 
     code = ErrorCode.ERROR_CONTEXT_ENDED
 
 
 class ContextLostError(PsError):
-    """The owner does not have the forward pass that is to be continued: run forward again."""
+    """The owner no longer has this pass, for example after a restart. Run forward again."""
 
     code = ErrorCode.ERROR_CONTEXT_LOST
 
 
 class RemoteError(PsError):
-    """Code hosted by the owner raised.
+    """Code that the owner hosts raised an exception.
 
-    When that was one of Python's common exceptions, such as a `ValueError`, what is raised here is one as well.
+    If it was one of Python's common exceptions, such as a `ValueError`, this error is an instance of that type, too.
 
     Attributes:
         remote_type: Full name of the exception's type on the owner, such as `builtins.ValueError`.
-        remote_message: What the exception said.
+        remote_message: The message of the exception.
         remote_traceback: The owner's traceback, as text.
     """
 
@@ -109,13 +109,13 @@ class RemoteError(PsError):
 
 
 class NonFiniteGradientError(PsError):
-    """A gradient holds NaN or infinity and the optimizer was told to refuse it; nothing was changed."""
+    """A gradient holds NaN or infinity, and the optimizer refuses such gradients; nothing was changed."""
 
     code = ErrorCode.ERROR_NON_FINITE_GRADIENT
 
 
 class TooLargeError(PsError):
-    """A message, or the nesting of its values, is over a limit."""
+    """The size of a message or result, or the depth of nesting, is over a limit. Nothing was changed."""
 
     code = ErrorCode.ERROR_TOO_LARGE
 
@@ -133,41 +133,41 @@ class CancelledCallError(PsError):
 
 
 class OverloadedError(PsError):
-    """Too many requests of this session are in flight, or too many bytes are held for it; wait for some of them."""
+    """This trainer has too many requests in flight, bytes, or hanging calls; wait for some of them to end."""
 
     code = ErrorCode.ERROR_OVERLOADED
 
 
 class UnavailableError(PsError, ConnectionError):
-    """The owner takes no new work (it is draining), or could not be reached in time."""
+    """The owner is draining and accepts no new work, or could not be reached in time."""
 
     code = ErrorCode.ERROR_UNAVAILABLE
 
 
 class SessionLostError(PsError, ConnectionError):
-    """The session is gone (its lease ran out, its operator ended it, or the owner restarted).
+    """The owner has ended the session: its lease ran out, an operator ended it, or the owner restarted.
 
-    Whether the request ran is not known.
+    Whether the request ran is not known. Attach to the objects again, or make them again.
     """
 
     code = ErrorCode.ERROR_SESSION_LOST
 
 
 class InternalError(PsError):
-    """A fault of the owner itself; its log has the details."""
+    """The owner itself failed; its log has the details."""
 
     code = ErrorCode.ERROR_INTERNAL
 
 
 class ClosedError(PsError):
-    """This client, or the thing it lent you, was closed. Only raised locally."""
+    """The client was closed, or belongs to the parent of this forked process. Only raised locally."""
 
 
 BY_CODE: dict[int, type[PsError]] = {int(cls.code): cls for cls in PsError.__subclasses__() if cls is not ClosedError}
 
 
 def to_message(error: PsError) -> errors_pb2.Error:
-    """What an error looks like on the wire."""
+    """The message for an error."""
     if isinstance(error, RemoteError):
         return errors_pb2.Error(
             code=error.code,
@@ -179,7 +179,7 @@ def to_message(error: PsError) -> errors_pb2.Error:
 
 
 def from_message(message: errors_pb2.Error) -> PsError:
-    """The exception to raise for an error that came over the wire."""
+    """The exception for an error message."""
     cls = BY_CODE.get(message.code, InternalError)
     if cls is RemoteError:
         kind = _remote_kind(message.remote_type)
@@ -191,7 +191,7 @@ _FAMILIAR: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, IndexError, KeyError, LookupError, NameError),
     *(NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError, ZeroDivisionError),
 )
-"""Exceptions of Python's own that are raised here as what they were there, besides being a `RemoteError`."""
+"""Built-in exceptions that a `RemoteError` can be an instance of, too."""
 
 
 @cache
@@ -203,5 +203,5 @@ def _remote_kind(remote_type: str) -> type[RemoteError]:
 
 
 def _text(value: str) -> str:
-    """Text that fits into a message: what UTF-8 has no form for is written as an escape."""
+    """Text that fits into a message: characters that UTF-8 cannot encode are escaped."""
     return value.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Limits: every length that comes over the wire is held against one of these before anything is allocated."""
+"""Limits on messages; every length in a message is compared with one of them before memory is allocated."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 MIB: Final = 1 << 20
 
 PART_BYTES: Final = MIB
-"""Payload bytes per frame. Large enough to be fast, small enough that a small call behind one hardly waits."""
+"""Payload bytes per frame. Large enough to be fast, small enough not to delay a small call behind it."""
 
 MAX_FRAME_BYTES: Final = 64 * MIB
-"""Largest single frame or unary message: one part, and a message whose values are not tensors."""
+"""Largest frame without its payload, and largest unary message."""
 
 MAX_DEPTH: Final = 24
 """Deepest nesting of lists, tuples and dicts. Each level costs three of the hundred that protobuf allows."""
 
 MAX_NESTING: Final = 64
-"""Most requests that may be nested in each other. Code that calls itself for ever is stopped here."""
+"""Most requests that may be nested in each other. Stops endless recursion between owners."""
 
 SMALL_BYTES: Final = 64 * 1024
-"""Payloads up to this size count towards no budget in bytes: how many there are is bounded by `max_in_flight`."""
+"""Payloads up to this size count towards no budget in bytes; `max_in_flight` bounds their number."""
 
 MAX_SEGMENT_BYTES: Final = 512 * MIB
-"""Shared memory of one direction of a shared-memory connection; it is only used as far as messages need it."""
+"""Most shared memory of one direction of a shared-memory connection; it is allocated as messages need it."""
 
 IDLE_SECONDS: Final = 5.0
-"""How long memory for messages stays unused before it is given back to the system."""
+"""Seconds that memory for messages is unused before it is given back to the system."""
 
 PROTOCOL: Final = 1
 """Version of the protocol of a session, checked in the handshake."""
@@ -34,23 +34,23 @@ PROTOCOL: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may ask of an owner; the owner tells its trainers in the handshake.
+    """The limits of an owner on its sessions. Trainers get those that they need in the handshake.
 
     Attributes:
         max_message_bytes: Largest payload of one request or reply.
-        max_in_flight: Requests of one session that may run or wait at once.
-        lease_seconds: How long a session outlives its broken stream.
-        max_segment_bytes: How much shared memory each direction of a connection may use; 0 offers no shared memory.
-        max_result_bytes: Largest result of one operation of torch that a trainer asks for by name, or as a layer's
-            forward. Elements that are only repeated, as by `expand`, count.
+        max_in_flight: Most requests of one session that run or wait.
+        lease_seconds: Seconds that a session outlives its broken stream.
+        max_segment_bytes: Most shared memory of each direction of a connection; 0 offers no shared memory.
+        max_result_bytes: Largest result of a function or layer of torch. Elements that are only repeated, as by
+            `expand`, count.
         max_object_bytes: Largest module of torch that a trainer may make; 0 is half of the machine's memory.
-        max_session_bytes: Payloads of one session's requests that may be in flight, and as many bytes of its answers.
-            A message that is larger comes through alone.
-        max_owner_bytes: The same for all sessions together. Above it those are paused that hold most.
-        max_context_bytes: What the open contexts of one session, and the results that it leaves on the owner, may hold
-            before it can begin no more; 0 is half of the machine's memory.
-        max_context_seconds: How long a context may be open without being used by any request, before the owner ends
-            it; 0 for as long as its session lives.
+        max_session_bytes: Most payload bytes of one session's requests in flight, and as many bytes of its answers.
+            A larger message is accepted alone.
+        max_owner_bytes: The same for all sessions together. Above it, the sessions that hold most are paused.
+        max_context_bytes: Most bytes of the open contexts of one session and its results that stay on the owner; 0 is
+            half of the machine's memory.
+        max_context_seconds: Seconds that a context may be open without a request that uses it, before the owner ends
+            it; 0 is no limit.
     """
 
     max_message_bytes: int = 1024 * MIB

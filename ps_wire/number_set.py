@@ -9,12 +9,12 @@ from itertools import pairwise
 class SeenNumbers:
     """Remembers which of the numbers 1, 2, 3 … have been seen.
 
-    All numbers up to `floor` have been seen, but for the holes; later ones stand in a set until the gap before them
-    closes, so that memory grows with the numbers in flight and not with the life of a session.
+    All numbers up to `floor` have been seen, except the holes. Later ones are kept in a set until the gap before them
+    closes, so that memory grows with the numbers in flight and not with the age of a session.
 
     Args:
-        most: How many numbers may stand above a gap. When there are more, the floor rises over it, and its numbers
-            become holes, of which as many are kept: older ones are taken for seen.
+        most: Most numbers above a gap. When there are more, the floor rises over the gap, whose numbers become holes.
+            The same number of holes is kept; older ones count as seen.
     """
 
     __slots__ = ("_above", "_holes", "_most", "floor")
@@ -43,10 +43,10 @@ class SeenNumbers:
             self._above.remove(self.floor)
 
     def _rise(self) -> None:
-        """Lifts the floor over the older half of the numbers above it, so that sorting is rare."""
+        """Raises the floor over the older half of the numbers above it, so that sorting is rare."""
         older = sorted(self._above)[: self._most // 2]
         missing: list[int] = []
-        # From the latest down: who skips a billion numbers must not cost us a billion holes.
+        # From the latest down, so that a trainer that skips a billion numbers does not cause a billion holes.
         for before, number in reversed(list(pairwise([self.floor, *older]))):
             missing.extend(range(max(before + 1, number - self._most + len(missing)), number))
             if len(missing) >= self._most:
@@ -58,7 +58,7 @@ class SeenNumbers:
         self._above.difference_update(older)
 
     def cover(self, before: int, but: Iterable[int]) -> None:
-        """All numbers below one have been seen; of some it is not said, and what was known of them stays so."""
+        """Marks all numbers below `before` as seen, except those in `but`, which stay as they are."""
         if but or self._holes:
             unseen = sorted(number for number in set(but) if 0 < number < before and number not in self)[-self._most :]
             self._holes = {*unseen, *(hole for hole in self._holes if hole >= before)}
@@ -69,7 +69,7 @@ class SeenNumbers:
                 self._close()
 
     def discard(self, number: int) -> None:
-        """Forgets that a number was seen; meant for a few."""
+        """Marks a number as not seen; meant for few numbers."""
         if number <= self.floor:
             self._holes.add(number)
         else:
@@ -77,21 +77,21 @@ class SeenNumbers:
 
     @property
     def above(self) -> list[int]:
-        """Those that were seen above `floor`, in order."""
+        """The seen numbers above `floor`, in order."""
         return sorted(self._above)
 
     def copy(self) -> SeenNumbers:
-        """The same numbers, which no longer change with these."""
+        """A copy of the set."""
         return SeenNumbers.of(self.floor, self._above, self._holes, self._most)
 
     @property
     def holes(self) -> list[int]:
-        """Those up to `floor` that were not seen, in order."""
+        """The numbers up to `floor` that were not seen, in order."""
         return sorted(self._holes)
 
     @classmethod
     def of(cls, floor: int, above: Iterable[int], holes: Iterable[int] = (), most: int = 65_536) -> SeenNumbers:
-        """The numbers up to `floor` but for some, and some above."""
+        """The set of the numbers up to `floor` except `holes`, and those in `above`."""
         made = cls(most)
         made.floor = floor
         made._holes.update(holes)

@@ -1,4 +1,4 @@
-"""The operations of the protocol: what both sides know of each."""
+"""The table of operations, with the properties that both sides need."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class OperationInfo:
 
     Attributes:
         name: Its name in `Request` and `Reply`.
-        mutates: Whether running it twice would matter. Its answer is then kept until the trainer has confirmed it.
+        mutates: Whether running it twice differs from running it once. Its answer is then kept until it is confirmed.
         awaited: Whether trainers wait for its answer.
         waits: Whether it may wait for other members of a group. An owner that stops does not wait for it.
         large: Whether its answer may be large.
-        grants: Whether its answer may hand out references although it changes nothing.
+        grants: Whether its answer may grant references although it does not mutate.
         begins_pass: Whether it may begin a pass.
-        ends_pass: Whether it helps a pass that has begun to its end. An owner that drains still runs it.
+        ends_pass: Whether open passes need it to finish. An owner that drains still runs it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""References: how both sides name objects, parameters and contexts."""
+"""The names of objects, parameters, contexts and calls in the protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ref(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """Reads what `str(ref)` wrote.
+        """The inverse of `str(ref)`.
 
         Raises:
             InvalidArgumentError: The text is not a handle.
@@ -74,8 +74,8 @@ class CallKey(NamedTuple):
     """Names one recorded call of a pass on the owner that ran it.
 
     Attributes:
-        caller: Who made it: the trainer whose pass it is, or an owner that was called in the pass.
-        number: Which of the caller's calls.
+        caller: Id of the caller: the trainer of the pass, or an owner that was called in it.
+        number: Number of the call among the caller's calls.
     """
 
     caller: bytes
@@ -88,5 +88,5 @@ def new_object_id() -> str:
 
 
 def new_trainer_id() -> bytes:
-    """16 unguessable bytes that name a trainer for the time of its life."""
+    """The id of a new trainer: 16 unguessable bytes."""
     return secrets.token_bytes(16)

@@ -1,1 +1,1 @@
-"""Values and tensors to messages and payload bytes, and back. Nothing is pickled, evaluated or imported."""
+"""Encodes values and tensors as messages and payload bytes, and decodes them. Nothing is pickled or evaluated."""

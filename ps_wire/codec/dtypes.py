@@ -17,7 +17,7 @@ FROM_WIRE: dict[int, torch.dtype] = {}
 for _name, _number in DType.items():
     if _number == DType.DTYPE_UNSPECIFIED:
         continue
-    # A torch older or newer than the protocol may lack a dtype; then it cannot arrive as a value either.
+    # A torch older or newer than the protocol may lack a dtype, and then cannot make values of it.
     _dtype = getattr(torch, _name.removeprefix(_PREFIX).lower(), None)
     if _dtype is not None:
         TO_WIRE[_dtype] = cast(DType, _number)

@@ -1,4 +1,4 @@
-"""Names: how classes and functions are called on the wire. They travel by name, and never as code."""
+"""The names of classes and functions in messages; code is never sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn import functional
 from ps_wire.errors import InvalidArgumentError
 
 NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, WrapperDescriptorType)
-"""Kinds of values that travel by name."""
+"""Types of values that travel by name."""
 
 _MAIN: Final = ("__main__", "__mp_main__")
 
@@ -26,13 +26,13 @@ _TORCHS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def name_of(thing: type | Callable[..., Any] | str) -> str:
-    """The name under which a class or function is asked for.
+    """The name of a class or function in messages.
 
-    What was defined in the program that is running is named after its module or file, as everybody else would import
-    it, and not after `__main__`.
+    A class or function of the running program is named after its module or file, by which other processes import it,
+    and not after `__main__`.
 
     Raises:
-        InvalidArgumentError: It has no name by which another process could know it.
+        InvalidArgumentError: Other processes cannot find it by name.
     """
     if isinstance(thing, str):
         return thing
@@ -41,7 +41,7 @@ def name_of(thing: type | Callable[..., Any] | str) -> str:
     qualname = getattr(thing, "__qualname__", "")
     module = getattr(thing, "__module__", None)
     if not isinstance(thing, (type, FunctionType)):
-        # Functions made in C say little of where they come from.
+        # Functions in C have no useful `__module__`.
         for prefix, namespace in _TORCHS:
             if getattr(namespace, thing.__name__, None) is thing:
                 return f"{prefix}.{thing.__name__}"
@@ -55,15 +55,15 @@ def name_of(thing: type | Callable[..., Any] | str) -> str:
 
 
 def full_name(cls: type) -> str:
-    """What a class is called where people read it, whether or not others could find it."""
+    """The full name of a class for messages to people, also if other processes cannot find it."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def module_name(name: str) -> str:
-    """The name by which others import a module that may be the program itself."""
+    """The name by which other processes import a module, which may be the running program."""
     if name not in _MAIN:
         return name
-    import __main__ as main  # which a process that was spawned also calls __mp_main__
+    import __main__ as main  # spawned processes also call it __mp_main__
 
     spec = getattr(main, "__spec__", None)
     if spec is not None:

@@ -1,4 +1,4 @@
-"""Payload: the tensor bytes of one message, beside the message itself."""
+"""The payload: the tensor bytes of one message, which are kept apart from it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy.typing as npt
 from ps_wire.errors import InvalidArgumentError
 
 ALIGNMENT: Final = 64
-"""Tensors begin at multiples of this, so that the receiver can use them where they lie."""
+"""Tensors begin at multiples of this, so that the receiver can use them without a copy."""
 
 _SMALL: Final = 64 * 1024
-"""Tensors up to this size do not keep a message that is many times larger."""
+"""Tensors up to this size are copied out of a message that is many times larger."""
 
 _LARGE_MESSAGE: Final = 4096
-"""Messages from this size on are worth being freed."""
+"""Tensors are not copied out of smaller messages."""
 
 _TIMES: Final = 8
-"""How many times larger a message has to be for a small tensor to be copied out of it."""
+"""A small tensor is copied out of messages that are at least this many times larger."""
 
 _PADDING: Final = memoryview(bytes(ALIGNMENT))
 
@@ -28,7 +28,7 @@ Buffer = npt.NDArray[np.uint8]
 
 
 class PayloadWriter:
-    """Collects buffers without copying them, and says where each will stand."""
+    """Collects buffers without copying them, and assigns their offsets."""
 
     __slots__ = ("chunks", "nbytes")
 
@@ -37,7 +37,7 @@ class PayloadWriter:
         self.nbytes = 0
 
     def add(self, chunk: memoryview) -> int:
-        """Appends a buffer of bytes and returns its offset. The buffer must not change until it was sent."""
+        """Appends a buffer of bytes and returns its offset. The buffer must not change until it is sent."""
         gap = -self.nbytes % ALIGNMENT
         if gap:
             self.chunks.append(_PADDING[:gap])
@@ -49,10 +49,10 @@ class PayloadWriter:
 
 
 class PayloadReader:
-    """Hands out the bytes of tensors by offset; no byte belongs to two of them.
+    """Returns the bytes of tensors by offset. Every byte belongs to one tensor at most.
 
     Attributes:
-        nbytes: How many bytes the message has.
+        nbytes: Size of the payload, in bytes.
     """
 
     __slots__ = ("_buffer", "_taken", "nbytes")
@@ -65,22 +65,22 @@ class PayloadReader:
     def take(self, offset: int, nbytes: int) -> Buffer:
         """The bytes at `offset`, writable and aligned.
 
-        They are copied if they are not aligned where they lie, or if they are few and would keep a large message.
+        They are copied if they are not aligned, or if they are few and would keep a large message alive.
 
         Raises:
-            InvalidArgumentError: They are not all there, or more were taken than there are.
+            InvalidArgumentError: They exceed the payload, or tensors share bytes.
         """
         have = self.nbytes
         if self._buffer is None or offset + nbytes > have:
             raise InvalidArgumentError(f"a tensor claims bytes {offset}..{offset + nbytes} of a payload of {have}")
-        # Some tensors are copied: a small message that claims the same bytes a thousand times must not cost a thousand
-        # times the memory.
+        # Some tensors are copied: a small message whose tensors share the same bytes a thousand times must not cost a
+        # thousand times the memory.
         self._taken += nbytes
         if self._taken > have:
             raise InvalidArgumentError(f"tensors claim more bytes than the {have} of the payload; none may share any")
         taken = self._buffer[offset : offset + nbytes]
-        # Our own sender aligns; others may not, and some of torch's kernels end the process over numbers that are not.
-        # A program that keeps a loss must not keep the logits that came beside it.
+        # Our own sender aligns; others may not, and some of torch's kernels crash on unaligned data.
+        # A program that keeps a loss must not keep the logits in the same message alive.
         if offset % ALIGNMENT or (have >= _LARGE_MESSAGE and nbytes <= _SMALL and _TIMES * nbytes <= have):
             return taken.copy()
         return taken
@@ -91,7 +91,7 @@ NO_PAYLOAD: Final = PayloadReader()
 
 
 def joined(chunks: Sequence[memoryview], nbytes: int) -> Buffer:
-    """A writable copy of chunks that lie apart, as one buffer of `nbytes`."""
+    """A writable copy of several chunks, as one buffer of `nbytes`."""
     buffer = np.empty(nbytes, np.uint8)
     view = buffer.data
     position = 0

@@ -1,7 +1,7 @@
-"""Records: instances of registered classes, which travel by value.
+"""Registered classes, whose instances travel by value.
 
-A class is registered by its author, on both sides, with `@by_value`; a message can only name what was. Nothing else is
-ever made from what arrives.
+Both sides register a class with `@by_value`. A message can only name registered classes; the decoder makes instances of
+no others.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ C = TypeVar("C", bound=type)
 
 
 class Codec(NamedTuple):
-    """How instances of one class become plain values, and are made again from them.
+    """Converts instances of one class to plain values and back.
 
     Attributes:
-        name: Of the class on the wire.
-        encode: Gives what stands for an instance: values that travel.
-        decode: Makes an instance of it.
+        name: Name of the class in messages.
+        encode: Converts an instance to values that can be sent.
+        decode: Makes an instance from them.
         is_record: Whether it is a dataclass or NamedTuple, made by calling the class with its fields.
     """
 
@@ -64,12 +64,12 @@ def by_value(
     Args:
         cls: A dataclass or NamedTuple, when the decorator is used without arguments. An instance is made by calling
             the class with its fields.
-        encode: For any other class: gives what stands for an instance, made of values that travel.
-        decode: Makes an instance of what `encode` gave.
-        name: On the wire; the class's own full name if empty.
+        encode: For any other class: converts an instance to values that can be sent.
+        decode: Makes an instance from the result of `encode`.
+        name: Name of the class in messages; empty for its full name.
 
     Raises:
-        TypeError: It is neither a dataclass nor a NamedTuple, and no codec was given.
+        TypeError: The class is neither a dataclass nor a NamedTuple, and `encode` or `decode` is missing.
     """
 
     def register(cls: C) -> C:
@@ -81,15 +81,15 @@ def by_value(
 
 
 def codec_of(cls: type) -> Codec | None:
-    """The codec of a registered class. Subclasses do not inherit it: they may have more to say."""
+    """The codec of a class; None if it is not registered. Subclasses do not inherit it: they may have more fields."""
     return _BY_CLASS.get(cls)
 
 
 def codec_named(name: str) -> Codec:
-    """The codec that is registered under a name.
+    """The codec of the class that is registered under a name.
 
     Raises:
-        InvalidArgumentError: There is none.
+        InvalidArgumentError: No class is registered under that name.
     """
     try:
         return _BY_NAME[name]

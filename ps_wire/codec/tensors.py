@@ -1,4 +1,4 @@
-"""Tensors to bytes and back, dense and sparse, without pickle."""
+"""Encodes dense and sparse tensors as bytes, and decodes them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWriter | None) -> None:
-    """Describes a dense tensor in `message` and puts its bytes into `payload`, or into the message when there is none.
+    """Describes a dense tensor in `message`, and adds its bytes to `payload`, or to the message if there is no payload.
 
-    The bytes are not copied when the tensor is contiguous and on the CPU, so it must not change until they were sent.
+    The bytes of a contiguous tensor on the CPU are not copied, so it must not change until they are sent.
 
     Args:
-        tensor: Any dtype and shape, strided, on any device. Autograd history is dropped.
-        message: Filled in.
-        payload: Where the bytes go; `None` puts them into `message.data`.
+        tensor: A strided tensor of any dtype and shape, on any device. Its autograd history is dropped.
+        message: The message to fill in.
+        payload: Receives the bytes; None puts them into `message.data`.
 
     Raises:
         InvalidArgumentError: The tensor is quantized per channel, a view of packed integers, or on the meta device.
@@ -41,10 +41,10 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
         and type(tensor) is torch.Tensor
         and not tensor.is_neg()
         and tensor.numel()
-        # Torch changes the bits of what is neither true nor false when it copies it.
+        # A copy by torch changes bools whose byte is neither 0 nor 1.
         and (dtype is not torch.bool or tensor.is_contiguous())
     ):
-        # The same as below in a third of the time.
+        # Like the code below, in a third of the time.
         chunk = tensor.contiguous().numpy().data.cast("B")
     else:
         tensor = _plain(tensor)
@@ -57,7 +57,7 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
 
 
 def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
-    """The tensor a message describes; it owns its bytes, may be written to, and never requires grad.
+    """The tensor that a message describes. It is on the CPU, owns its bytes, is writable, and does not require grad.
 
     Raises:
         InvalidArgumentError: Shape, dtype and number of bytes do not fit together.
@@ -67,7 +67,7 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
     if shape and min(shape) < 0:
         raise InvalidArgumentError(f"a tensor claims the shape {shape}")
     if (dtype in _QUANTIZED) != message.HasField("quantizer"):
-        # Not a formality: torch ends the process over a tensor of such a dtype without a quantizer.
+        # Torch crashes on a tensor of such a dtype without a quantizer.
         raise InvalidArgumentError(f"{dtype} tensors {'need a' if dtype in _QUANTIZED else 'have no'} quantizer")
     stored, per_stored = _QUANTIZED.get(dtype, (dtype, 1))
     count = math.prod(shape)
@@ -84,7 +84,7 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         )
         numpy_dtype = _NUMPY.get(dtype)
         if numpy_dtype is not None and len(shape) <= _MOST_NUMPY_DIMENSIONS:
-            # The same as below in a third of the time.
+            # Like the code below, in a third of the time.
             return torch.from_numpy(np.ndarray(shape, numpy_dtype, source))
     try:
         if dtype in _QUANTIZED:
@@ -92,17 +92,16 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         if source is None:
             return torch.empty(shape, dtype=dtype)
         # Not a slice of one big tensor: every tensor needs a version counter of its own, or a write to one would
-        # make autograd complain about its neighbours.
+        # make autograd raise for the others.
         flat = torch.frombuffer(source, dtype=dtype)
-        # `data` is no view of the flat one: what autograd hands on as an output of a call must not be written to if
-        # it is.
+        # `data` is no view of the flat tensor: autograd allows no writes to an output of a call that is a view.
         return flat if shape == [count] else flat.view(shape).data
     except RuntimeError as error:
         raise InvalidArgumentError(f"not a valid tensor: {error}") from None
 
 
 def pack_sparse(tensor: torch.Tensor, message: values_pb2.SparseTensor, payload: PayloadWriter | None) -> None:
-    """Like `pack`, for a tensor in COO layout; whether it is coalesced travels with it."""
+    """Like `pack`, for a tensor in COO layout. The message keeps whether it is coalesced."""
     detached = tensor.detach()
     pack(detached._indices(), message.indices, payload)
     pack(detached._values(), message.values, payload)
@@ -128,7 +127,7 @@ def unpack_sparse(message: values_pb2.SparseTensor, payload: PayloadReader) -> t
         raise InvalidArgumentError(f"not a valid sparse tensor: {error}") from None
 
 
-# What the integers of a quantized tensor are stored as, and how many of them share one that is stored.
+# For each quantized dtype: the dtype that stores its integers, and the number of integers in one element of that.
 _QUANTIZED = {
     torch.quint8: (torch.uint8, 1),
     torch.qint8: (torch.int8, 1),
@@ -147,13 +146,13 @@ _NUMPY: Final[dict[torch.dtype, Any]] = {
     torch.uint8: np.uint8,
     torch.bool: np.bool_,
 }
-"""Dtypes that numpy has too."""
+"""Dtypes that numpy has, too."""
 
 _MOST_NUMPY_DIMENSIONS: Final = 32
 
 
 def _integers(tensor: torch.Tensor, message: values_pb2.Quantizer) -> torch.Tensor:
-    """The integers of a quantized tensor, as they are stored."""
+    """The stored integers of a quantized tensor."""
     if tensor.qscheme() != torch.per_tensor_affine:
         raise InvalidArgumentError("a tensor quantized per channel cannot be sent; dequantize() it first")
     if _QUANTIZED[tensor.dtype][1] > 1 and not (tensor.is_contiguous() and tensor.storage_offset() == 0):
@@ -174,7 +173,7 @@ def _quantized(
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers on the CPU, without pending conjugation or negation."""
+    """The same values on the CPU, without pending conjugation or negation."""
     if not tensor.is_cpu:
         if tensor.is_meta:
             raise InvalidArgumentError("a tensor on the meta device has no numbers to send")
@@ -188,7 +187,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     if not tensor.numel():
         return memoryview(b"")
     if tensor.itemsize == 1:
-        # Torch cannot copy every dtype that fits into a byte; bytes it can.
+        # Torch cannot copy some dtypes that fit into a byte; it can copy uint8.
         tensor = tensor.view(torch.uint8)
     # Not `view(-1)`: a single element may have any stride, such as the 0 that an expanded gradient has.
     flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))

@@ -1,4 +1,4 @@
-"""Trees: the nested lists, tuples, dicts, slices and registered records that values are made of."""
+"""Walks nested lists, tuples, dicts, slices and registered records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ps_wire.refs import Ref
 
 
 def leaves_in(value: Any) -> Iterator[Any]:
-    """What stands in a tree, in the order in which the codec meets it."""
+    """The leaves of a tree, in the order in which the codec encodes them."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)) and not isinstance(value, Ref):
-        # What a registered NamedTuple stands for is a tuple as well.
+        # A registered NamedTuple is encoded as a tuple, too.
         for item in value:
             yield from leaves_in(item)
     elif isinstance(value, dict):
@@ -32,12 +32,12 @@ def leaves_in(value: Any) -> Iterator[Any]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a tree, in the order in which the codec meets them."""
+    """The tensors of a tree, in the order in which the codec encodes them."""
     return (each for each in leaves_in(value) if isinstance(each, torch.Tensor))
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same tree with each tensor changed."""
+    """A copy of a tree with each tensor replaced by `change(tensor)`."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Values: Python values to messages and back. The set is closed; nothing is pickled, evaluated or imported."""
+"""Encodes Python values of a closed set of types as messages, and decodes them. Nothing is pickled or evaluated."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Encoder:
     """Turns values into messages.
 
     Args:
-        payload: Where tensor bytes go; `None` puts them into the messages.
-        on_other: Called with a value outside the closed set; returns the handle that is to travel in its place, or
-            `None` if there is none.
+        payload: Receives the bytes of tensors; None puts them into the messages.
+        on_other: Called with a value of another type; returns the handle to send in its place, or None if it cannot
+            be sent.
 
     Attributes:
-        tensors: The tensors met so far, in the order in which the receiver will meet them.
+        tensors: The tensors that were encoded so far, in the order in which the receiver decodes them.
     """
 
     def __init__(self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | None] | None = None) -> None:
@@ -45,7 +45,7 @@ class Encoder:
         """The message for a value.
 
         Raises:
-            InvalidArgumentError: A value's type is not one that travels.
+            InvalidArgumentError: The value, or one inside it, cannot be sent.
             TooLargeError: Containers are nested too deeply.
         """
         message = Value()
@@ -53,7 +53,7 @@ class Encoder:
         return message
 
     def encode_into(self, message: Value, value: Any, depth: int = 0) -> None:
-        """Like `encode`, for a message that is part of another, inside of so many containers."""
+        """Like `encode`, for a message that is part of another, inside `depth` containers."""
         if value is None:
             message.none.SetInParent()
         elif isinstance(value, torch.Tensor):
@@ -65,7 +65,7 @@ class Encoder:
         elif isinstance(value, Ref):
             message.handle.CopyFrom(value.to_message())
         elif isinstance(value, (list, tuple)) and (type(value) in _PLAIN or codec_of(type(value)) is None):
-            # torch.Size, and NamedTuples that are not registered, cross as plain tuples.
+            # torch.Size, and NamedTuples that are not registered, are sent as plain tuples.
             sequence = message.list if isinstance(value, list) else message.tuple
             sequence.SetInParent()
             if depth >= MAX_DEPTH:
@@ -150,10 +150,10 @@ class Decoder:
     """Turns messages into values.
 
     Args:
-        payload: Where tensor bytes are.
-        on_handle: Called with every handle; returns what stands for it here. Without it a `Ref` does.
-        on_tensor: Called with every tensor and whether its sender has `requires_grad` on it; returns the tensor to use.
-        on_name: Called with the name of a function or class; returns it. Without it names are refused.
+        payload: The bytes of tensors.
+        on_handle: Called with every handle; returns the object to use for it. Without it, that is a `Ref`.
+        on_tensor: Called with every tensor and its `requires_grad` at the sender; returns the tensor to use.
+        on_name: Called with the name of a function or class; returns it. Without it, names are refused.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ class Decoder:
         self._on_name = on_name
 
     def decode(self, message: Value, depth: int = 0) -> Any:
-        """The value of a message that stands inside of so many containers.
+        """The value of a message that is inside `depth` containers.
 
         Raises:
-            InvalidArgumentError: The message is not one that `Encoder` could have made.
+            InvalidArgumentError: No `Encoder` makes such a message.
             TooLargeError: Containers are nested too deeply.
         """
         if depth > MAX_DEPTH:

@@ -1,1 +1,1 @@
-"""Messages on connections: frames, the order in which they are sent, buffers, and a connection inside one process."""
+"""Messages on connections: frames, the order of sending, buffers, and a connection inside one process."""

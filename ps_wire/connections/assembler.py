@@ -1,4 +1,4 @@
-"""Assembler: puts the parts of messages that arrive on one connection together again."""
+"""Assembles messages from the parts that arrive on one connection."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Message(NamedTuple):
 
     Attributes:
         frame: Its frame.
-        payload: Its payload, writable, owned by nobody else; None when there is none.
-        error: Set when the message was refused; then its payload was not kept.
+        payload: Its payload, writable and not shared; None if it has none.
+        error: The error if the message was refused; its payload was dropped then.
     """
 
     frame: Frame
@@ -39,7 +39,7 @@ class _Partial:
         self.filled = 0
 
     def add(self, payload: tuple[memoryview, ...]) -> bool:
-        """Copies a part in; says whether the message is whole."""
+        """Copies a part into the payload; returns whether the message is complete."""
         view = self.buffer.data
         for chunk in payload:
             if self.filled + len(chunk) > len(view):
@@ -50,11 +50,11 @@ class _Partial:
 
 
 class Assembler:
-    """Takes packets, gives messages.
+    """Assembles packets into messages.
 
     Args:
-        max_message_bytes: A message that announces a larger payload is refused before anything is allocated; so is
-            one that would bring the unfinished messages together over twice that.
+        max_message_bytes: Largest payload. A larger one is refused before memory is allocated; so is a message with
+            which the incomplete messages together would exceed twice that.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -63,10 +63,10 @@ class Assembler:
         self._refused: dict[int, int] = {}
 
     def feed(self, packet: Packet) -> Message | None:
-        """The message that this packet completes, if it does.
+        """Adds a packet, and returns the message that it completes; None if it completes none.
 
         Raises:
-            InvalidArgumentError: The packet does not fit the ones before it; the connection is of no more use.
+            InvalidArgumentError: The packet does not fit the ones before it; the connection cannot be used any more.
         """
         frame, payload = packet
         number = frame.number
@@ -86,7 +86,7 @@ class Assembler:
         if announced > self._limit or held + announced > 2 * self._limit:
             return self.refuse(packet, self._too_large(announced))
         if arrived == announced:
-            # One chunk that may be written to is used where it lies.
+            # A single writable chunk is used without a copy.
             is_usable = len(payload) == 1 and not payload[0].readonly
             return Message(frame, np.frombuffer(payload[0], np.uint8) if is_usable else joined(payload, arrived))
         partial = self._partial[number] = _Partial(frame)
@@ -94,7 +94,7 @@ class Assembler:
         return None
 
     def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:
-        """What to give in the place of the message that begins with a packet; the rest of it is passed over."""
+        """A refused message for the one that begins with a packet; its other parts are dropped."""
         number = packet.frame.number
         to_come = packet.frame.payload_bytes - packet.nbytes
         if to_come > 0:

@@ -1,4 +1,4 @@
-"""Buffers that are used again: memory fresh from the system costs five times what copying into it does."""
+"""A pool of buffers. Fresh memory from the system costs five times as much as copying into it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
 
 SMALLEST: Final = MIB
-"""Smaller ones are left to malloc, which keeps them by itself."""
+"""Smallest pooled buffer. Smaller ones come from malloc, which reuses them by itself."""
 
 
 _MOST_MALLOC_LEARNS: Final = 32 * MIB - 64 * 1024
-"""A little less than the limit, because a block is larger than what was asked for."""
+"""A little less than malloc's limit, because a block is larger than the requested size."""
 
 
 class BufferPool:
-    """Lends buffers, and keeps them when the last array or tensor over them has died. All threads may use it.
+    """Lends buffers, and keeps them for reuse when the last array or tensor over them is freed. Safe from all threads.
 
     Args:
-        max_bytes: How much memory it keeps that nobody uses.
+        max_bytes: Most bytes of unused buffers that it keeps.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -40,7 +40,7 @@ class BufferPool:
         self.kept = 0
 
     def take(self, nbytes: int) -> Buffer:
-        """A writable buffer of so many bytes; what stands in it is of no meaning."""
+        """A writable buffer of `nbytes`, with undefined contents."""
         if nbytes < SMALLEST:
             return np.empty(nbytes, np.uint8)
         size = 1 << (nbytes - 1).bit_length()
@@ -56,23 +56,23 @@ class BufferPool:
         return lent(buffer, nbytes, lambda: self._give_back(buffer))
 
     def clear(self) -> None:
-        """Lets go of everything that nobody uses."""
+        """Frees all unused buffers."""
         self._take_in()
         with self._lock:
             self._drop()
 
     def forked(self) -> None:
-        """In a forked child: a thread that is not here may have held the lock."""
+        """In a forked child: makes a new lock, because a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
     def _give_back(self, buffer: Buffer) -> None:
-        # The garbage collector calls this in the midst of anything, in a thread that may hold any lock: it never waits.
+        # The garbage collector may call this at any point, in a thread that holds any lock, so it never waits.
         if len(buffer) <= self._max_bytes:
             self._returned.append(buffer)
             self._take_in()
 
     def _take_in(self) -> None:
-        """Takes in what was returned, unless another thread is about to, or this one further down its stack."""
+        """Adds returned buffers to the pool, unless another thread or a caller of this function is about to do so."""
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._sort()
@@ -80,30 +80,30 @@ class BufferPool:
                 self._lock.release()
 
     def _sort(self) -> None:
-        """Puts what was returned where it is found by its size. The lock must be held."""
+        """Sorts returned buffers by size. The lock must be held."""
         while self._returned:
             buffer = self._returned.popleft()
             if self.kept + len(buffer) > self._max_bytes:
-                # Sizes that are wanted now are worth more than those that once were.
+                # Sizes that are in use now are more useful than earlier ones.
                 self._drop()
             self._free[len(buffer)].append(buffer)
             self.kept += len(buffer)
 
     def _drop(self) -> None:
-        """Lets go of what is free. The lock must be held."""
+        """Frees the unused buffers. The lock must be held."""
         self._free.clear()
         self.kept = 0
 
 
 def lent(buffer: Buffer, nbytes: int, ended: Callable[[], None]) -> Buffer:
-    """The first bytes of a buffer, where they lie.
+    """The first bytes of a buffer, without a copy.
 
     Args:
-        buffer: To be used again.
-        nbytes: How many of its bytes.
-        ended: Called when the last array, tensor or memoryview over them has died, in whatever thread that happens.
+        buffer: The buffer.
+        nbytes: Number of bytes.
+        ended: Called when the last array, tensor or memoryview over them is freed, in any thread.
     """
-    # An array of its own for every binding, so that its end can be noticed.
+    # A new array for every loan, whose finalizer tells that the loan has ended.
     holder = _Holder(np.frombuffer(buffer.data, np.uint8, nbytes))
     weakref.finalize(holder, ended).atexit = False
     return np.asarray(holder)
@@ -116,18 +116,18 @@ class _Holder:
 
 
 RECEIVED: Final = BufferPool(256 * MIB)
-"""For payloads that arrive in parts, of all the connections of this process."""
+"""For payloads that arrive in parts, on all connections of this process."""
 
 os.register_at_fork(after_in_child=RECEIVED.forked)
 
 
 @cache
 def teach_malloc() -> None:
-    """Lets glibc keep the memory of freed messages instead of returning it to the system after each one.
+    """Lets glibc keep the memory of freed messages instead of returning it to the system each time.
 
-    From the first large block that is freed it learns the size up to which blocks come from memory that it keeps, and
-    32 MiB is the most it can learn. Any program that has ever freed a tensor of that size is in this state; without it
-    every part of a message would have its pages mapped and cleared anew.
+    When a large block is freed, malloc raises the size up to which blocks come from memory that it keeps, to 32 MiB at
+    most. A program that has freed a tensor of that size is in this state anyway. Without it, the system would map and
+    clear new pages for every part of a message.
     """
     block = np.empty(_MOST_MALLOC_LEARNS, np.uint8)
     del block

@@ -1,4 +1,4 @@
-"""What a connection between a trainer and an owner is, whatever carries it."""
+"""The interface of connections between trainers and owners, for every transport."""
 
 from __future__ import annotations
 
@@ -12,74 +12,74 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import SharedMemoryOffer
 
 Handle = Callable[[Packet], bool | asyncio.Future[bool]]
-"""Takes a packet and says whether it was the last one; or gives a future that will say so. Until then nothing more is
-handed over or read, so that the other side is held up."""
+"""Takes a packet and returns whether it was the last one, or a future of that. Until the future is done, no further
+packet is delivered or read, so that the other side has to wait."""
 
 
 class ConnectionBroken(Exception):
-    """The connection is gone: the other side vanished, or the way to it did.
+    """The connection is broken: the other side has ended, or the network has failed.
 
-    Not a `PsError`: whoever holds the connection opens another one, and only says so when that fails.
+    Not a `PsError`: a session opens another connection, and raises an error only if that fails.
     """
 
 
 class Connection(Protocol):
     """Packets in order, in both directions, until one side closes.
 
-    One task may send and one may receive at a time. A packet that was sent may still be lost with the connection.
+    One task may send and one may receive at a time. A packet that was sent may still be lost if the connection breaks.
     """
 
     @property
     def part_bytes(self) -> int:
-        """Largest payload a packet may have: larger messages are sent in parts, between which others may pass."""
+        """Largest payload of a packet. Larger messages are sent in parts, between which others can be sent."""
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        """Hands a packet over without waiting, if this connection can do that at all, and at this moment.
+        """Sends a packet without waiting, if the connection supports that and can take it now.
 
         Args:
-            packet: To be sent.
-            later: Nobody waits for it: it may stay for some milliseconds, to travel with another.
+            packet: The packet.
+            later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
 
         Returns:
-            Whether it was handed over; if not, it must be sent with `send`.
+            Whether it was sent; if not, it must be sent with `send`.
 
         Raises:
             ConnectionBroken: It cannot arrive any more.
         """
 
     async def send(self, packet: Packet) -> None:
-        """Hands a packet over; waits while the other side is slow.
+        """Sends a packet; waits while the other side is slow.
 
         Raises:
             ConnectionBroken: It cannot arrive any more.
         """
 
     async def receive(self) -> Packet | None:
-        """The next packet, or None when the other side has closed in good order.
+        """The next packet; None if the other side has closed the connection.
 
         Raises:
             ConnectionBroken: The connection ended without a close.
         """
 
     async def close(self) -> None:
-        """Ends the connection. Calling it again does nothing."""
+        """Closes the connection. Calling it again does nothing."""
 
 
 @runtime_checkable
 class Delivering(Protocol):
-    """A connection that hands packets over as they arrive, without waking a task for each of them."""
+    """A connection that delivers packets as they arrive, without waking a task for each of them."""
 
     async def deliver(self, handle: Handle) -> None:
-        """Calls `handle` with every packet until it says that this was the last one, or nothing more will come.
+        """Calls `handle` with every packet until it returns true or the connection is closed.
 
         Raises:
             ConnectionBroken: The connection broke.
-            Exception: Whatever `handle` raises.
+            Exception: `handle` raised it.
         """
 
 
 async def deliver(connection: Connection, handle: Handle) -> None:
-    """The same for any connection."""
+    """Like `Delivering.deliver`, for any connection."""
     if isinstance(connection, Delivering):
         await connection.deliver(handle)
         return
@@ -94,21 +94,21 @@ class Connector(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it leads, for messages to people."""
+        """The address, for messages to people."""
 
     async def connect(self) -> Connection:
         """Opens a new connection.
 
         Raises:
-            ConnectionBroken: There is nobody at the address, or the way is closed.
+            ConnectionBroken: There is no server at the address, or it cannot be reached.
         """
 
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> Connection | None:
         """Opens a shared-memory connection that an owner has offered, or returns None if this connector has none.
 
         Raises:
-            ConnectionBroken: The shared-memory connection cannot be had.
+            ConnectionBroken: The shared-memory connection cannot be opened.
         """
 
     async def close(self) -> None:
-        """Gives back what connections of this connector share. Calling it again does nothing."""
+        """Frees what the connections of this connector share. Calling it again does nothing."""

@@ -1,7 +1,7 @@
-"""Frames to bytes and back, with the payload never copied into or out of protobuf.
+"""Serializes and parses frames without copying the payload into or out of protobuf.
 
-`Frame.payload` is the last field on the wire, so a frame is its header as protobuf writes it, then one tag, one length
-and the payload's bytes: any protobuf implementation reads that, and ours joins and slices instead of copying.
+`Frame.payload` is the last field on the wire, so the bytes of a frame are its header as protobuf writes it, then a tag,
+a length and the payload. Any protobuf implementation can read that. This module appends and slices the payload.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIXED32: Final = 5
 
 
 class Packet(NamedTuple):
-    """A frame whose payload stands beside it.
+    """A frame and its payload.
 
     Attributes:
         frame: The header; its `payload` field is empty.
@@ -46,7 +46,7 @@ def serialize(packet: Packet) -> bytes:
 
 
 def parse(data: bytes) -> Packet:
-    """The packet of some bytes; the payload is a view of them.
+    """The packet that bytes hold; its payload is a view of them.
 
     Raises:
         InvalidArgumentError: The bytes are not a `Frame`.
@@ -57,7 +57,7 @@ def parse(data: bytes) -> Packet:
             frame = Frame.FromString(data)
             if not frame.payload:
                 return Packet(frame)
-            # Some other implementation put the payload elsewhere: correct, and copied.
+            # Another implementation has put the payload before other fields: valid, but copied.
             payload = memoryview(frame.payload)
             frame.ClearField("payload")
             return Packet(frame, (payload,))
@@ -69,7 +69,7 @@ def parse(data: bytes) -> Packet:
 
 
 def _find_payload(data: bytes) -> tuple[int, int] | None:
-    """Where the header ends and where the payload begins, if the payload is the last field; else None."""
+    """Where the header ends and the payload begins, if the payload is the last field; otherwise None."""
     position, end = 0, len(data)
     while position < end:
         start = position

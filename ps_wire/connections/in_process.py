@@ -1,4 +1,4 @@
-"""A connection inside one process: the two ends are queues. For tests, and for owners embedded in a trainer."""
+"""A connection inside one process, made of two queues. For tests, and for owners inside a trainer."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ps_wire.limits import PART_BYTES
 
 
 class _Pipe:
-    """One direction: bytes in order, then an end, which is orderly or not."""
+    """One direction: a queue of bytes that is closed or broken in the end."""
 
     def __init__(self) -> None:
-        # None wakes the reader to look at the state.
+        # None wakes the reader to check the state.
         self._items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.closed = False
         self.broken = False
@@ -42,7 +42,7 @@ class _Pipe:
 class MemoryConnection:
     """One end of a pair made by `memory_pair`.
 
-    Packets cross as bytes, as they would on a wire, so nothing mutable is shared between the two sides.
+    Packets are sent as bytes, as on a network, so the two sides share no mutable objects.
     """
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
@@ -58,7 +58,7 @@ class MemoryConnection:
         if self._outgoing.closed or self._incoming.closed:
             raise ConnectionBroken("the connection is closed")
         self._outgoing.put(serialize(packet))
-        # As on a real wire, sending gives others a turn.
+        # Yields to other tasks, as sending on a network does.
         await asyncio.sleep(0)
 
     async def receive(self) -> Packet | None:
@@ -69,7 +69,7 @@ class MemoryConnection:
         self._end(broken=False)
 
     def cut(self) -> None:
-        """Breaks the connection for both ends, as a pulled cable does; what was on the way is lost."""
+        """Breaks the connection for both ends; packets in transit are lost."""
         self._end(broken=True)
 
     def _end(self, broken: bool) -> None:

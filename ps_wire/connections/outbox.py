@@ -1,4 +1,4 @@
-"""Outbox: what waits to be sent on one connection, taking turns so that a small message never waits for a large one."""
+"""Queues messages for one connection and sends them in turns, so that a small one never waits for a large one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps_wire.limits import PART_BYTES
 from ps_wire.v1.frames_pb2 import Frame, Part
 
 _SMALL = 64 * 1024
-"""Bytes up to which a message may overtake others."""
+"""Largest message that may overtake others, in bytes."""
 
 
 class Outbox:
     """Queues messages and writes them to a connection, one packet at a time, from the one task that runs `drain`.
 
-    Once that runs, a message of one packet goes out at once when nothing waits and the connection can take it.
+    While `drain` runs, a message of one packet is sent at once if no other waits and the connection can take it.
     """
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Outbox:
 
         Args:
             frame: The message.
-            chunks: Its payload, which must not change until it was sent.
-            nbytes: Length of the payload.
-            later: Nobody waits for it: it may stay for some milliseconds, to travel with another.
-            sent: Called once the connection has taken all of it; never, if that does not come to pass.
+            chunks: Its payload, which must not change until it is sent.
+            nbytes: Size of the payload, in bytes.
+            later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
+            sent: Called once the connection has taken all of it; not called if the connection breaks before.
         """
         if nbytes:
             frame.payload_bytes = nbytes
@@ -58,7 +58,7 @@ class Outbox:
             try:
                 gone = self._connection.send_now(Packet(frame, tuple(chunks)), later)
             except ConnectionBroken:
-                # What reads from the connection notices too, and ends it.
+                # The task that reads from the connection notices this, too, and ends it.
                 gone = True
             if gone:
                 if sent is not None:
@@ -71,7 +71,7 @@ class Outbox:
         self._ready.set()
 
     async def drain(self, connection: Connection) -> None:
-        """Writes what is queued, and what will be, until cancelled.
+        """Writes queued messages until it is cancelled.
 
         Raises:
             ConnectionBroken: The connection broke.
@@ -90,17 +90,17 @@ class Outbox:
                 self._ready.clear()
                 await self._ready.wait()
         finally:
-            # Nothing more will be sent, so nobody needs to wait for it.
+            # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
             self._idle.set()
 
     async def flushed(self) -> None:
-        """Waits until everything queued so far was handed to the connection, or cannot be any more."""
+        """Waits until the connection has taken all messages queued so far, or cannot take them any more."""
         await self._idle.wait()
 
 
 def _telling(message: Iterator[Packet], sent: Callable[[], None]) -> Iterator[Packet]:
-    """The same packets; `sent` is called when the one after the last is asked for."""
+    """Yields the packets of a message, and then calls `sent`."""
     yield from message
     sent()
 
@@ -118,7 +118,7 @@ def packets(frame: Frame, chunks: Sequence[memoryview], part_bytes: int = PART_B
 
 
 def _parts(chunks: Sequence[memoryview], part_bytes: int) -> Iterator[tuple[memoryview, ...]]:
-    """Cuts and gathers chunks into parts of at most so many bytes."""
+    """Splits and joins chunks into parts of at most `part_bytes`."""
     part: list[memoryview] = []
     room = part_bytes
     for chunk in chunks:

@@ -1,7 +1,7 @@
-"""Reclaim: memory of large messages goes back to the system once none has crossed for a while.
+"""Gives the memory of large messages back to the system when none has been sent or received for a while.
 
-While messages come, their memory is kept, because memory fresh from the system costs several times what copying into it
-does. A process that has nothing to do must not sit on the gigabytes of its last burst.
+Under load the memory is kept, because fresh memory from the system costs several times as much as copying into it. An
+idle process must not keep the gigabytes of its last burst.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ps_wire.limits import IDLE_SECONDS
 from ps_wire.runtime.threads import COPIES
 
 LARGE_BYTES: Final = 32 * 1024
-"""Messages from this size on count."""
+"""Smallest message that counts as use."""
 
 
 class Reclaimer:
-    """Does something once nothing was used for a while. Without an event loop, it does nothing.
+    """Calls a function when there was no use for a while. Does nothing without an event loop.
 
     Args:
-        reclaim: What to do, in a thread.
-        seconds: How long nothing has to be used before.
+        reclaim: The function; called in a thread.
+        seconds: Seconds without use before the call.
     """
 
     def __init__(self, reclaim: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
@@ -37,10 +37,10 @@ class Reclaimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def used(self) -> None:
-        """A large message came or left."""
+        """Notes that a large message was sent or received."""
         now, before = time.monotonic(), self._last_used
         self._last_used = now
-        # The loop on which it would have rung may have ended.
+        # The loop of the timer may have been closed.
         if self._timer is None or now - before > 2 * self._seconds:
             with suppress(RuntimeError):
                 self._timer = asyncio.get_running_loop().call_later(self._seconds, self._look)
@@ -55,13 +55,13 @@ class Reclaimer:
 
 
 def reclaim() -> None:
-    """Gives everything back that no message uses: our own buffers, and what malloc keeps of those that were freed."""
+    """Frees the unused buffers of the pool, and gives the free memory of malloc back to the system."""
     RECEIVED.clear()
     trim()
 
 
 def trim() -> None:
-    """Gives back what malloc keeps of memory that was freed."""
+    """Gives the free memory of malloc back to the system."""
     function = _malloc_trim()
     if function is not None:
         function(0)
@@ -69,8 +69,8 @@ def trim() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    # The GNU C library's; others return memory by themselves. It locks one arena after the other, and may be called at
-    # any time from any thread.
+    # Only in the GNU C library; others give memory back by themselves. It locks one arena after the other, and may be
+    # called at any time from any thread.
     function = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if function is not None:
         function.argtypes, function.restype = [ctypes.c_size_t], ctypes.c_int
@@ -78,4 +78,4 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 RECLAIMER: Final = Reclaimer(reclaim)
-"""Of this process."""
+"""The reclaimer of this process."""

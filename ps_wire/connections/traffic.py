@@ -1,14 +1,14 @@
-"""Traffic: how many bytes crossed a kind of connection."""
+"""Counts the bytes on one kind of connection."""
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Counts bytes, on one event loop; all connections of a kind may share one.
+    """Counts bytes; used on one event loop. All connections of a kind may share one.
 
     Attributes:
-        received: Bytes of whole messages that came, tensors included.
-        sent: Bytes of messages that left.
+        received: Bytes of received messages, tensors included.
+        sent: Bytes of sent messages, tensors included.
     """
 
     __slots__ = ("received", "sent")

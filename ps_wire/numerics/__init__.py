@@ -1,1 +1,1 @@
-"""How torch computes: autocast, seeds, walks of the autograd graph, and the validation of optimizers."""
+"""Settings and state of torch: autocast, seeds, walks of the autograd graph, and validation of optimizers."""

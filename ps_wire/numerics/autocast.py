@@ -1,4 +1,4 @@
-"""Autocasts: the `torch.autocast` regions of a thread, to be entered again in another thread or process."""
+"""The `torch.autocast` regions of a thread, to be entered again in another thread or process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NOTHING: Final = nullcontext()
 
 
 class Autocast(NamedTuple):
-    """A region that is switched on.
+    """An active region.
 
     Attributes:
-        device: The type of device whose operations are cast.
-        dtype: To what.
+        device: The device type whose operations are cast.
+        dtype: The dtype that they are cast to.
     """
 
     device: str
@@ -24,10 +24,10 @@ class Autocast(NamedTuple):
 
 
 class Autocasts(NamedTuple):
-    """What is switched on in a thread.
+    """The active regions of a thread.
 
     Attributes:
-        regions: For each type of device that has one.
+        regions: The regions, at most one for each device type.
         cached: Whether casts of parameters are kept until the outermost region ends.
     """
 
@@ -36,7 +36,7 @@ class Autocasts(NamedTuple):
 
     @classmethod
     def current(cls) -> Autocasts:
-        """Those of this thread."""
+        """The active regions of this thread."""
         found: tuple[Autocast, ...] = ()
         for each in _DEVICES:
             if torch.is_autocast_enabled(each):
@@ -44,7 +44,7 @@ class Autocasts(NamedTuple):
         return cls(found, torch.is_autocast_cache_enabled()) if found else NONE
 
     def entered(self) -> AbstractContextManager[object]:
-        """A block in which they are switched on in this thread as well."""
+        """A block in which they are active in this thread."""
         if not self.regions:
             return _NOTHING
         stack = ExitStack()
@@ -54,4 +54,4 @@ class Autocasts(NamedTuple):
 
 
 NONE: Final = Autocasts()
-"""Nothing is switched on."""
+"""No active regions."""

@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
-"""The class of the nodes that lead to leaves; torch gives it no public name."""
+"""The class of the nodes that accumulate the gradients of leaves, for which torch has no public name."""
 
 
 def leaves_of(roots: Iterable[torch.Tensor | GradientEdge]) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
-"""OptimizerValidator: what an optimizer can do with its options and its state, found out before it touches a parameter.
+"""Tests options and state of an optimizer on a scratch parameter, before it changes a real one.
 
-Torch looks at most options only when a step is made, and takes over whatever state it is given. A step must not fail
-halfway, though, so both are tried on a scratch parameter first: by owners and by trainers, for their parts of one.
+Torch checks most options only during a step, and loads any state without a check. But a step must not fail halfway. So
+owners and trainers try both on a scratch parameter first, for their parts of an optimizer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _FREE_SHAPES = (optim.Adafactor, optim.LBFGS)
 
 
 class TrialStep(NamedTuple):
-    """What steps on a scratch parameter have shown.
+    """The result of steps on a scratch parameter.
 
     Attributes:
-        kept: What the optimizer keeps for a parameter.
-        needed: Whether that must be there before the first step.
+        kept: The state that the optimizer keeps for a parameter.
+        needed: Whether that state must exist before the first step.
     """
 
     kept: dict[str, Any]
@@ -32,14 +32,14 @@ class TrialStep(NamedTuple):
 
 
 class OptimizerValidator:
-    """Checks options and states for one optimizer. Classes that are not torch's own are taken at their word.
+    """Checks options and states for one optimizer. Classes that are not torch's own are not checked.
 
     Args:
         optimizer: The optimizer, which is not changed.
-        options: What its constructor was given beside the parameters.
+        options: The arguments of its constructor besides the parameters.
 
     Raises:
-        InvalidArgumentError: It cannot make a step with the options of one of its groups.
+        InvalidArgumentError: It cannot take a step with the options of one of its groups.
     """
 
     def __init__(self, optimizer: optim.Optimizer, options: Mapping[str, Any]) -> None:
@@ -50,10 +50,11 @@ class OptimizerValidator:
             self._try(group)
 
     def check_options(self, groups: Iterable[Mapping[str, Any]], options: Mapping[str, Any]) -> None:
-        """Whether options of some of its groups can be changed.
+        """Checks that options of some of its groups can be changed.
 
         Raises:
-            InvalidArgumentError: There is no such option, the optimizer cannot work with the value, or it is too late.
+            InvalidArgumentError: There is no such option, the optimizer cannot work with the value, or the option
+                cannot be changed after the first step.
         """
         known = self._optimizer.param_groups[0].keys() - {"params"}
         for name in options:
@@ -66,7 +67,7 @@ class OptimizerValidator:
                 raise InvalidArgumentError(f"{sorted(options)} cannot be changed any more: steps have been made")
 
     def check_state(self, state: Any) -> None:
-        """Whether it can go on from a state.
+        """Checks that it can continue from a state.
 
         Raises:
             InvalidArgumentError: It does not fit the groups or the parameters.

@@ -1,8 +1,8 @@
-"""Forks: connections belong to the process that opened them.
+"""Keeps forked children away from the connections of their parent.
 
-A forked child has copies of its parent's sockets and event loops, and none of its threads. Whatever it did with them
-would reach the parent's connections, or wait for ever for a thread that is not there. So in a child all event loops
-with which connections were made are foreign: nothing is sent through them, and who asks for something is told so.
+A forked child has copies of its parent's sockets and event loops, and none of its threads. Using them would disturb the
+parent's connections, or wait for ever for a thread that does not exist. So in a child, all event loops of connections
+are foreign: nothing is sent through them, and calls raise a `ClosedError`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _OFF: Final = frozenset({"0", "false", "no"})
 
 
 class Inherited(Protocol):
-    """Something of the parent that its child has to put away."""
+    """An object of the parent that its child has to close or keep unused."""
 
     def forked(self) -> None:
-        """This process is a child. The parent still uses its own."""
+        """Called in a forked child. The parent still uses its copy."""
 
 
 class _State:
@@ -43,22 +43,22 @@ _state: Final = _State()
 
 
 def belongs_here(loop: Hashable) -> None:
-    """Connections of this process are made with this event loop."""
+    """Registers an event loop of connections of this process."""
     _state.loops.add(loop)
 
 
 def put_away_in_children(thing: Inherited) -> None:
-    """Has `thing.forked()` called in every child that is forked while it lives."""
+    """Calls `thing.forked()` in every child that is forked while `thing` lives."""
     _state.things.add(thing)
 
 
 def is_foreign(loop: Hashable) -> bool:
-    """Whether an event loop is that of a process of which this one is a fork."""
+    """Whether an event loop belongs to the parent of this forked process."""
     return bool(_state.foreign) and loop in _state.foreign
 
 
 def refusal() -> ClosedError:
-    """What is told to who uses a connection of the parent."""
+    """The error for the use of a connection of the parent."""
     return ClosedError(
         f"this client was opened by process {_state.opened_by}, of which this one ({os.getpid()}) is a fork; "
         "connections are not shared with forked processes"
@@ -66,10 +66,10 @@ def refusal() -> ClosedError:
 
 
 def use_grpc() -> None:
-    """This process is about to use gRPC.
+    """Notes that this process uses gRPC from now on.
 
     Raises:
-        UnavailableError: It is a fork of one that did, and gRPC would never answer here.
+        UnavailableError: It is a fork of a process that has used gRPC, in which gRPC would never answer.
     """
     if _state.inherits_grpc:
         raise UnavailableError(
@@ -80,7 +80,7 @@ def use_grpc() -> None:
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never frees an object of the parent: its end would do something to what the parent still uses."""
+    """Never frees an object of the parent, because its finalizer would affect what the parent still uses."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

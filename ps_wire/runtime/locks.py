@@ -1,4 +1,4 @@
-"""Locks that are held for long: a thread of a pool that has to wait for one says so, and another takes its place."""
+"""Locks that may be held for long. A pool's thread that waits for one reports that, and is replaced meanwhile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from ps_wire.runtime.scopes import waiting
 
 
 class ReportingLock:
-    """A reentrant lock for what takes longer than microseconds.
+    """A reentrant lock for work that takes longer than microseconds.
 
-    To wait for it costs a pool no thread, because the thread reports that it waits. Locks that are held for
-    microseconds need none of this: their holder never waits for anything.
+    A thread that waits for it reports that, so that the pool can replace it. Locks that are held for microseconds do
+    not need this, because their holders never wait.
     """
 
     __slots__ = ("_lock",)

@@ -1,7 +1,7 @@
-"""Scopes: what a running request passes on to the requests that it makes in turn.
+"""Scopes: the deadline, depth and seeds of a running request, for the requests that are nested in it.
 
-An owner runs hosted code inside a scope; a client that hosted code uses finds it there. So a nested request never waits
-longer than the request it is made for, and ends when that one is given up.
+An owner runs hosted code inside a scope, where the client that the code uses finds it. So a nested request never waits
+longer than the outer one, and is cancelled with it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 LEAST_SECONDS_LEFT: Final = 0.001
-"""What `Scope.within` returns once the deadline has passed."""
+"""The result of `Scope.within` after the deadline."""
 
 
 class Cancellable(Protocol):
-    """What can be given up."""
+    """A request that can be cancelled."""
 
     def cancel(self) -> None:
-        """Gives it up."""
+        """Cancels it."""
 
 
 class Scope:
-    """One request while it runs.
+    """The scope of one running request.
 
     Args:
-        seconds: How long its caller will wait; 0 for as long as it takes.
-        depth: How many requests it is nested in.
-        nesting: Called in the thread that makes the first request for it.
+        seconds: Seconds that its caller waits; 0 is no limit.
+        depth: Number of requests that it is nested in.
+        nesting: Called before the first nested request, in the thread that makes it.
 
     Attributes:
-        depth: How many requests it is nested in.
-        seeds: For the requests that are made for it, if it is seeded itself.
+        depth: As the argument.
+        seeds: The seeds of nested requests, if it has a seed itself.
     """
 
     def __init__(self, seconds: float = 0.0, depth: int = 0, nesting: Callable[[], None] | None = None) -> None:
@@ -51,14 +51,14 @@ class Scope:
         self._nesting = nesting
 
     def within(self, seconds: float | None) -> float | None:
-        """The same number of seconds, or fewer if the request itself has no more left; None is without end."""
+        """The smaller of `seconds` and the time that the request has left; None is no limit."""
         if self._deadline is None:
             return seconds
         left = max(self._deadline - time.monotonic(), LEAST_SECONDS_LEFT)
         return left if seconds is None else min(seconds, left)
 
     def add(self, nested: Cancellable) -> None:
-        """A request that is given up with this one. Kept only while somebody else keeps it."""
+        """Adds a nested request, which is cancelled with this one. Only a weak reference to it is kept."""
         with self._lock:
             nesting, self._nesting = self._nesting, None
             cancelled = self._cancelled
@@ -70,7 +70,7 @@ class Scope:
             nested.cancel()
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """Cancels the nested requests, because the caller waits no longer."""
         with self._lock:
             self._cancelled = True
             nested = list(self._nested)
@@ -79,14 +79,14 @@ class Scope:
 
 
 current_scope: Final[ContextVar[Scope | None]] = ContextVar("ps_wire_scope", default=None)
-"""The scope of the request for which this code runs."""
+"""The scope of the request that this code runs for."""
 
 
 class Waiting(threading.local):
-    """Tells whoever lent this thread that it is about to wait, for another process or for a lock.
+    """Reports that this thread waits for another process or for a lock.
 
     Attributes:
-        begins: Called before a wait.
+        begins: Called before a wait; set by the pool of the thread.
         ends: Called after it.
     """
 
@@ -103,4 +103,4 @@ class Waiting(threading.local):
 
 
 waiting: Final = Waiting()
-"""Enter it around every wait, `with waiting: ...`, so that a pool of threads can grow meanwhile."""
+"""Enter it around every wait, `with waiting: ...`, so that the pool of the thread can replace it."""

@@ -1,7 +1,7 @@
-"""Threads for work that blocks, apart from the event loop's default executor.
+"""Threads for work that blocks, separate from the event loop's default executor.
 
-That one has few threads, and they are the program's: work that waits for other work must never queue for the same
-threads as the work it waits for.
+The default executor has few threads, which belong to the program. Work that waits for other work must never queue for
+the same threads as the work that it waits for.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Runs functions in threads of its own, which are started when they are needed and used again.
+    """Runs functions in threads of its own, which are started as needed and reused.
 
     Args:
-        name: What its threads are called.
-        most: How many there may be; what comes after that waits for one.
+        name: Prefix of the names of its threads.
+        most: Most threads; further functions wait for one.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -32,16 +32,16 @@ class Threads:
         self._process = 0
 
     async def run(self, function: Callable[..., T], *args: Any) -> T:
-        """The result of a function that is called in a thread, in the caller's context variables."""
+        """Calls a function in a thread, with the caller's context variables, and returns its result."""
         call = partial(contextvars.copy_context().run, function, *args)
         return await asyncio.get_running_loop().run_in_executor(self._own(), call)
 
     def start(self, function: Callable[[], object]) -> None:
-        """Has a function called in a thread, by and by; nobody waits for it."""
+        """Calls a function in a thread, without waiting for it."""
         self._own().submit(function)
 
     def _own(self) -> ThreadPoolExecutor:
-        # The threads of a process do not live on in its forked children.
+        # A forked child has none of its parent's threads.
         if self._executor is None or self._process != os.getpid():
             self._executor = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             self._process = os.getpid()
@@ -49,7 +49,7 @@ class Threads:
 
 
 BLOCKING: Final = Threads("ps-blocking", 4096)
-"""For work that may wait for other work, such as a backward: each has a thread at once, however many there are."""
+"""For work that may wait for other work, such as a backward: each gets a thread at once."""
 
 COPIES: Final = Threads("ps-copies", 4)
-"""For large copies, which wait for nothing. More threads would not make memory faster."""
+"""For large copies, which never wait. More threads would not make copies faster."""

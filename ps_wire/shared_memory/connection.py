@@ -1,8 +1,8 @@
 """A connection between two processes of one host: a Unix socket, and shared memory for the tensors.
 
-Each packet is one record on the socket: a fixed header, the frame, and the payload if it is small. A larger payload
-lies in a segment whose number stands in the header; the first time, its descriptor travels with the record. When no
-segment is free the payload takes the socket too: slower, and always possible.
+Each packet is one record on the socket: a fixed header, the frame, and the payload if it is small. A larger payload is
+in a segment, whose number is in the header. With the first record of a segment, its descriptor is sent. If no segment
+is free, the payload is sent on the socket, which is slower and always possible.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from ps_wire.shared_memory.writer import (
 from ps_wire.v1.frames_pb2 import Frame
 
 INLINE_BYTES: Final = 32 * 1024
-"""Payloads up to this size take the socket: two copies cost less than the news that a segment is free."""
+"""Payloads up to this size are sent on the socket: two copies cost less than the message that frees a segment."""
 
 _JOINED_BYTES: Final = 4096
-"""Payloads up to this size are copied into their record: that costs less than a second piece of memory to write."""
+"""Payloads up to this size are copied into their record, which costs less than writing a second piece of memory."""
 
 _LONG_COPY: Final = 4 * MIB
-"""Payloads from this size on are copied in a thread: the event loop has others to serve."""
+"""Payloads from this size on are copied in a thread, so that the event loop can serve other connections."""
 
 _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _MANY_LENT: Final = 64
-"""Segments that may hold tensors in use before what arrives is copied out, so that the other side has some left."""
+"""Most segments with tensors in use. Beyond it, arriving payloads are copied out, so that the sender has some left."""
 
 
 class SharedMemoryConnection:
@@ -58,12 +58,12 @@ class SharedMemoryConnection:
     Args:
         sock: A connected Unix socket of type stream.
         max_message_bytes: Largest payload that is accepted.
-        max_segment_bytes: How much shared memory each direction may use.
-        traffic: Where its bytes are counted, those in shared memory too.
+        max_segment_bytes: Most shared memory of each direction, in bytes.
+        traffic: Counts its bytes, including those in shared memory.
     """
 
     part_bytes: Final = 1 << 62
-    """Payloads are not cut: what lies in a segment stands in nobody's way."""
+    """Payloads are not split, because a payload in a segment does not delay other messages."""
 
     def __init__(
         self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int, traffic: Traffic | None = None
@@ -84,12 +84,12 @@ class SharedMemoryConnection:
             await self._socket.drained.wait()
             nbytes = packet.nbytes
             if nbytes >= _LONG_COPY:
-                # The event loop, and smaller messages, go on meanwhile.
+                # The event loop and smaller messages continue meanwhile.
                 await self._send_long(packet, nbytes)
                 return
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        # While the other side is slow, messages wait in the outbox, where they can still be counted.
+        # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._socket.unsent:
             return False
         frame, payload = packet
@@ -130,11 +130,11 @@ class SharedMemoryConnection:
         try:
             return self._pool.take(nbytes)
         except OSError:
-            # Out of descriptors or of memory: the socket still works.
+            # The system has no descriptors or memory left: use the socket.
             return None
 
     def _send_record(self, packet: Packet, nbytes: int, segment: Segment) -> None:
-        """Says that a payload lies in a segment."""
+        """Sends the record of a packet whose payload is in a segment."""
         self._tell_dropped()
         self._tidy_later()
         frame = packet.frame.SerializeToString()
@@ -158,7 +158,7 @@ class SharedMemoryConnection:
         self._delivery.stop()
 
     def cut(self, reason: str = "the shared-memory connection was cut") -> None:
-        """Breaks the shared-memory connection without a word, as the end of a process does."""
+        """Breaks the connection, as the end of a process does."""
         self._let_go()
         self._break(reason)
 
@@ -173,14 +173,14 @@ class SharedMemoryConnection:
 
     @property
     def shared_bytes(self) -> int:
-        """How much shared memory this end writes to."""
+        """Bytes of shared memory that this end writes to."""
         return self._pool.nbytes
 
     # Records
 
     def _take_in(self, data: memoryview) -> None:
         self._traffic.received += len(data)
-        # Most reads bring whole records: those are parsed where they lie.
+        # Most reads return whole records, which are parsed without a copy.
         try:
             if not self._rest:
                 end = self._records(data)
@@ -190,7 +190,7 @@ class SharedMemoryConnection:
                 self._rest += data
                 with memoryview(self._rest) as whole:
                     position = self._records(whole)
-                # A long record is gathered from many reads: what is here already stays where it is.
+                # A long record is collected from many reads; bytes that are already collected stay in place.
                 del self._rest[:position]
         except (InvalidArgumentError, DecodeError) as error:
             self._break(f"the other side does not speak the shared-memory connection's protocol: {error}")
@@ -199,7 +199,7 @@ class SharedMemoryConnection:
         self._delivery.hand_over()
 
     def _records(self, data: memoryview) -> int:
-        """Handles the whole records at the beginning of some bytes; returns where they end."""
+        """Handles the whole records at the beginning of the bytes; returns where they end."""
         position, available = 0, len(data)
         while available - position >= HEADER.size:
             kind, frame_bytes, number, payload_bytes = HEADER.unpack_from(data, position)
@@ -223,7 +223,7 @@ class SharedMemoryConnection:
         return position
 
     def _payload(self, kind: int, number: int, nbytes: int) -> tuple[memoryview, ...]:
-        """What lies in a segment."""
+        """The payload in a segment."""
         if kind == NEW_SEGMENT:
             if not self._socket.descriptors:
                 raise InvalidArgumentError("a new segment came without its descriptor")
@@ -247,22 +247,22 @@ class SharedMemoryConnection:
         else:
             raise InvalidArgumentError(f"a record of kind {kind}")
 
-    # Segments that came free
+    # Freed segments
 
     def _free_later(self, number: int, retire: bool) -> None:
-        # Called when a tensor dies: in any thread, also by the garbage collector in the midst of anything.
+        # Called when a tensor is freed: in any thread, also by the garbage collector at any point.
         if forks.is_foreign(self._loop):
             return
         self._writer.free(RETIRE if retire else GIVE_BACK, number)
 
-    # Segments that are not needed any more
+    # Unused segments
 
     def _tidy_later(self) -> None:
         if self._tidying is None and not self._delivery.ended:
             self._tidying = self._loop.call_later(IDLE_SECONDS / 2, self._tidy)
 
     def _tidy(self) -> None:
-        """Tells which segments are free, and drops those that were not used for a while."""
+        """Reports freed segments, and drops those that were not used for a while."""
         self._tidying = None
         if self._is_over:
             return

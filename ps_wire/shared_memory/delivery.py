@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from ps_wire.shared_memory.unix_socket import UnixSocket
 
 TURN_SECONDS: Final = 0.002
-"""How long the messages of one connection are handed over before the event loop looks at other connections."""
+"""Seconds that the messages of one connection are delivered before the event loop serves other connections."""
 
 
 class Delivery:
-    """Packets that have arrived, and what takes them: a task in `receive`, or a function.
+    """Delivers arrived packets to a task in `receive`, or to a function.
 
     Args:
-        sock: Is not read while a packet has to wait.
+        sock: The socket; it is not read while a packet has to wait.
 
     Attributes:
-        arrived: Packets that were not taken yet.
-        ended: Whether the connection was closed in good order.
-        broken: Why it broke; empty if it did not.
+        arrived: Packets that were not delivered yet.
+        ended: Whether the other side has closed the connection.
+        broken: Why the connection broke; empty if it did not.
     """
 
     def __init__(self, sock: UnixSocket) -> None:
@@ -42,7 +42,7 @@ class Delivery:
         self._yielding = False
 
     async def receive(self) -> Packet | None:
-        """The next packet; None once the connection has ended.
+        """The next packet; None once the connection is closed.
 
         Raises:
             ConnectionBroken: It broke.
@@ -67,7 +67,7 @@ class Delivery:
             self._handle = None
 
     def hand_over(self) -> None:
-        """Hands over what has arrived."""
+        """Delivers the packets that have arrived."""
         if self._pausing is not None:
             return
         handle = self._handle
@@ -88,38 +88,38 @@ class Delivery:
                     self._pause(self._next_turn())
                     return
             if self._handle is not None and (self.ended or self.broken):
-                # Now that all that came before has been handed over.
+                # All earlier packets have been delivered.
                 self._wake()
         except Exception as error:
             self._fail(error)
 
     def end(self) -> None:
-        """The connection was closed; what arrived before is still handed over."""
+        """The other side has closed the connection; packets that arrived before are still delivered."""
         self.ended = True
         if self._handle is None:
             self._wake()
 
     def stop(self) -> None:
-        """This side has closed the connection: nothing more is handed over."""
+        """This side has closed the connection; nothing more is delivered."""
         self.ended = True
         self._wake()
 
     def break_off(self, reason: str) -> None:
         """The connection broke."""
         self.broken = self.broken or reason
-        # The last messages of a side that closed in good order, or that only let others pass, are handed over first.
+        # The last messages of a side that has closed the connection, or that yields, are delivered first.
         if not self._yielding and not (self.ended and self._pausing is not None):
             self._wake()
 
     def _next_turn(self) -> asyncio.Future[bool]:
-        """Is done when the event loop has looked at everything else once."""
+        """A future that is done when the event loop has run once."""
         turn: asyncio.Future[bool] = self._loop.create_future()
         self._yielding = True
         self._loop.call_soon(turn.set_result, False)
         return turn
 
     def _pause(self, until: asyncio.Future[bool]) -> None:
-        """Reads nothing more until then: the socket fills, and the other side has to wait."""
+        """Stops reading until a future is done: the socket fills, and the other side has to wait."""
         self._pausing = until
         self._socket.pause()
         until.add_done_callback(self._go_on)

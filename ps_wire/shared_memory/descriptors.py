@@ -1,4 +1,4 @@
-"""Descriptors: how many files and connections this process may still open."""
+"""The limit of file descriptors of this process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import resource
 from typing import Final
 
 RESERVE: Final = 32
-"""Descriptors that are left to sessions that are open already, to checkpoints and to hosted code."""
+"""Descriptors that are reserved for open sessions, checkpoints and hosted code."""
 
 _ENOUGH: Final = 1 << 20
-"""Where the system names no hard limit."""
+"""The limit if the system has no hard limit."""
 
 
 def raise_limit() -> None:
-    """Lets this process open as many as the system allows it; by default that is often a small part of it."""
+    """Raises the limit of open files to the hard limit; the default is often much lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -22,7 +22,7 @@ def raise_limit() -> None:
 
 
 def shortage() -> str:
-    """Says, for people, that this process can hardly open any more files; empty if it can."""
+    """A message that says that few descriptors are left; empty if there are enough."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return ""

@@ -1,4 +1,4 @@
-"""Hosts: whether two processes could share memory."""
+"""Identifies hosts, to tell whether two processes can share memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 SHARED_MEMORY_IS_POSSIBLE: Final = (
     sys.platform == "linux" and hasattr(os, "memfd_create") and hasattr(socket, "send_fds")
 )
-"""Sealed anonymous memory and abstract Unix sockets are Linux's."""
+"""Whether there is sealed anonymous memory and abstract Unix sockets, as on Linux."""
 
 
 @cache
 def host_id() -> str:
-    """The same text in two processes that run under one kernel and in one network namespace; empty if unknown.
+    """A text that is equal in two processes under one kernel and in one network namespace; empty if it is unknown.
 
-    Abstract Unix sockets belong to a network namespace, so containers with networks of their own do not meet there.
+    Abstract Unix sockets belong to a network namespace, so containers with networks of their own cannot use them.
     """
     if not SHARED_MEMORY_IS_POSSIBLE:
         return ""

@@ -1,11 +1,11 @@
-"""Segments: shared memory in which tensors cross between two processes of one host.
+"""Segments of shared memory, in which two processes of one host exchange tensors.
 
-A segment is an anonymous file in memory (`memfd_create`): it has no name, only the two processes that were handed its
-descriptor can map it, and it is gone with them however they end. Its size is sealed, so that neither side can make the
-other fault by truncating it.
+A segment is an anonymous file in memory (`memfd_create`). It has no name, only the two processes that have its
+descriptor can map it, and it is freed with them, however they end. Its size is sealed, so that neither side can crash
+the other by truncating it.
 
-The sender owns a segment. It copies tensors in, says which segment and how many bytes, and leaves it alone until the
-receiver gives it back, which happens when the last tensor that was made over it dies.
+The sender owns a segment. It copies tensors in, sends the segment's number and the size, and does not write to it again
+until the receiver gives it back, which happens when the last tensor over it is freed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
 
 SMALLEST: Final = MIB // 4
-"""Segments are powers of two from here on, so that few of them serve all messages."""
+"""Smallest segment. Sizes are powers of two, so that few segments serve all messages."""
 
 MOST: Final = 128
-"""Segments of one direction of a shared-memory connection. They cost no descriptors once the receiver has them."""
+"""Most segments of one direction of a connection. They cost no descriptors once the receiver has mapped them."""
 
 _MUCH_TOO_LARGE: Final = 8
-"""A free segment that is so many times too large is left to larger messages, if another can be had."""
+"""A free segment that is more than this many times too large is left to larger messages, if there is another."""
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Segment:
-    """A segment this process writes to.
+    """A segment that this process writes to.
 
     Attributes:
-        number: What both sides call it.
-        nbytes: Its size.
-        known: Whether the receiver has it.
-        free_since: When the receiver gave it back, in seconds of the monotonic clock.
+        number: Its number in messages.
+        nbytes: Its size, in bytes.
+        known: Whether the receiver has its descriptor.
+        free_since: Time at which the receiver gave it back, in seconds of the monotonic clock.
     """
 
     def __init__(self, number: int, nbytes: int) -> None:
@@ -64,34 +64,34 @@ class Segment:
             raise
 
     def write(self, chunks: Sequence[memoryview]) -> None:
-        """Copies chunks in, one behind the other."""
-        # The shared-memory connection may be closed meanwhile.
+        """Copies chunks into it, one after the other."""
+        # The connection may be closed meanwhile.
         target = self._bytes
         position = 0
         for chunk in chunks:
             end = position + len(chunk)
-            # numpy's copy lets other threads run; a slice of a memoryview does not.
+            # numpy releases the GIL during a copy; assigning to a slice of a memoryview does not.
             target[position:end] = np.frombuffer(chunk, np.uint8)
             position = end
 
     def hand_over(self) -> int:
-        """Its descriptor, once: whoever takes it closes it."""
+        """Returns its descriptor, once; the caller closes it."""
         descriptor, self.descriptor = self.descriptor, -1
         self.known = True
         return descriptor
 
     def close(self) -> None:
-        """Lets go of it; what the receiver mapped stays mapped there."""
+        """Unmaps it; it stays mapped in the receiver."""
         if self.descriptor >= 0:
             os.close(self.hand_over())
         self._bytes = np.empty(0, np.uint8)
 
 
 class SegmentPool:
-    """The segments this process writes to on one shared-memory connection.
+    """The segments that this process writes to on one shared-memory connection.
 
     Args:
-        max_bytes: How large all of them together may become.
+        max_bytes: Most bytes of all segments together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -103,13 +103,13 @@ class SegmentPool:
         self.nbytes = 0
 
     def take(self, nbytes: int) -> Segment | None:
-        """A segment for so many bytes, or None when the pool is full; the message must then take another way.
+        """A segment for `nbytes`; None if the pool is full, and the payload has to be sent on the socket.
 
         Raises:
             OSError: The system has no memory or descriptors left.
         """
         size = max(SMALLEST, 1 << (nbytes - 1).bit_length())
-        # The one that came back last, so that those that are not needed stay unused.
+        # The one that came back last, so that surplus segments stay unused and can be dropped.
         fitting = [segment for segment in reversed(self._free) if nbytes <= segment.nbytes <= _MUCH_TOO_LARGE * size]
         if fitting:
             best = min(fitting, key=lambda segment: segment.nbytes)
@@ -123,10 +123,10 @@ class SegmentPool:
         return made
 
     def give_back(self, number: int) -> None:
-        """The receiver needs it no longer.
+        """The receiver has given a segment back.
 
         Raises:
-            InvalidArgumentError: It does not have it.
+            InvalidArgumentError: The receiver did not have it.
         """
         segment = self._all.get(number)
         if segment is None or segment in self._free:
@@ -135,27 +135,27 @@ class SegmentPool:
         self._free.append(segment)
 
     def retire(self, number: int) -> None:
-        """The receiver needs it no longer, and it must not be used again: somebody may still look at it.
+        """The receiver has given a segment back that must not be used again, because a forked child may still read it.
 
         Raises:
-            InvalidArgumentError: It does not have it.
+            InvalidArgumentError: The receiver did not have it.
         """
         self.give_back(number)
         self._drop(self._free[-1])
 
     def trim(self, seconds: float) -> None:
-        """Drops the segments that have been free for so long."""
+        """Drops the segments that have been free for `seconds`."""
         since = time.monotonic() - seconds
         while self._free and self._free[0].free_since <= since:
             self._drop(self._free[0])
 
     def take_dropped(self) -> list[int]:
-        """Numbers of the segments that were dropped since the last time; the receiver must hear of it."""
+        """Numbers of the segments that were dropped since the last call, to be sent to the receiver."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def close(self) -> None:
-        """Lets go of every segment."""
+        """Unmaps every segment."""
         for segment in self._all.values():
             segment.close()
         self._all.clear()
@@ -163,7 +163,7 @@ class SegmentPool:
         self.nbytes = 0
 
     def _make_room(self, nbytes: int) -> bool:
-        """Drops free segments until there is room for one of so many bytes; says whether that can be."""
+        """Drops free segments until there is room for one of `nbytes`; returns whether there is."""
         used = self.nbytes - sum(segment.nbytes for segment in self._free)
         if used + nbytes > self._max_bytes or len(self._all) - len(self._free) >= MOST:
             return False
@@ -181,11 +181,11 @@ class SegmentPool:
 
 
 class SegmentView:
-    """The segments the other side writes to.
+    """The segments that the other side writes to.
 
     Args:
-        max_bytes: How large all of them together may be.
-        give_back: Called with a segment's number, from any thread, when nobody uses it any more; and with whether it
+        max_bytes: Most bytes of all segments together.
+        give_back: Called from any thread when a segment is not used any more, with its number, and with whether it
             must not be written to again, because a forked child may still read it.
     """
 
@@ -199,19 +199,19 @@ class SegmentView:
 
     @property
     def mapped(self) -> int:
-        """How many segments are mapped here."""
+        """Number of segments that are mapped here."""
         return len(self._mapped)
 
     @property
     def lent(self) -> int:
-        """How many of them hold tensors that are in use."""
+        """Number of segments with tensors that are in use."""
         return len(self._lent)
 
     def add(self, number: int, descriptor: int) -> None:
-        """Maps a segment; the descriptor is closed.
+        """Maps a segment, and closes the descriptor.
 
         Raises:
-            InvalidArgumentError: It is not sealed, too large, or no segment at all.
+            InvalidArgumentError: It is not sealed, too large, or not a segment.
         """
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
@@ -226,7 +226,7 @@ class SegmentView:
             os.close(descriptor)
 
     def bytes_of(self, number: int, nbytes: int) -> Buffer:
-        """The first bytes of a segment, where they lie; it is given back when the last array over them dies.
+        """The first bytes of a segment, without a copy. It is given back when the last array over them is freed.
 
         Raises:
             InvalidArgumentError: There is no such segment, or it is smaller.
@@ -238,11 +238,11 @@ class SegmentView:
         return lent(mapped, nbytes, lambda: self._take_back(number))
 
     def forget(self, number: int) -> None:
-        """The other side has dropped this one."""
+        """Unmaps a segment that the other side has dropped."""
         self._mapped.pop(number, None)
 
     def close(self) -> None:
-        """Lets go of every segment; tensors over them keep theirs."""
+        """Unmaps every segment, except those with tensors in use."""
         self._mapped.clear()
 
     def _take_back(self, number: int) -> None:
@@ -252,7 +252,7 @@ class SegmentView:
         self._give_back(number, in_child)
 
     def fork(self) -> None:
-        """This process is about to fork: its child will see the tensors that are in use, for as long as it lives."""
+        """Called before a fork: the child can read the tensors that are in use, as long as it lives."""
         self._in_children |= self._lent
 
 
@@ -268,7 +268,7 @@ os.register_at_fork(before=_before_fork)
 
 
 def _mapped(descriptor: int, nbytes: int) -> Buffer:
-    """Shared memory as an array, which unmaps it when it dies; `mmap` would keep a descriptor for as long.
+    """Shared memory as an array, which unmaps it when it is freed. Python's `mmap` would keep a descriptor as long.
 
     Raises:
         OSError: It cannot be mapped.

@@ -1,4 +1,4 @@
-"""The Unix socket of a shared-memory connection: bytes and descriptors, in order, without blocking."""
+"""The Unix socket of a shared-memory connection: sends bytes and descriptors, in order, without blocking."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _CUT_SHORT: Final = int(socket.MSG_CTRUNC)
 """A plain number: arithmetic with `enum` flags is slow."""
 
 _SECONDS_UNTIL_READ: Final = 0.01
-"""The kernel allows so many descriptors on their way: soon the other side has taken some."""
+"""Pause when the kernel's limit of descriptors in transit is reached, until the other side has received some."""
 
 _PIECES_PER_CALL: Final = 512
-"""The kernel takes 1,024 in one call (IOV_MAX), and refuses more."""
+"""Most pieces per call. The kernel refuses more than 1,024 (IOV_MAX)."""
 
 _SMALL_PIECE: Final = 4096
-"""Many pieces up to this size are joined: to copy them costs less than to name each of them to the kernel."""
+"""Pieces up to this size are joined if there are many: copying them costs less than passing each to the kernel."""
 
 _JOINED_BYTES: Final = 64 * 1024
-"""How much is joined at a time."""
+"""Most bytes that are joined at a time."""
 
 
 _LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether the other side is gone while nothing is read."""
+"""Interval of checks for the end of the other side while nothing is read, in seconds."""
 
 
 class _Buffers(threading.local):
-    """What is read is used up before the next read: one buffer serves all the sockets of an event loop's thread."""
+    """A read buffer for each thread. Bytes are used before the next read, so all sockets of a thread share it."""
 
     def __init__(self) -> None:
         self.own = bytearray(_READ_BYTES)
@@ -54,17 +54,17 @@ _buffers = _Buffers()
 class UnixSocket:
     """Writes pieces of memory and file descriptors, and reads them.
 
-    asyncio's own streams would copy once more, cost a task switch per message, and cannot carry descriptors.
+    The streams of asyncio would copy once more, cost a task switch per message, and cannot send descriptors.
 
     Args:
         sock: A connected Unix socket of type stream.
-        on_bytes: Called with what was read; the memory is used again afterwards.
-        on_broken: Called once when nothing more will come.
+        on_bytes: Called with the bytes that were read; the memory is reused afterwards.
+        on_broken: Called once with the reason when nothing more can be read.
 
     Attributes:
-        descriptors: Those that have arrived and were not taken yet, in order.
-        unsent: What waits to be written, each piece with the descriptor that travels with its first byte.
-        drained: Set while nothing waits to be written.
+        descriptors: Received descriptors that were not taken yet, in order.
+        unsent: Pieces that wait to be written, each with the descriptor to send with its first byte.
+        drained: Set while no piece waits to be written.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class UnixSocket:
         forks.put_away_in_children(self)
 
     def write(self, pieces: Sequence[Piece], descriptor: int | None = None) -> None:
-        """Hands pieces to the kernel; keeps what it does not take at once, which must not change until it did.
+        """Writes pieces. Those that the kernel does not take at once are kept; they must not change until written.
 
         Args:
-            pieces: What to write.
-            descriptor: Travels with the first byte. It is closed here once it has left, or cannot leave any more.
+            pieces: The bytes to write.
+            descriptor: Sent with the first byte. It is closed here once it is sent, or cannot be sent any more.
 
         Raises:
             ConnectionBroken: Nothing can be written any more.
@@ -121,13 +121,13 @@ class UnixSocket:
                 self._flush()
 
     def pause(self) -> None:
-        """Reads nothing more, so that the other side cannot write for ever. That it is gone is noticed all the same."""
+        """Stops reading, so that the other side has to wait. Its end is still noticed."""
         if not self._closed:
             self._loop.remove_reader(self._sock.fileno())
             self._look_later()
 
     def resume(self) -> None:
-        """Reads again."""
+        """Continues to read."""
         if not self._closed:
             self._look_no_more()
             self._loop.add_reader(self._sock.fileno(), self._read)
@@ -138,7 +138,7 @@ class UnixSocket:
         return self._closed or self._unwritable
 
     def close(self) -> None:
-        """Closes the socket; what was not written is lost. Calling it again does nothing."""
+        """Closes the socket; unwritten pieces are lost. Calling it again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -152,10 +152,10 @@ class UnixSocket:
             socket.close(self.descriptors.popleft())
 
     def forked(self) -> None:
-        """In a forked child: closes its copy only, so that the other side notices when the parent ends."""
+        """In a forked child: closes the child's copy, so that the other side notices the end of the parent."""
         if not self._closed:
             self._closed = True
-            # Not through the loop: it shares with the parent's what it watches.
+            # Not through the loop, whose selector is shared with the parent.
             os.close(self._sock.detach())
             self._drop_unsent()
 
@@ -169,10 +169,10 @@ class UnixSocket:
             self._looking = None
 
     def _look(self) -> None:
-        """Reads what is left, to its end, if the other side is gone: nothing more is written then."""
+        """If the other side has ended, reads the remaining bytes, and writes nothing more."""
         self._looking = None
         poll = select.poll()
-        # Nothing is asked for: that it hangs up is told in any case.
+        # No events are requested: a hang-up is reported in any case.
         poll.register(self._sock.fileno(), 0)
         if poll.poll(0):
             self._loop.add_reader(self._sock.fileno(), self._read)
@@ -209,12 +209,12 @@ class UnixSocket:
             self._loop.add_writer(self._sock.fileno(), self._flush)
 
     def _send_some(self) -> bool:
-        """Writes once; says whether the kernel took all that was offered."""
+        """Writes once; returns whether the kernel took all pieces."""
         first, descriptor = self.unsent[0]
         if descriptor is not None:
             offered = [first]
             sent = socket.send_fds(self._sock, offered, [descriptor])
-            # It is on its way. What is left of the piece travels without.
+            # The descriptor is sent. The rest of the piece is sent without it.
             self.unsent[0] = (first, None)
             os.close(descriptor)
         else:
@@ -260,10 +260,10 @@ class UnixSocket:
             self._break("the other side is gone")
 
     def _fail(self, error: OSError) -> ConnectionBroken:
-        """Nothing can be written any more."""
+        """Notes that nothing can be written any more, and returns the error."""
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             return self._break(error)
-        # The other side is gone. What it said before has not been read yet: the reader comes to its end by itself.
+        # The other side has ended. Its last bytes have not been read yet; the reader will reach their end.
         self._unwritable = True
         self._loop.remove_writer(self._sock.fileno())
         self._drop_unsent()
@@ -278,7 +278,7 @@ class UnixSocket:
 
 
 def joined(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same bytes in fewer pieces: small ones that stand side by side are copied together."""
+    """The same bytes in fewer pieces: adjacent small ones are joined."""
     few: list[Piece] = []
     small: list[Piece] = []
     nbytes = 0

@@ -27,21 +27,21 @@ END: Final = 5
 RETIRE: Final = 6
 
 _MANY_FREED: Final = 4
-"""Segments that may come free before the other side is told without a message of its own to go with."""
+"""Freed segments that are reported without waiting for another message."""
 
 _BUNCH: Final = 16
-"""Records of one turn of the event loop that are written together."""
+"""Most records of one turn of the event loop that are written together."""
 
 _SOON: Final = 0.002
-"""Seconds after which records go out that nobody waits for, when there was no other to go with."""
+"""Seconds after which postponed records are sent, if no other record was sent before."""
 
 
 class RecordWriter:
-    """Writes records to a shared-memory connection's socket.
+    """Writes records to the socket of a shared-memory connection.
 
     Args:
         sock: The socket.
-        traffic: Where the bytes are counted.
+        traffic: Counts the bytes.
     """
 
     def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
@@ -63,16 +63,16 @@ class RecordWriter:
         descriptor: int | None = None,
         at_once: bool = False,
     ) -> None:
-        """Writes a record, behind all that waited for it.
+        """Writes a record, after the postponed ones.
 
-        The first of a turn of the event loop goes out at once, so that the other side can begin. What follows in the
-        same turn goes out in bunches: many calls at once, or their answers, do not cost a system call each.
+        The first record of a turn of the event loop is written at once, so that the other side can begin. Further
+        records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
 
         Args:
             record: The record.
-            payload: The bytes behind it.
-            descriptor: A file descriptor that travels with it.
-            at_once: Whether it goes out now in any case.
+            payload: The payload after it.
+            descriptor: A file descriptor to send with it.
+            at_once: Whether to write it now in any case.
 
         Raises:
             ConnectionBroken: Nothing can be written any more.
@@ -96,9 +96,9 @@ class RecordWriter:
         self._postponed += record
 
     def postpone(self, record: bytes) -> None:
-        """Sends a record with the next one, or soon.
+        """Sends a record with the next one, or after some milliseconds.
 
-        Nobody waits for such a record, and every write wakes the other process, which can cost more than a small call.
+        For records that no side waits for: every write wakes the other process, which can cost more than a small call.
         """
         self._postponed += record
         if not self._flushing:
@@ -106,23 +106,23 @@ class RecordWriter:
             self._loop.call_later(_SOON, self.flush)
 
     def free(self, kind: int, number: int) -> None:
-        """Tells of a segment that came free. May be called in any thread, also by the garbage collector."""
+        """Reports a freed segment. May be called in any thread, also by the garbage collector."""
         self._freed.append((kind, number))
-        # Few of them wait for the next message: to wake the event loop, and the other process, costs more.
+        # Few of them wait for the next message, because waking the event loop and the other process costs more.
         if len(self._freed) >= _MANY_FREED and not self._freeing:
             self._freeing = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell_freed)
 
     def flush(self) -> None:
-        """Writes what waits for another record, if anything can be written any more."""
+        """Writes postponed records, if the socket is open."""
         self._flushing = False
         if not self._ended and (self._postponed or self._freed):
             with suppress(ConnectionBroken):
                 self.write(b"", at_once=True)
 
     def end(self) -> None:
-        """Nothing more is written by itself."""
+        """Cancels the timers."""
         self._ended = True
 
     def _end_turn(self) -> None:
@@ -135,7 +135,7 @@ class RecordWriter:
         self.flush()
 
     def _notes(self) -> bytes:
-        """What is to be told with the next record."""
+        """The postponed records and reports to write before the next record."""
         notes, self._postponed = self._postponed, b""
         while self._freed:
             kind, number = self._freed.popleft()
