@@ -18,7 +18,7 @@ from examples.digits.cluster.settings import PREFIX
 from examples.digits.cluster.settings import Settings as TrainerSettings
 from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
-from ps_service.rpc import unary
+from ps_service.rpc import unary_metadata
 from ps_service.rpc.unary_metadata import STATUS
 from ps_wire import errors
 from ps_wire.v1 import owner_pb2
@@ -80,7 +80,7 @@ def test_every_unary_method_is_in_the_guide() -> None:
 
 
 def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
-    keys = {value for name, value in vars(unary).items() if name.endswith("_KEY")}
+    keys = {value for name, value in vars(unary_metadata).items() if name.endswith("_KEY")}
     assert set(re.findall(r"^\| `(ps-[\w-]+)` \|", GUIDE, re.MULTILINE)) == keys
 
 
