@@ -2,7 +2,7 @@
 
 A pool runs a fixed number of threads at once. Two kinds of threads do not count, so that others replace them: threads
 whose work waits for another process or for a lock, and lost threads, whose work was abandoned. Python cannot end a
-thread, so a lost thread may run for ever. As many lost threads are replaced as there are spare ones.
+thread, so a lost thread may run without end. As many lost threads are replaced as there are spare ones.
 """
 
 from __future__ import annotations

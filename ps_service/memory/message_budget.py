@@ -38,7 +38,7 @@ class Holding:
     Attributes:
         requests: Payload bytes of requests that are being read, queued or running.
         waiting: Payload bytes of requests that wait for other requests.
-        unsent: Answers on their way that nobody keeps.
+        unsent: Bytes of answers that are being sent and are not kept.
     """
 
     __slots__ = ("requests", "unsent", "waiting")
@@ -58,7 +58,7 @@ class Budget:
     Attributes:
         requests: Payload bytes of all sessions' requests.
         waiting: Payload bytes of all requests that wait for other requests.
-        unsent: Bytes of answers on their way that nobody keeps.
+        unsent: Bytes of all answers that are being sent and are not kept.
         pauses: Number of times a session was paused, since the start.
         refusals: Number of requests refused because of their bytes.
     """

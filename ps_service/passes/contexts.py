@@ -78,7 +78,7 @@ class Contexts:
 
         Args:
             id: Its name.
-            caller: Who uses it. With the session of the last who does, it is freed.
+            caller: The trainer or owner that uses it. It is freed with the session of the last one.
 
         Raises:
             ContextEndedError: It has ended.
@@ -166,7 +166,7 @@ class Contexts:
             return [each for each in self._open.values() if now - each.used >= seconds and each.id not in in_use]
 
     def lose(self, id: ContextId, why: str) -> bool:
-        """Ends a context in place of its trainer, who is told so when it is used again.
+        """Ends a context in place of its trainer, which is told so when it uses the context again.
 
         Args:
             id: Its name.
@@ -217,7 +217,7 @@ class Contexts:
             return True
         if trainer not in context.callers:
             return False
-        # Its calls cannot be propagated any more, and who is left learns that when trying.
+        # Its calls cannot be propagated any more; the other callers get an error when they try.
         context.callers.discard(trainer)
         return not context.callers
 

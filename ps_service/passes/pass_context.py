@@ -26,8 +26,8 @@ class PassContext:
 
     Attributes:
         id: Its name.
-        callers: Who uses it here: the trainer whose pass it is, and owners that were called in the pass.
-        held: Where counts what it holds, and what other passes of its trainer do.
+        callers: Its users here: the trainer whose pass it is, and owners that were called in the pass.
+        held: Counts the bytes that it and other passes of its trainer hold.
         began: When it was opened here, on the clock of `Contexts`.
         used: When a request last used it.
     """
@@ -47,10 +47,10 @@ class PassContext:
         self._why_lost = ""
 
     def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
-        """What hosted code does elsewhere in this pass.
+        """The nested pass: what hosted code does on other owners in this pass.
 
         Args:
-            open: Begins it, when this is the first time.
+            open: Opens it the first time.
 
         Raises:
             ContextEndedError: The context has ended.
@@ -159,7 +159,7 @@ class PassContext:
             return Unscaled(present=False, non_finite=False) if brought is None else brought.unscale(parameters, factor)
 
     def end(self, over: Over = NOTHING_SAID, why_lost: str = "") -> None:
-        """Lets go of everything the pass held. Does not wait: a backward that still runs frees its part when done.
+        """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done.
 
         Args:
             over: Which other contexts of its trainer are over, for the owners that were called from here.

@@ -109,7 +109,7 @@ class Record:
             self._holds[id(leaf.holds)] = leaf.holds
         self._kept_inputs = kept_inputs
         self._tokens = tokens
-        self._token_seeds = [torch.empty(0)] * len(tokens)
+        self._token_seeds = [_NO_GRADIENT] * len(tokens)
         self._nested_pass = nested_pass
         self._is_module = is_module
         self.shares: Sequence[Share] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Kept:
     """A tensor that a forward saved for its backward.
 
-    It is kept detached, because a node that saves its own output would keep itself alive for ever. It is kept with its
+    It is kept detached, because a node that saves its own output would otherwise never be freed. It is kept with its
     version, because torch does not look for writes in between where such hooks are set.
 
     Args:

@@ -90,7 +90,7 @@ class RequestContext:
         self.began = time.perf_counter()
 
     def restart(self) -> None:
-        """The request is run again from its beginning: the first try has stopped before it changed anything."""
+        """Begins again: the first try has stopped before it changed anything."""
         self.recording = None
         self._reader = self._written = self._found = None
 
@@ -154,7 +154,7 @@ class RequestContext:
         )
 
     def grant(self, hosted: HostedObject) -> None:
-        """The reply hands the trainer a reference."""
+        """Grants the trainer a reference, which the reply hands out."""
         with self._granting:
             self.engine.registry.grant(self.trainer, hosted)
             self.granted.append(hosted.ref.object_id)
@@ -189,7 +189,7 @@ class RequestContext:
         self._finish = finish
 
     def let_go(self) -> None:
-        """The payload has been read, and is kept by none but those who use it."""
+        """Drops the payload, because it was read. Values that use it keep it."""
         self.payload = None
         self._reader = PayloadReader()
         self._found = None
@@ -198,19 +198,19 @@ class RequestContext:
         """Writes the reply that was deferred.
 
         Raises:
-            Exception: Whatever there is instead of a result.
+            Exception: The exception that came instead of a result.
         """
         assert self.deferred is not None
         self._finish(self.deferred.result())
 
     def release(self, object_ids: Iterable[str]) -> None:
-        """The trainer gives references back."""
+        """Takes references back from the trainer."""
         self.engine.registry.revoke(self.trainer, object_ids)
 
     def give_back(self) -> None:
-        """Takes the granted references back: the reply will not be sent.
+        """Takes the granted references back, because the reply will not be sent.
 
-        The operation may go on in its thread, when its caller was cancelled; what it grants then is taken back as well.
+        The operation may go on in its thread after its caller was cancelled. What it grants then is taken back, too.
         """
         with self._granting:
             self.abandoned = True

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Execution:
-    """One queued request. It has exactly one answer, whatever happens first:
+    """One queued request. It has exactly one answer, the first of these:
 
         queue -> submit -> _run -> _answer                      it ran, or raised
                            _run -> _resume -> _finish -> _answer    its result came later
-        expire, cancel, cut_off, drop -> give_up -> _answer     it was not waited for
+        expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
     Args:
         ctx: What the request reads from and writes to.

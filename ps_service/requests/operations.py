@@ -94,7 +94,7 @@ def remake(ctx: RequestContext, operation: str, request: Message, object_id: str
 
     Raises:
         PsError: As when it was made first.
-        Exception: Whatever its constructor raises.
+        Exception: An exception of its constructor.
     """
     make = OPERATIONS[operation].remake
     assert make is not None

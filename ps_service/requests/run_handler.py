@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.scopes import Scope
 
 _INLINE_BYTES: Final = 64 * 1024
-"""Requests with larger payloads run in a thread, whatever they do."""
+"""Requests with larger payloads always run in a thread."""
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:

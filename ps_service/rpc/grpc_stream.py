@@ -29,7 +29,7 @@ OPTIONS: Final[list[tuple[str, int]]] = [
 
 
 def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The host and port of who asks, for people."""
+    """The host and port of the caller, for display."""
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")
 
 

@@ -62,7 +62,7 @@ class NumberedRequests:
             self._engine.reply_cache.record(trainer, number, cut_off(self._engine, number))
 
     def close(self) -> None:
-        """Cancels whatever is still running."""
+        """Cancels what is still running."""
         for running in self._numbered.values():
             running.task.cancel()
 

@@ -1,6 +1,6 @@
 """Peer process: what the kernel tells of the process at the other end of a shared-memory connection.
 
-A trainer that is stopped (SIGSTOP, a debugger) gives no sign of life, and must not hold what it holds for ever. One
+A trainer that is stopped (SIGSTOP, a debugger) gives no sign of life, and must not keep what it holds without end. One
 that computes need not give any: a single call into C may keep Python from running for minutes.
 """
 

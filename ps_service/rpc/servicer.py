@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GREETING_SECONDS: Final = 10.0
-"""How long a new stream may take to say who it is."""
+"""Seconds that a new stream may take to send its greeting."""
 
 
 class Servicer:
@@ -146,11 +146,11 @@ class Servicer:
         if self._engine.draining and not self._may_return(hello):
             raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
         if self._engine.sessions.get(hello.trainer) is None and (reason := descriptors.shortage()):
-            # Those who are connected already must not suffer for one more.
+            # Trainers that are connected already need the descriptors that are left.
             raise UnavailableError(f"owner {self._engine.name!r} takes no new trainers: {reason}")
 
     def _may_return(self, hello: Hello) -> bool:
-        """Whether it is a trainer who may still have a pass to bring to its end."""
+        """Whether a trainer that comes back while the owner drains may still have an open pass."""
         engine = self._engine
         if engine.gate.state is not Gate.State.DRAINING:
             return False
@@ -218,7 +218,7 @@ class Servicer:
         return grpc.method_handlers_generic_handler("ps_wire.v1.Owner", {"Session": stream, **self._unary.handlers()})
 
     def close(self) -> None:
-        """Cancels whatever is still running."""
+        """Cancels what is still running."""
         self.session_handlers.close()
         self._unary.close()
 
@@ -241,7 +241,7 @@ async def _drain(outbox: Outbox, connection: Connection) -> None:
         except ConnectionBroken:
             raise
         except Exception:
-            # Without a writer every later answer would wait for ever: the trainer has to come again.
+            # Without a writer no later answer would be sent: the trainer has to open another stream.
             _log.exception("a stream could not be written to")
             await connection.close()
 

@@ -1,4 +1,4 @@
-"""Runs the requests of one session, across broken streams."""
+"""Runs the requests of one session, on one stream after another."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _OPEN: Final = Gate.State.OPEN
 
 
 class SessionHandler(Observer):
-    """Runs a session's requests, each at most once, and sends each answer on whatever stream is open then.
+    """Runs the requests of a session, each at most once, and sends each answer on the stream that is open by then.
 
     Args:
         engine: The owner.
-        session: Whose requests they are.
+        session: The session.
 
     Attributes:
-        session: Whose requests they are.
+        session: The session.
         stream: The stream on which answers go.
-        made: Lengths of the answers that threads have just made.
+        made: Lengths of the answers that threads have just made; see `Observer`.
     """
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
@@ -84,7 +84,7 @@ class SessionHandler(Observer):
             self._turn_away(number)
             return
         if operation.mutates:
-            # Others may run again when their answer is lost.
+            # A request that changes nothing may run again when its answer is lost.
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
         answer = None
@@ -126,9 +126,9 @@ class SessionHandler(Observer):
             self._go_on()
 
     def cancel(self, number: int) -> None:
-        """The trainer no longer waits for this request, and will not send it again.
+        """Gives up a request for which the trainer no longer waits, and which it will not send again.
 
-        It is answered nevertheless, for the trainer to know what it was granted: the answer may have been lost.
+        It is answered nevertheless, because the trainer has to know which references it was granted.
         """
         self.session.taken_numbers.add(number)
         execution = self._running.get(number)
@@ -143,11 +143,11 @@ class SessionHandler(Observer):
 
     @property
     def busy(self) -> bool:
-        """Whether something is running, besides what waits for others."""
+        """Whether a request is running, besides those that wait for other members."""
         return bool(self._busy) or any(execution.is_due for execution in self._running.values())
 
     async def settled(self) -> None:
-        """Waits until nothing is running but what waits for others."""
+        """Waits until no request is running, besides those that wait for other members."""
         await self._settled.wait()
 
     def running(self) -> Iterator[Running]:
@@ -161,7 +161,7 @@ class SessionHandler(Observer):
         self._expiry.close()
 
     def cut_off(self) -> None:
-        """Answers what is still running, once and for all; what can be run later has no answer now, and will be."""
+        """Answers what is still running as cut off. What can run another time gets no answer: it is sent again."""
         for number, execution in list(self._running.items()):
             operation = execution.operation
             if execution.drop(even_if_begun=operation.waits or not operation.mutates):
@@ -183,15 +183,15 @@ class SessionHandler(Observer):
         execution.queue()
 
     def _turn_away(self, number: int) -> None:
-        # An owner that will go on from where it stops does not answer, and its trainer sends the request again then.
+        # An owner that will start again from its state does not answer: the trainer sends the request again by then.
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
 
-    # What executions tell
+    # As the observer of executions
 
     @property
     def is_full(self) -> bool:
-        """Whether the answers that are kept here, or on their way, are over the budget."""
+        """Whether the answers that are kept for the session, or are on their way, use up the budget."""
         engine, limits = self._engine, self._engine.limits
         if not (engine.reply_cache.nbytes or engine.budget.unsent or self.made):
             return False
@@ -204,12 +204,12 @@ class SessionHandler(Observer):
         return held > 0
 
     def hold(self, execution: Execution) -> None:
-        """No answer shall be made now: the execution is queued again when some have gone."""
+        """Keeps an execution until there is space for its answer, and then queues it again."""
         self._held.append(execution)
         self._go_on()
 
     def begin_wait(self, execution: Execution) -> None:
-        """The code that runs for it waits for others."""
+        """Counts the payload of an execution whose code waits for a request of its own."""
         nbytes, execution.nbytes = execution.nbytes, 0
         if nbytes:
             execution.waiting_bytes = nbytes
@@ -217,7 +217,7 @@ class SessionHandler(Observer):
             self._say_waiting(execution)
 
     def release(self, execution: Execution, waits: bool = False) -> None:
-        """Its payload was let go."""
+        """Counts the payload of an execution as freed."""
         nbytes, execution.nbytes = execution.nbytes, 0
         if nbytes:
             self._engine.budget.release(self._holding, nbytes)
@@ -228,7 +228,7 @@ class SessionHandler(Observer):
             self._engine.budget.end_wait(self._holding, nbytes)
 
     def finished(self, execution: Execution, answer: Answer) -> None:
-        """It has its answer; what it holds counts until its code has come to its end."""
+        """Sends the answer of an execution. Its payload counts until its code has ended."""
         if not execution.begun:
             self.release(execution)
         del self._running[execution.number]
@@ -246,7 +246,7 @@ class SessionHandler(Observer):
             outbox.put(Frame(waiting=Waiting(numbers=[execution.number])))
 
     def _go_on(self) -> None:
-        """Queues again what was held back, if there is space for answers."""
+        """Queues again the executions that were held back, if there is space for answers."""
         if self._held and not self.is_full:
             held, self._held = self._held, []
             for execution in held:

@@ -52,7 +52,7 @@ class SessionHandlers:
             self._engine.end_session(session_handler.session)
 
     def dismiss(self, session: SessionState) -> None:
-        """Frees a session although its trainer is there, who learns when it comes again that the session is lost."""
+        """Frees a session although its trainer is connected. The trainer learns that it is lost when it comes back."""
         session_handler = self._all.get(session.trainer) or self._make(self._engine, session)
         # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
         # must not go on with what is gone.
@@ -94,6 +94,6 @@ class SessionHandlers:
                 await outbox.flushed()
 
     def close(self) -> None:
-        """Cancels whatever is still running."""
+        """Cancels what is still running."""
         for session_handler in self._all.values():
             session_handler.end()

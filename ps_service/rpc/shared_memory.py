@@ -116,7 +116,7 @@ class SharedMemoryListener:
         return trainer == hello.trainer and asyncio.get_running_loop().time() < until
 
     def peer_of(self, shared_memory: SharedMemoryConnection) -> str:
-        """Who is at the other end, for people."""
+        """The process at the other end, for display."""
         process = self._processes.get(shared_memory)
         return "" if process is None else f"process {process.pid}"
 
@@ -152,7 +152,7 @@ class SharedMemoryListener:
         try:
             return PeerProcess(pid)
         except LookupError as error:
-            # Nobody would notice that it has stopped. Its stream does, where it goes on.
+            # Nothing here would notice that it has stopped. Its gRPC stream does, so the session stays there.
             _log.info("a trainer gets no shared-memory connection: %s", error)
             return None
 

@@ -35,10 +35,10 @@ class _Open:
     """A request that runs.
 
     Attributes:
-        trainer: Who asked.
+        trainer: Id of the trainer that asked.
         request: Its message.
         task: Waits for its answer.
-        lost: Whether it was cancelled because the trainer's session was ended.
+        lost: Whether it was cancelled because the session of the trainer was ended.
     """
 
     trainer: bytes
@@ -105,7 +105,7 @@ class UnaryMethods:
                 each.task.cancel()
 
     def close(self) -> None:
-        """Cancels whatever is still running."""
+        """Cancels what is still running."""
         self._numbered.close()
 
     def _method(self, operation: str) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -1,4 +1,4 @@
-"""The requests of an owner that have no answer yet, whatever way they came."""
+"""The requests of an owner that have no answer yet, from streams and unary methods."""
 
 from __future__ import annotations
 
