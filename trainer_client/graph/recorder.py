@@ -86,10 +86,15 @@ class RecordedCall:
         Returns:
             The outputs, and then the tokens.
         """
-        # Grad mode counted when the call was made, not when its result is read.
-        with torch.enable_grad():
-            tokens = [torch.empty(0) for _ in range(kept)]
-            received: tuple[torch.Tensor, ...] = receive(self._token, self._way_back, [*outputs, *tokens], positions)
+        if kept:
+            outputs = [*outputs, *(torch.empty(0) for _ in range(kept))]
+        received: tuple[torch.Tensor, ...]
+        if torch.is_grad_enabled():
+            received = receive(self._token, self._way_back, outputs, positions)
+        else:
+            # Grad mode counted when the call was made, not when its result is read.
+            with torch.enable_grad():
+                received = receive(self._token, self._way_back, outputs, positions)
         if received:
             # Results are read in any order; torch would number the nodes in that order.
             node: Any = received[0].grad_fn

@@ -121,8 +121,14 @@ def _record(
     arguments: Sequence[torch.Tensor],
     handles: Sequence[RRef],
 ) -> RecordedCall:
-    inputs = [tensor for tensor in arguments if tensor.requires_grad]
-    tokens = [token for rref in handles if (token := rref.token(context.id)) is not None]
+    inputs, tokens = [], []
+    for tensor in arguments:
+        if tensor.requires_grad:
+            inputs.append(tensor)
+    for rref in handles:
+        token = rref.token(context.id)
+        if token is not None:
+            tokens.append(token)
     recorded = context.record(session, inputs, tokens)
     request.context.CopyFrom(context.message)
     request.call = recorded.number
