@@ -16,8 +16,8 @@ from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.passes import LocalPass, Pass, first_failure
 from trainer_client.graph.short_graphs import INLINE_SECONDS, local_graph
-from trainer_client.graph.walk import borrowed_grads, reached_from, reservations
-from trainer_client.pending import Outcome, Pending, raiser, when_all_done
+from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
+from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -61,9 +61,12 @@ class Backwards:
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then.
         """
         if asyncio._get_running_loop() is self._loop:
-            graph = local_graph(start.roots, context)
-            if graph is not None and graph.seconds < INLINE_SECONDS and (number := self._queue.begin()) is not None:
-                return self._run_here(LocalPass(start.retain_graph, number, graph), start)
+            local = local_graph(start.roots, context)
+            if local is not None and local[0].seconds < INLINE_SECONDS and (turn := self._queue.begin()) is not None:
+                graph, leaves = local
+                if not leaves or reservations.take_now(leaves):
+                    return self._run_here(LocalPass(start.retain_graph, turn, graph), leaves, start)
+                self._queue.leave(turn)
         number, autocasts = self._queue.join(), Autocasts.current()
         # It may be cancelled before a thread begins it.
         withdraw = partial(self._queue.withdraw, number)
@@ -77,20 +80,42 @@ class Backwards:
         """
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _run_here(self, current: LocalPass, start: Start) -> Pending[None]:
-        """Runs a backward on the event loop. Its turn ends when all owners have answered."""
+    def _run_here(self, current: LocalPass, leaves: Sequence[torch.Tensor], start: Start) -> Pending[None]:
+        """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
+
+        Args:
+            current: The backward.
+            leaves: Those that it reaches; they are reserved for it.
+            start: Where it starts.
+        """
         done: Pending[None] = Pending(self._loop)
-        outcome: Outcome[None] = current.outcome
+        found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+        failure: BaseException | None = None
         try:
-            self._propagate(current, start)
+            if leaves:
+                with reservations.freed(leaves), borrowed_grads(leaves):
+                    self._propagate(current, start)
+                    found = grads_of(leaves)
+            else:
+                self._propagate(current, start)
         except BaseException as error:
-            outcome = raiser(error)
-        when_all_done(iter(current.posts), partial(self._settle, current, done, outcome))
+            failure = error
+        when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
         return done
 
-    def _settle(self, current: LocalPass, done: Pending[None], outcome: Outcome[None]) -> None:
+    def _settle(
+        self,
+        current: LocalPass,
+        done: Pending[None],
+        found: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        failure: BaseException | None,
+    ) -> None:
+        """All owners have answered a backward that ran on the event loop."""
+        failure = failure or first_failure(current.posts)
+        if failure is None and found:
+            self._gradients.add(found)
         self._queue.leave(current.number)
-        done.resolve(outcome)
+        done.resolve(_nothing if failure is None else raiser(failure))
 
     def _run_in_turn(self, context: Context, number: int, autocasts: Autocasts, start: Start) -> None:
         with self._queue.turn(number), autocasts.entered():
@@ -99,23 +124,23 @@ class Backwards:
                 raise forks.refusal()
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
-            graph = local_graph(start.roots, context)
-            if graph is not None:
-                self._propagate_and_wait(LocalPass(start.retain_graph, number, graph), start)
-                return
-            leaves, calls = reached_from(start.roots)
-            current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
+            leaves: Sequence[torch.Tensor]
+            current: Pass | LocalPass
+            local = local_graph(start.roots, context)
+            if local is not None:
+                graph, leaves = local
+                current = LocalPass(start.retain_graph, number, graph)
+            else:
+                leaves, calls = reached_from(start.roots)
+                current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
             with reservations.of(leaves), borrowed_grads(leaves):
-                self._propagate_and_wait(current, start)
-                self._gradients.add([(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None])
-
-    def _propagate_and_wait(self, current: Pass | LocalPass, start: Start) -> None:
-        try:
-            self._propagate(current, start)
-        finally:
-            failure = first_failure(current.posts)
-        if failure is not None:
-            raise failure
+                try:
+                    self._propagate(current, start)
+                finally:
+                    failure = first_failure(current.posts)
+                if failure is not None:
+                    raise failure
+                self._gradients.add(grads_of(leaves))
 
     def _propagate(self, current: Pass | LocalPass, start: Start) -> None:
         """Runs torch's engine."""
@@ -128,3 +153,7 @@ class Backwards:
         if isinstance(current, LocalPass):
             current.graph.note(time.perf_counter() - began)
             current.post()
+
+
+def _nothing() -> None:
+    """The outcome of a backward that has succeeded."""

@@ -104,17 +104,6 @@ class LocalPass:
             self.posts[call.post(self, last.get(owner, 0), positions, gradients)] = None
             last[owner] = number
 
-    def outcome(self) -> None:
-        """Raises the first error of the posts, if one failed; all of them must be done."""
-        failure = None
-        for post in self.posts:
-            try:
-                post.result()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
 
 def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
     """Waits for every post, so that no request of the pass is left running, and returns the first error."""

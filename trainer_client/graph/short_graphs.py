@@ -56,18 +56,19 @@ class LocalGraph:
 _known: Final[dict[tuple[type, ...], LocalGraph]] = {}
 
 
-def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
-    """Recognizes a small graph whose backward only computes gradients that are sent to owners.
+def local_graph(roots: Sequence[Any], context: Context) -> tuple[LocalGraph, list[torch.Tensor]] | None:
+    """Recognizes a small graph whose backward never waits.
 
-    Such a backward never waits: it needs no gradient from an owner, reaches no leaf of this process, whose
-    hooks may wait for other processes, and runs no autograd function of the user.
+    Such a backward needs no gradient from an owner, and runs no hook of a leaf and no autograd function of the program.
+    In a process of a `torch.distributed` group it reaches no leaf: DistributedDataParallel waits there for others.
 
     Args:
         roots: The tensors to propagate from.
         context: The pass of all recorded calls.
 
     Returns:
-        The measured time of graphs with the same nodes; None if the graph is not of this kind, or too large.
+        The measured time of graphs with the same nodes, and the leaves; None if the graph is not of this kind, or too
+        large.
     """
     stack: list[Any] = []
     for root in roots:
@@ -76,6 +77,7 @@ def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
         stack.append(root.grad_fn)
     seen = set(stack)
     kinds: list[type] = []
+    leaves: list[torch.Tensor] = []
     while stack:
         node = stack.pop()
         kinds.append(type(node))
@@ -83,7 +85,13 @@ def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
             if node.call.leads_on or node.call.context is not context:
                 return None
             continue
-        if isinstance(node, (ACCUMULATING, BackwardCFunction)):
+        if isinstance(node, ACCUMULATING):
+            leaf = node.variable
+            if leaf._backward_hooks or leaf._post_accumulate_grad_hooks or _is_in_a_group():
+                return None
+            leaves.append(leaf)
+            continue
+        if isinstance(node, BackwardCFunction):
             return None
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
@@ -91,4 +99,8 @@ def local_graph(roots: Sequence[Any], context: Context) -> LocalGraph | None:
                 stack.append(following)
         if len(seen) > _MOST_NODES:
             return None
-    return _known.get(tuple(kinds)) or LocalGraph(tuple(kinds))
+    return _known.get(tuple(kinds)) or LocalGraph(tuple(kinds)), leaves
+
+
+def _is_in_a_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -42,11 +42,26 @@ class Reservations:
             while not self._busy.isdisjoint(wanted):
                 self._changed.wait()
             self._busy |= wanted
+        with self.freed(leaves):
+            yield
+
+    def take_now(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Takes the leaves for a block of `freed`, unless another pass has one of them; says whether it did."""
+        wanted = {id(leaf) for leaf in leaves}
+        with self._changed:
+            if not self._busy.isdisjoint(wanted):
+                return False
+            self._busy |= wanted
+            return True
+
+    @contextmanager
+    def freed(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Lets other passes have the leaves when the block ends."""
         try:
             yield
         finally:
             with self._changed:
-                self._busy -= wanted
+                self._busy.difference_update(map(id, leaves))
                 self._changed.notify_all()
 
 
@@ -61,6 +76,11 @@ def borrowed_grads(leaves: Sequence[torch.Tensor]) -> Iterator[None]:
     finally:
         for leaf, grad in zip(leaves, before, strict=True):
             leaf.grad = grad
+
+
+def grads_of(leaves: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Those of the leaves that have a `.grad`, with it."""
+    return [(leaf, leaf.grad) for leaf in leaves if leaf.grad is not None]
 
 
 reservations = Reservations()

@@ -14,6 +14,7 @@ from tests.trainer_client.scripted_passes import carry_back, give, new_context, 
 from trainer_client.contexts.context import Context
 from trainer_client.graph import short_graphs
 from trainer_client.graph.short_graphs import INLINE_SECONDS, LocalGraph, local_graph
+from trainer_client.graph.walk import reservations
 from trainer_client.session.session import Session
 
 
@@ -68,8 +69,16 @@ class Doubled(torch.autograd.Function):
         return 2 * grad
 
 
-def with_a_local_leaf(output: torch.Tensor) -> torch.Tensor:
-    return (output * torch.ones(2, requires_grad=True)).sum()
+def with_a_hook_of_a_leaf(output: torch.Tensor) -> torch.Tensor:
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.register_hook(lambda gradient: gradient)
+    return (output * leaf).sum()
+
+
+def with_a_hook_after_a_leaf(output: torch.Tensor) -> torch.Tensor:
+    leaf = torch.ones(2, requires_grad=True)
+    leaf.register_post_accumulate_grad_hook(lambda leaf: None)
+    return (output * leaf).sum()
 
 
 def with_a_function_of_the_user(output: torch.Tensor) -> torch.Tensor:
@@ -83,12 +92,64 @@ def with_many_nodes(output: torch.Tensor) -> torch.Tensor:
     return output.sum()
 
 
-@pytest.mark.parametrize("make", [with_a_local_leaf, with_a_function_of_the_user, with_many_nodes])
+@pytest.mark.parametrize(
+    "make", [with_a_hook_of_a_leaf, with_a_hook_after_a_leaf, with_a_function_of_the_user, with_many_nodes]
+)
 async def test_what_may_wait_or_take_long_has_a_thread(all_short: None, make: Any) -> None:
     async with opened() as (session, stream, _):
         context = new_context()
         (output,) = recorded(context, session)
         assert await thread_of(context, stream, make(output), output) != threading.get_ident()
+
+
+async def test_a_group_of_processes_may_wait_at_a_leaf(all_short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    async with opened() as (session, stream, _):
+        context, leaf = new_context(), torch.ones(2, requires_grad=True)
+        (output,) = recorded(context, session)
+        assert await thread_of(context, stream, (output * leaf).sum(), output) != threading.get_ident()
+
+
+async def test_gradients_of_local_leaves_stand_in_the_context_once_the_owners_have_answered(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context, leaf = new_context(), torch.ones(2, requires_grad=True)
+        before = leaf.grad = torch.ones(2)
+        (output,) = recorded(context, session)
+        seen: list[int] = []
+        output.register_hook(lambda _: seen.append(threading.get_ident()))
+        backward = context.backward((output * leaf * 3).sum())
+        assert (seen, leaf.grad, context.gradient(leaf)) == ([threading.get_ident()], before, None)
+        await carry_back(stream)
+        await backward
+        gradient = context.gradient(leaf)
+        assert gradient is not None and gradient.tolist() == [3.0, 3.0]
+        assert leaf.grad.tolist() == [1.0, 1.0]
+
+
+async def test_local_leaves_get_nothing_when_an_owner_fails(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context, leaf = new_context(), torch.ones(2, requires_grad=True)
+        (output,) = recorded(context, session)
+        backward = context.backward((output * leaf).sum())
+        await stream.refuse((await posted(stream))[0].number, RemoteError("no gradient", "builtins.RuntimeError"))
+        with pytest.raises(RemoteError, match="no gradient"):
+            await backward
+        assert context.gradient(leaf) is None
+
+
+async def test_a_leaf_that_another_pass_has_is_waited_for_in_a_thread(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context, leaf = new_context(), torch.ones(2, requires_grad=True)
+        (output,) = recorded(context, session)
+        seen: list[int] = []
+        output.register_hook(lambda _: seen.append(threading.get_ident()))
+        with reservations.of([leaf]):
+            backward = context.backward((output * leaf).sum())
+            await stream.nothing_more()
+            assert not seen
+        await carry_back(stream)
+        await backward
+        assert seen != [threading.get_ident()]
 
 
 async def test_a_call_with_inputs_that_want_gradients_has_a_thread(all_short: None) -> None:
@@ -173,12 +234,18 @@ def test_only_so_many_graphs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(known) < 1000
 
 
+def known(roots: tuple[torch.Tensor, ...], context: Context) -> LocalGraph:
+    found = local_graph(roots, context)
+    assert found is not None
+    return found[0]
+
+
 async def test_graphs_of_the_same_nodes_share_what_is_known() -> None:
     async with opened() as (session, _, _owner):
         context = new_context()
         outputs = [recorded(context, session)[0] for _ in range(2)]
-        first, second = (local_graph((output.sinh().sum(),), context) for output in outputs)
-        assert first is not None and second is not None and first is not second
+        first, second = (known((output.sinh().sum(),), context) for output in outputs)
+        assert first is not second
         first.note(0.5)
-        assert local_graph((outputs[1].sinh().sum(),), context) is first
-        assert local_graph((outputs[1].cosh().sum(),), context) is not first
+        assert known((outputs[1].sinh().sum(),), context) is first
+        assert known((outputs[1].cosh().sum(),), context) is not first
