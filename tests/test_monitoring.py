@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.monitoring import exporter
-from ps_service.training import steps
+from ps_service.training.creation import create_optimizer
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -74,7 +74,7 @@ class Told:
         engine = Engine("ps0")
         net, _ = creation.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
         refs = [net.ref._replace(parameter=name) for name in net.parameters]
-        steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
+        create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
         self.values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for family in text_string_to_metric_families(generate_latest(exporter.registry(engine)).decode()):
             for sample in family.samples:

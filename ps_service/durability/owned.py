@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ps_service.training import steps
+from ps_service.training import state_dicts
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 
@@ -50,7 +50,7 @@ class States:
         value = hosted.value
         if isinstance(value, (nn.Module, HostedOptimizer, HostedScheduler)):
             if self._until is not None:
-                return lambda: steps.state_of(self._engine, hosted)
+                return lambda: state_dicts.state_of(self._engine, hosted)
             if isinstance(value, nn.Module):
                 return value.state_dict
             return value.optimizer.state_dict if isinstance(value, HostedOptimizer) else value.scheduler.state_dict

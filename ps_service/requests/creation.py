@@ -11,7 +11,7 @@ from ps_service.hosting.creation import fingerprint
 from ps_service.requests import fields
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
-from ps_service.training import steps
+from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import NonFinite, Reads
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError
@@ -72,7 +72,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     """An optimizer, made now or found under its name."""
     cls = ctx.engine.allowlist.optimizer(request.class_name)
     groups = [(fields.refs(group.parameters), fields.options(ctx, group.options)) for group in request.groups]
-    made = steps.create_optimizer(
+    made = create_optimizer(
         ctx.engine,
         request.class_name,
         groups,
@@ -90,7 +90,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
     """A learning-rate scheduler, made now or found under its name."""
     cls = ctx.engine.allowlist.scheduler(request.class_name)
     _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
-    made = steps.create_scheduler(
+    made = create_scheduler(
         ctx.engine,
         request.class_name,
         Ref.from_message(request.optimizer),

@@ -16,7 +16,8 @@ from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
 from ps_service.requests import fields
 from ps_service.requests.creation_spec import with_spec
-from ps_service.training import freezing, steps
+from ps_service.training import freezing, state_dicts
+from ps_service.training.creation import optimizer_of
 from ps_wire import decorators
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
@@ -131,8 +132,12 @@ def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -
 
 def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
     """Takes the scale of a loss out of gradients of a context."""
-    found = steps.unscale(ctx.engine, Ref.from_message(request.optimizer), _context(request), request.factor)
-    reply.present, reply.non_finite = found
+    named = _context(request)
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    context = ctx.engine.contexts.get(named)
+    if context is not None:
+        parameters = [each.parameter for each in optimizer.covered]
+        reply.present, reply.non_finite = context.unscale(parameters, request.factor)
 
 
 def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
@@ -147,25 +152,33 @@ def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.En
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or looks whether they may be applied."""
-    act = steps.check_step if request.check_only else steps.step
-    reply.version = act(ctx.engine, ctx.find(request.optimizer), _context(request))
+    named = _context(request)
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    context = ctx.engine.contexts.get(named)
+    if context is None:
+        reply.version = optimizer.version
+    elif request.check_only:
+        optimizer.check(context)
+        reply.version = optimizer.version
+    else:
+        reply.version = optimizer.step(context)
 
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
     group = request.group if request.HasField("group") else None
     options = fields.options(ctx, request.options)
-    steps.set_options(ctx.engine, Ref.from_message(request.optimizer), group, options)
+    optimizer_of(ctx.find(request.optimizer)).set_options(group, options)
 
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:
     """Copies the state of a module, optimizer or scheduler."""
-    ctx.write(reply.state, steps.state_dict(ctx.engine, Ref.from_message(request.target)))
+    ctx.write(reply.state, state_dicts.state_dict(ctx.engine, Ref.from_message(request.target)))
 
 
 def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.LoadStateReply) -> None:
     """Replaces the state of a module, optimizer or scheduler."""
-    missing, unexpected = steps.load_state_dict(
+    missing, unexpected = state_dicts.load_state_dict(
         ctx.engine, Ref.from_message(request.target), ctx.read(request.state), request.strict
     )
     reply.missing_keys.extend(missing)

@@ -19,7 +19,7 @@ from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.calls import Recording
-from ps_service.training import steps
+from ps_service.training.creation import create_optimizer
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.threads import Watched, Worker, wait_for
 
@@ -290,7 +290,7 @@ def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engi
     changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [hosted.ref._replace(parameter=name) for hosted in (outer, inner) for name in hosted.parameters]
-    optimizer, _ = steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
+    optimizer, _ = create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
     done, open_pass = ContextId(b"t" * 16, 1), ContextId(b"t" * 16, 2)
     Nested.go_on.set()
     _forward(engine, outer, inner, done)
@@ -299,7 +299,7 @@ def test_a_call_and_a_step_over_the_same_modules_do_not_wait_for_each_other(engi
         event.clear()
     call = Worker(lambda: _forward(engine, outer, inner, open_pass))
     wait_for(Nested.looking_up)
-    step = Worker(lambda: steps.step(engine, optimizer, done))
+    step = Worker(lambda: optimizer.value.step(engine.contexts.find(done)))
     changed.seen()
     Nested.go_on.set()
     assert call.result().shape == (1, 1)
@@ -311,7 +311,7 @@ def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engi
     changed = engine.parameter_locks.changed = Watched(engine.parameter_locks.lock)
     outer, inner = host(engine, Nested()), host(engine, nn.Linear(1, 1))
     refs = [outer.ref._replace(parameter=name) for name in outer.parameters]
-    optimizer, _ = steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
+    optimizer, _ = create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
     context = ContextId(b"t" * 16, 1)
     Nested.go_on.set()
     _forward(engine, outer, inner, context)
@@ -320,7 +320,7 @@ def test_a_step_does_not_keep_a_running_call_of_its_own_context_from_ending(engi
         event.clear()
     call = Worker(lambda: _forward(engine, outer, inner, context, number=2))
     wait_for(Nested.looking_up)
-    step = Worker(lambda: steps.step(engine, optimizer, context))
+    step = Worker(lambda: optimizer.value.step(engine.contexts.find(context)))
     changed.seen()
     Nested.go_on.set()
     call.result()

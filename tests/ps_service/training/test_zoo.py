@@ -13,7 +13,8 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.calls import Recording
-from ps_service.training import steps
+from ps_service.training import state_dicts
+from ps_service.training.creation import create_optimizer
 from ps_wire.codec.trees import mapped, tensors_in
 from ps_wire.refs import CallKey, ContextId
 from tests.ps_service.zoo import ZOO, born, fed
@@ -26,19 +27,19 @@ def test_it_trains_as_it_does_locally(engine: Engine, name: str) -> None:
     local = born(name)
     hosted = engine.registry.add(HostedObject(engine.name, born(name), engine.parameter_locks))
     refs = [hosted.ref._replace(parameter=each) for each in hosted.parameters]
-    optimizer, _ = steps.create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.05})
+    optimizer, _ = create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.05})
     local_optimizer = torch.optim.SGD(local.parameters(), lr=0.05)
     for step in range(STEPS):
         context = ContextId(b"t" * 16, step + 1)
         outputs, of_inputs = train_hosted(engine, hosted, context, wanting(fed(name, step)))
-        assert steps.step(engine, optimizer, context) == step + 1
+        assert optimizer.value.step(engine.contexts.find(context)) == step + 1
         engine.contexts.end(context)
         expected, expected_of_inputs = train_local(local, wanting(fed(name, step)))
         local_optimizer.step()
         assert all(torch.equal(a, b) for a, b in zip(outputs, expected, strict=True))
         for a, b in zip(of_inputs, expected_of_inputs, strict=True):
             torch.testing.assert_close(a, b)
-    state, expected_state = steps.state_dict(engine, hosted.ref), local.state_dict()
+    state, expected_state = state_dicts.state_dict(engine, hosted.ref), local.state_dict()
     assert list(state) == list(expected_state)
     for key, value in expected_state.items():
         torch.testing.assert_close(state[key], value, msg=key)

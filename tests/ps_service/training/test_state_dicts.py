@@ -13,7 +13,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.objects import HostedObject
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
-from ps_service.training import steps
+from ps_service.training import state_dicts
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.threads import Worker, wait_for
 
@@ -48,7 +48,7 @@ def test_a_step_meanwhile_does_not_tear_the_state(engine: Engine) -> None:
     for event in (Slow.begun, Slow.go_on):
         event.clear()
     hosted = host(engine, nn.Sequential(nn.Linear(2, 2), Slow(2, 2)))
-    asking = Worker(lambda: steps.state_dict(engine, hosted.ref))
+    asking = Worker(lambda: state_dicts.state_dict(engine, hosted.ref))
     wait_for(Slow.begun)
     add_one(engine, hosted)
     Slow.go_on.set()
@@ -60,7 +60,7 @@ def test_a_step_meanwhile_does_not_tear_the_state(engine: Engine) -> None:
 
 def test_a_state_is_a_copy_of_parameters_and_buffers_with_torchs_keys(engine: Engine) -> None:
     hosted = host(engine, nn.BatchNorm1d(2))
-    state = steps.state_dict(engine, hosted.ref)
+    state = state_dicts.state_dict(engine, hosted.ref)
     assert list(state) == list(nn.BatchNorm1d(2).state_dict())
     add_one(engine, hosted)
     hosted.value.running_mean.fill_(7.0)
@@ -72,7 +72,7 @@ def test_tied_parameters_stand_in_the_state_under_all_their_names(engine: Engine
     tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     tied[1].weight = tied[0].weight
     hosted = host(engine, tied)
-    assert list(steps.state_dict(engine, hosted.ref)) == ["0.weight", "1.weight"]
+    assert list(state_dicts.state_dict(engine, hosted.ref)) == ["0.weight", "1.weight"]
 
 
 def test_a_parameter_that_is_fetched_is_a_copy(engine: Engine) -> None:
@@ -97,14 +97,16 @@ def test_a_state_that_does_not_fit_changes_nothing(engine: Engine, change: dict[
     hosted = host(engine, nn.Linear(2, 2))
     state = {"weight": torch.ones(2, 2), "bias": torch.ones(2), **change}
     with pytest.raises(InvalidArgumentError):
-        steps.load_state_dict(engine, hosted.ref, state, strict=True)
+        state_dicts.load_state_dict(engine, hosted.ref, state, strict=True)
     assert hosted.value.weight.unique().tolist() == hosted.value.bias.unique().tolist() == [0.0]
 
 
 def test_loading_does_not_reach_an_open_pass(engine: Engine) -> None:
     hosted = host(engine, nn.Linear(2, 2))
     with engine.parameter_locks.reading(list(hosted.parameters.values()), hosted.parameter_states) as reading:
-        steps.load_state_dict(engine, hosted.ref, {"weight": torch.ones(2, 2), "bias": torch.ones(2)}, strict=True)
+        state_dicts.load_state_dict(
+            engine, hosted.ref, {"weight": torch.ones(2, 2), "bias": torch.ones(2)}, strict=True
+        )
         assert [leaf.detach().unique().tolist() for leaf in reading.leaves] == [[0.0], [0.0]]
     assert hosted.value.weight.unique().tolist() == [1.0]
     assert [id(parameter) for parameter in hosted.value.parameters()] == [id(p) for p in hosted.parameters.values()]
@@ -113,6 +115,6 @@ def test_loading_does_not_reach_an_open_pass(engine: Engine) -> None:
 def test_what_has_no_state_says_so(engine: Engine) -> None:
     hosted = engine.registry.add(HostedObject(engine.name, [1, 2], engine.parameter_locks))
     with pytest.raises(InvalidArgumentError, match="has no state_dict"):
-        steps.state_dict(engine, hosted.ref)
+        state_dicts.state_dict(engine, hosted.ref)
     with pytest.raises(InvalidArgumentError, match="has no state to load"):
-        steps.load_state_dict(engine, hosted.ref, {}, strict=True)
+        state_dicts.load_state_dict(engine, hosted.ref, {}, strict=True)

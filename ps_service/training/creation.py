@@ -1,0 +1,128 @@
+"""Makes optimizers and schedulers of hosted parameters, under names that trainers share."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from ps_service.hosting.objects import HostedObject
+from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.schedulers import HostedScheduler
+from ps_wire.errors import InvalidArgumentError, PsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ps_service.engine import Engine
+    from ps_wire.refs import Ref
+
+
+def create_optimizer(
+    engine: Engine,
+    class_name: str,
+    groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]],
+    options: Mapping[str, Any],
+    name: str = "",
+    reads: Reads = Reads.CONSISTENT,
+    non_finite: NonFinite = NonFinite.APPLY,
+    fingerprint: bytes = b"",
+    object_id: str = "",
+) -> tuple[HostedObject, bool]:
+    """Creates an optimizer, or returns the existing one of that name.
+
+    Without a name, an optimizer of named objects gets a name made from them and the covered parameters, so that
+    trainers that ask for the same optimizer share it.
+
+    Raises:
+        NotAllowedError: The class is not on the allow-list.
+        NameConflictError: The name is taken by something else.
+        InvalidArgumentError: There is nothing to optimize, or the class refuses the arguments.
+    """
+    cls = engine.allowlist.optimizer(class_name)
+    hosts: dict[str, HostedObject] = {}
+    members = []
+    for refs, own in groups:
+        members.append(([_covered(engine, ref, hosts) for ref in refs], own))
+    if not hosts:
+        raise InvalidArgumentError("an optimizer needs at least one parameter; a handle of a module has parameters()")
+    name = name or _shared_name(hosts.values(), members)
+
+    def make() -> HostedObject:
+        try:
+            value = HostedOptimizer(cls, members, options, reads, non_finite, engine.parameter_locks)
+        except PsError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
+        value.counter = engine.counters.steps.of(name)
+        made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
+        made.class_name = class_name
+        engine.registry.bind(made, hosts.values())
+        return made
+
+    return engine.registry.get_or_make(name, fingerprint, make)
+
+
+def create_scheduler(
+    engine: Engine,
+    class_name: str,
+    optimizer: Ref,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    name: str = "",
+    fingerprint: bytes = b"",
+    object_id: str = "",
+) -> tuple[HostedObject, bool]:
+    """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
+
+    Raises:
+        NotAllowedError: The class is not on the allow-list.
+        NameConflictError: The name is taken by something else.
+        InvalidArgumentError: The class refuses the arguments.
+    """
+    cls = engine.allowlist.scheduler(class_name)
+    hosted = engine.registry.find(optimizer)
+    value = optimizer_of(hosted)
+    if not name and hosted.name:
+        name = f"{hosted.name}.{cls.__name__}"
+
+    def make() -> HostedObject:
+        try:
+            scheduler = HostedScheduler(cls, value, args, kwargs)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
+        made = HostedObject(engine.name, scheduler, engine.parameter_locks, name, fingerprint, object_id)
+        made.class_name = class_name
+        engine.registry.bind(made, [hosted])
+        return made
+
+    return engine.registry.get_or_make(name, fingerprint, make)
+
+
+def _covered(engine: Engine, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:
+    host = engine.registry.find(ref)
+    hosts[ref.object_id] = host
+    return Covered(ref, host.parameter(ref.parameter), host.parameter_state(ref.parameter))
+
+
+def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -> str:
+    names = [host.name for host in hosts]
+    if not all(names):
+        return ""
+    joined = "+".join(sorted(names))
+    covered = [each.ref for refs, _ in members for each in refs]
+    if len(covered) == sum(len(host.parameters) for host in hosts):
+        return f"{joined}.optimizer"
+    digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)
+    return f"{joined}.optimizer-{digest.hexdigest()}"
+
+
+def optimizer_of(hosted: HostedObject) -> HostedOptimizer:
+    """The optimizer that a hosted object is.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    if not isinstance(hosted.value, HostedOptimizer):
+        raise InvalidArgumentError(f"{hosted} is not an optimizer")
+    return hosted.value

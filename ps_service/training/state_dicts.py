@@ -1,0 +1,100 @@
+"""Reads and loads the state of hosted modules, optimizers and schedulers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_service.passes.call_frame import CallFrame
+from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.schedulers import HostedScheduler
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_wire.refs import Ref
+
+
+def state_dict(engine: Engine, ref: Ref) -> Any:
+    """The state of a module, optimizer or scheduler, as a copy with torch's own keys.
+
+    Raises:
+        InvalidArgumentError: The object has no state.
+    """
+    return state_of(engine, engine.registry.find(ref))
+
+
+def state_of(engine: Engine, target: HostedObject) -> Any:
+    """Like `state_dict`, for an object that need not have a handle.
+
+    Raises:
+        InvalidArgumentError: The object has no state.
+    """
+    if isinstance(target.value, nn.Module):
+        # From a private copy, whose parameters were all read between the same two steps.
+        assert target.bound_copies is not None
+        with CallFrame(engine.parameter_locks, target.value.training, recorded=False, grad=False) as call_frame:
+            module = call_frame.bind(target)
+            with target.bound_copies.internals.quiet():
+                state = {name: _copy(value) for name, value in module.state_dict().items()}
+            del module
+            return state
+    if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
+        return target.value.state_dict()
+    raise InvalidArgumentError(f"{target} has no state_dict")
+
+
+def load_state_dict(engine: Engine, ref: Ref, state: Any, strict: bool) -> tuple[list[str], list[str]]:
+    """Loads a state, entirely or not at all.
+
+    Returns:
+        For modules, the missing and the unexpected keys (both empty when strict).
+
+    Raises:
+        InvalidArgumentError: The state does not fit; nothing was changed.
+    """
+    target = engine.registry.find(ref)
+    if not isinstance(state, dict):
+        raise InvalidArgumentError(f"a state is a dict, not a {type(state).__name__}")
+    if isinstance(target.value, nn.Module):
+        return _load_module(engine, target, target.value, state, strict)
+    if isinstance(target.value, (HostedOptimizer, HostedScheduler)):
+        target.value.load_state_dict(state)
+        return [], []
+    raise InvalidArgumentError(f"{target} has no state to load")
+
+
+def _load_module(
+    engine: Engine, target: HostedObject, module: nn.Module, state: dict[str, Any], strict: bool
+) -> tuple[list[str], list[str]]:
+    known = module.state_dict()
+    for name, value in state.items():
+        own = known.get(name)
+        if isinstance(own, torch.Tensor) and (not isinstance(value, torch.Tensor) or value.shape != own.shape):
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+            raise InvalidArgumentError(f"{name!r} of {target} has shape {tuple(own.shape)}, the state brings {shape}")
+        if isinstance(own, torch.Tensor) and not torch.can_cast(value.dtype, own.dtype):
+            raise InvalidArgumentError(f"{name!r} of {target} is {own.dtype}, the state brings {value.dtype}")
+    missing, unexpected = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
+    if strict and (missing or unexpected):
+        raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
+    assert target.bound_copies is not None
+    with (
+        engine.parameter_locks.stepping(target.parameter_states),
+        engine.parameter_locks.writing(list(target.parameters.values()), target.parameter_states, consistent=True),
+        target.bound_copies.internals.quiet(),
+    ):
+        before = {name: _copy(value) for name, value in module.state_dict().items()}
+        try:
+            module.load_state_dict(state, strict=False)
+        except Exception as error:  # a module's set_extra_state may raise anything
+            module.load_state_dict(before)
+            raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
+    return missing, unexpected
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
