@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.durability.tensors import TensorReader, TensorWriter, is_native
-from ps_wire.codec.payload import ALIGNMENT, Buffer, PayloadReader, PayloadWriter
+from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.records import codec_of
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError
@@ -102,8 +102,8 @@ class _Stored(PayloadReader):
         found: Buffer = self._tensors.get(self._names[offset]).reshape(-1).view(torch.uint8).numpy()
         if len(found) != nbytes:
             raise InvalidArgumentError(f"tensor {self._names[offset]!r} has {len(found)} bytes instead of {nbytes}")
-        # The result must not be memory of the file. An odd offset makes the codec copy, as it does for unaligned data.
-        return found.copy() if offset % ALIGNMENT == 0 else found
+        # The result must be aligned, and must not be memory of the file.
+        return found.copy()
 
 
 def _paths(value: Any, path: str = "") -> Iterator[str]:

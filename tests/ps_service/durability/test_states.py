@@ -42,6 +42,18 @@ def test_whatever_travels_can_be_kept(value: Any) -> None:
     assert same(found, mapped(value, lambda each: each.clone() if each.dtype == torch.bool else each))
 
 
+def test_tensors_that_were_loaded_are_aligned_and_no_memory_of_the_file(tmp_path: Path) -> None:
+    value = [torch.ones(1, dtype=torch.uint8), *(torch.ones(1, dtype=torch.complex128) for _ in range(4))]
+    (found,) = through_files([value], tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert [tensor.data_ptr() % 16 for tensor in found] == [0] * len(value)
+    for tensor in found:
+        tensor.zero_()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    (again,) = through_files([value], tmp_path)
+    assert same(again, value)
+
+
 def names_in(folder: Path) -> dict[str, list[str]]:
     return {path.name: sorted(safe_open(path, "pt").keys()) for path in sorted(folder.iterdir())}
 
