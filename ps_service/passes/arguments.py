@@ -22,12 +22,12 @@ class Arguments:
     """Reads the tensors and handles among the arguments of one call.
 
     Args:
-        engine: The owner they come to.
-        context: The pass in which the call is recorded, if it is.
+        engine: The owner.
+        context: The pass in which the call is recorded; None if it is not recorded.
 
     Attributes:
-        wanting: The tensors that want a gradient.
-        kept: The inputs that an earlier call of the pass has left here.
+        wanting: The tensors that need a gradient.
+        kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
     """
 
     def __init__(self, engine: Engine, context: ContextId | None = None) -> None:
@@ -39,7 +39,7 @@ class Arguments:
         self._rrefs: list[RRef] = []
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
-        """What hosted code shall see of a tensor that arrived."""
+        """The tensor that hosted code gets for a received one."""
         if self._engine.device.type != "cpu":
             tensor = tensor.to(self._engine.device)
         if self._context is not None and wants_grad:
@@ -47,10 +47,10 @@ class Arguments:
         return tensor
 
     def handle(self, message: Handle) -> Any:
-        """What hosted code shall see of a handle that arrived.
+        """The object that hosted code gets for a received handle.
 
         Raises:
-            ForeignHandleError, StaleHandleError, UnknownNameError: It does not refer to anything that is found here.
+            ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
         """
         ref = Ref.from_message(message)
         if ref.owner != self._engine.name:
@@ -58,7 +58,7 @@ class Arguments:
         return self._engine.membership.peers.local(self.local(self._engine.registry.find(ref), ref.parameter))
 
     def local(self, hosted: HostedObject, parameter: str = "") -> RRef:
-        """A reference to an object here; what has a history in this pass will stand in the graph."""
+        """A reference to an object of this owner. Tensors with a history in this pass will enter the graph."""
         rref = RRef.to(hosted, parameter)
         history = hosted.history
         if history is not None and history.context == self._context:
@@ -79,11 +79,11 @@ class Arguments:
 
     @property
     def entering(self) -> list[torch.Tensor]:
-        """What enters the graph: what wants a gradient, and what earlier calls of the pass have left here."""
+        """The tensors that enter the graph: those that need a gradient, and results of earlier calls that stayed."""
         return [*self.wanting, *self._entering]
 
     def enter(self, values: Any) -> tuple[GraphEntry | None, Any]:
-        """Lets the tensors that want a gradient enter the graph, and puts what comes out in their place."""
+        """Lets the tensors that need a gradient enter the graph, and replaces them by the outputs of the entry node."""
         if not self.wanting and not self._entering:
             return None, values
         entering = self.entering

@@ -1,4 +1,4 @@
-"""Refuses what a call must not do with a module that it runs on, and says what to do instead."""
+"""Refuses changes that a call must not make to the module that it runs on, with errors that say what to do instead."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from ps_service.passes.bindings import Binding
 
 FIRST_EXAMINED: Final = 8
-"""Recorded calls of each method of a module in which parameters of other hosted modules are looked for."""
+"""Number of first recorded calls of each method in which parameters of other hosted modules are looked for."""
 
 EXAMINED_EVERY: Final = 64
-"""Of the later ones, those in which they are looked for again."""
+"""Of the later recorded calls, every one of this number is examined again."""
 
 
 def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[int]) -> None:
-    """Checks that the backward of a call needs nothing that is not kept for it.
+    """Checks that the backward of a call needs only tensors that its record keeps.
 
     Args:
         roots: The tensors of the call's result that require grad.
-        known: Ids of all that stands for parameters in the call.
+        known: `id()` of all leaves of the call.
 
     Raises:
-        InvalidArgumentError: Their graph reaches a parameter itself in place of what stands for it, or what an
-            earlier call has left behind.
+        InvalidArgumentError: Their graph reaches a parameter itself instead of its leaf, or a tensor whose history has
+            ended with an earlier call.
     """
     if binding.internals.ends_histories and reaches_ended(roots):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
-    # Torch refers to the parameter from the node that accumulates its gradient, if there is one.
+    # The node that accumulates a parameter's gradient refers to the parameter.
     found: set[int] | None = None
     for i, parameter in enumerate(binding.parameters):
         if parameter._use_count() != 1:  # type: ignore[attr-defined]
@@ -58,9 +58,9 @@ def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[in
 
 
 def _is_examined(binding: Binding) -> bool:
-    """Whether the whole graph is looked at, which costs more than a small call.
+    """Whether the whole graph is examined, which costs more than a small call.
 
-    At first, and then now and then; and always once something that is not known has gone on using a bound copy.
+    It is in the first calls, then now and then, and always once unknown code has kept using a bound copy.
     """
     count = binding.hosted.recorded[binding.code] = binding.hosted.recorded[binding.code] + 1
     return binding.internals.is_remembered or count <= FIRST_EXAMINED or count % EXAMINED_EVERY == 0
@@ -84,10 +84,10 @@ def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[
 
 
 def check(binding: Binding) -> None:
-    """Refuses what a call has done to its module, where that would not be as it is locally.
+    """Refuses changes of a call to its module that would not have the effect that they have locally.
 
     Raises:
-        InvalidArgumentError: It has changed the structure, or left gradients, hooks, or attributes that lead to
+        InvalidArgumentError: It has changed the structure, or left gradients, hooks, or attributes that refer to
             parameters.
     """
     if not binding.returned.whole:

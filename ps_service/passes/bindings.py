@@ -1,4 +1,4 @@
-"""One hosted module while one call runs on it, and what the call does to it."""
+"""One hosted module while one call runs on it."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """A bound copy of a module, whose parameters are pinned until the call is over.
+    """A bound copy of a module, whose parameters are pinned until the call has ended.
 
-    It is made when the call first uses the module. When the code has returned, three steps follow: `kept` finds what
-    outlives the call, `give_back` unbinds the copy and takes down what the code has done, and `settle` hands that on to
-    the parameters. If the code has raised, only the last two follow.
+    It is made when the call first uses the module. When the code has returned, three steps follow: `kept` finds tensors
+    that outlive the call, `give_back` unbinds the copy and collects the changes of the code, and `settle` applies them
+    to the parameters. If the code has raised, only the last two follow.
 
-    Code that writes to parameters works on copies, which become the parameters' numbers when it is done: nobody sees
-    half of it, and open passes keep their numbers. Which code does so is known from its earlier runs; the first run of
-    anything but `forward` counts as such. Only a parameter of more than `COPY_AT_MOST` bytes that no open pass has
+    Code that writes to parameters works on copies, which become the parameters' values when it is done. So other calls
+    never see half of the changes, and open passes keep their values. Earlier runs tell which code writes; the first run
+    of any method but `forward` counts as writing. A parameter of more than `COPY_AT_MOST` bytes that no open pass has
     saved is written to in place.
 
     Args:
         parameter_locks: Guards the parameters.
         hosted: The module.
-        training: The mode the bound copy is in.
-        code: Name of what runs: a method, or a function.
-        nested: Whether the call has bound a module before, or runs for another request.
-        recorded: Whether gradients will be asked for.
+        training: Whether the bound copy is in training mode.
+        code: Name of the method or function that runs.
+        nested: Whether the call has bound a module before, or is nested in another request.
+        recorded: Whether the call is recorded for backward.
 
     Attributes:
         hosted: The module.
-        code: Name of what runs.
+        code: Name of the method or function that runs.
         parameter_locks: Guards the parameters.
-        internals: The tensors of the module beside its parameters.
+        internals: The tensors of the module besides its parameters.
         parameters: Its parameters.
-        changes: For each parameter, how often it had been written to when the call began.
-        tensors: The tensor that stands for each parameter.
-        originals: By the places of parameters, the tensors of which the call got copies.
-        leaves: What a record keeps of each parameter.
-        watches: For each leaf, what notices that its storage is written to; None if the storage is the call's own.
-        leaf_watch: What the call does to the leaves.
+        changes: For each parameter, the number of writes to it when the call began.
+        tensors: For each parameter, the tensor that replaces it in the call.
+        originals: By index of the parameter, the tensors that the call got copies of.
+        leaves: For each parameter, what a record keeps of it.
+        watches: For each leaf, the watch of its storage; None if the storage belongs to the call.
+        leaf_watch: Collects what the call does to the leaves.
         aliases: Names of attributes that the call has set to memory of a parameter.
-        returned: How the bound copy came back; there after `give_back`.
+        returned: The changes to the bound copy; set by `give_back`.
     """
 
     returned: Returned
@@ -99,7 +99,7 @@ class Binding:
             raise
 
     def _take_turn(self, nested: bool) -> bool:
-        """Waits until no other call changes what this one may change; returns whether it may write to parameters."""
+        """Waits until no other call changes the same tensors; returns whether this call may write to parameters."""
         self._stack = ExitStack()
         with ExitStack() as stack:
             if not self.internals.is_free(self._run):
@@ -115,7 +115,7 @@ class Binding:
             self._stack.close()
 
     def _borrow(self, reading: Reading, copies: bool) -> None:
-        """Puts leaves in the place of parameters in a bound copy, and takes down how everything is before the call."""
+        """Replaces parameters by leaves in a bound copy, and notes the state before the call."""
         hosted = self.hosted
         assert hosted.bound_copies is not None
         self.tensors = reading.leaves
@@ -141,7 +141,7 @@ class Binding:
             self._historic = {id(tensor) for tensor in found.tensors if tensor.requires_grad}
 
     def _copy(self, leaves: list[torch.Tensor]) -> None:
-        """Puts copies in place of the leaves that code may write to."""
+        """Replaces leaves that the code may write to by copies."""
         for i, leaf in enumerate(leaves):
             watch = self.watches[i]
             assert watch is not None
@@ -155,7 +155,7 @@ class Binding:
         return self._bound_copy.module
 
     def kept(self) -> Found:
-        """The tensors beside the parameters that outlive the call, as they are at its end."""
+        """The tensors besides the parameters that outlive the call, as they are at its end."""
         tensors, is_all = self.internals.found()
         for change in self._bound_copy.changes():
             is_all &= tensors_below(change.value, tensors, MOST)
@@ -164,16 +164,16 @@ class Binding:
 
     @property
     def saved(self) -> list[torch.Tensor]:
-        """The tensors beside the parameters of which a backward needs copies, because other calls may change them."""
+        """The tensors besides the parameters that a backward needs copies of, because other calls may change them."""
         plain = self._found.tensors if self.internals.changing else []
         return [*plain, *self.internals.buffers()]
 
     def hold(self) -> None:
-        """Keeps the parameters pinned until the call's graph is of no use any more: not only torch has saved them."""
+        """Keeps the parameters pinned until the call's graph is freed, because code other than torch has kept them."""
         self._holds.append(Hold(self.parameter_locks, [watch.pin for watch in self.watches if watch is not None]))
 
     def give_back(self) -> None:
-        """The code is done: it runs on the bound copy no more, and reads the parameters no more."""
+        """Unbinds the copy and ends the read of the parameters, because the code has ended."""
         assert self.hosted.bound_copies is not None
         try:
             changes = self._bound_copy.changes()
@@ -202,16 +202,16 @@ class Binding:
         return any(is_within(each, self.tensors) for each in tensors if id(each) not in leaves)
 
     def settle(self, raised: bool) -> None:
-        """Hands what the code has done to the parameters on to them, after `give_back`.
+        """Applies the changes of the code to the parameters, after `give_back`.
 
-        What it had done when it raised counts, as it does locally.
+        Changes that it made before it raised count, as they do locally.
 
         Args:
             raised: Whether the code has raised.
 
         Raises:
             InvalidArgumentError: It has changed the structure, or left gradients at its own parameters.
-            RuntimeError: It has written to a parameter that others have changed meanwhile.
+            RuntimeError: It has written to a parameter that other calls have changed meanwhile.
         """
         watch = self.leaf_watch
         try:
@@ -235,7 +235,7 @@ class Binding:
                 self.parameter_locks.set_requires_grad([self.parameters[i]], self.tensors[i].requires_grad)
 
     def kept_tensors(self) -> list[torch.Tensor]:
-        """All tensors that the module keeps beside its parameters now."""
+        """All tensors that the module keeps now besides its parameters."""
         return [*self.internals.found().tensors, *self.internals.buffers()]
 
     def name(self, i: int) -> str:

@@ -1,4 +1,4 @@
-"""The modules that one running call borrows."""
+"""The modules that one running call uses."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 
 class CallFrame:
-    """The modules one call runs on: private bound copies, whose parameters are pinned until the call is over.
+    """The modules that one call uses: private bound copies, whose parameters are pinned until the call has ended.
 
-    A call that returns a future (`@async_execution`) cannot borrow modules: its frame would have to stay open in one
-    thread while its code goes on in others.
+    A call that returns a future (`@async_execution`) cannot use modules: its frame would have to stay open in one
+    thread while its code continues in others.
 
     Args:
         parameter_locks: Guards the parameters.
-        training: The mode the modules are in.
-        recorded: Whether gradients of borrowed modules will be asked for.
-        grad: Whether torch shall record what happens; if `recorded`, it has to.
-        code: What runs: a function, or the name of a method; empty for what never writes to parameters.
+        training: Whether the modules are in training mode.
+        recorded: Whether the call is recorded for backward.
+        grad: Whether torch builds a graph; it has to if `recorded`.
+        code: The function, or the name of the method, that runs; empty for code that never writes to parameters.
         held: Counts the bytes that torch saves for the backward; None to count nothing.
 
     Attributes:
-        leaves: What stands for each parameter of the borrowed modules.
+        leaves: The leaves of the parameters of these modules.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class CallFrame:
         self._lifted = False
         self._bindings: dict[str, Binding] = {}
         self._parameters: dict[int, tuple[HostedObject, str]] = {}
-        # By storage; several parameters may be views of one.
+        # By storage; several parameters may be views of one storage.
         self._watches: dict[int, list[Watch]] = {}
         self._buffers: set[int] = set()
         self._others: AbstractContextManager[None] | None = None
 
     def calling(self, nested_pass: AbstractContextManager[None]) -> None:
-        """Enters what makes hosted code record its calls of other owners, until the call is over."""
+        """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
         nested_pass.__enter__()
         self._others = nested_pass
 
@@ -116,7 +116,7 @@ class CallFrame:
         if known is not None:
             return known.module
         if self._grad and self._hooks is None:
-            # Not before: code that borrows nothing may do with torch whatever it likes.
+            # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
             self._hooks = saved_tensors_hooks(self._pack, _unpack)
             self._hooks.__enter__()
         if not isinstance(self._code, str):
@@ -139,17 +139,17 @@ class CallFrame:
         return binding.module
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
-        """The module and dotted name of the parameter for which a tensor stands in this call."""
+        """The module and dotted name of the parameter that a leaf of this call replaces."""
         return self._parameters.get(id(leaf))
 
     def lift(self, pack: Any) -> bool:
-        """Stops using hooks of saved tensors for the rest of the call, and pins every parameter instead.
+        """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead.
 
         Args:
             pack: The hook that was set last.
 
         Returns:
-            Whether that is the hook of this call; if not, nothing is changed.
+            Whether it is the hook of this call; if not, nothing is changed.
         """
         if pack != self._pack:
             return False
@@ -160,7 +160,7 @@ class CallFrame:
         return True
 
     def own(self, result: Any) -> Any:
-        """The result, with copies in place of tensors that share memory with a module: others may change those."""
+        """The result, with copies of tensors that share memory with a module, because other calls may change those."""
         knows_all, tensors, storages = True, set(), set(self._watches)
         for binding in self._bindings.values():
             kept = binding.kept()
@@ -182,7 +182,7 @@ class CallFrame:
         return mapped(result, copied)
 
     def _settle(self, raised: bool) -> None:
-        """Takes the modules back, and hands on what the call has done to them."""
+        """Gives the modules back, and applies the changes of the call."""
         failed: BaseException | None = None
         bindings = list(self._bindings.values())[::-1]
         self._bindings.clear()
@@ -203,7 +203,7 @@ class CallFrame:
         try:
             storage = _storage(tensor)
         except RuntimeError:
-            # Inside torch.func.jvp: zeros without memory, or one that is saved once more without its wrapping.
+            # Inside torch.func.jvp: zeros without memory, or a tensor that is saved again without its wrapper.
             self.lift(self._pack)
             return Kept(tensor)
         watches = self._watches.get(storage)
@@ -220,7 +220,7 @@ transforms.install()
 
 
 def _name(function: Callable[..., Any]) -> str:
-    """What runs, for the modules that it binds; nothing if that is torch itself, which writes only where asked to."""
+    """The name of the function, for its bindings; empty for functions of torch, which write only where asked to."""
     function = function.func if isinstance(function, partial) else function
     return f"{function.__module__}.{getattr(function, '__qualname__', '')}" if hasattr(function, "__module__") else ""
 

@@ -32,12 +32,12 @@ _NO_ARGUMENTS: Final = Holders(())
 
 
 class Recording(NamedTuple):
-    """Asks for a call to be recorded.
+    """Where a call is recorded.
 
     Attributes:
-        context: The pass it belongs to.
-        call: Who made it, and its number.
-        place: Its number, after those of the calls in which it is nested.
+        context: Id of the context.
+        call: Id of the caller, and number of the call.
+        place: The numbers of the calls that it is nested in, and its own number.
     """
 
     context: ContextId
@@ -61,21 +61,21 @@ def call(
     Args:
         target: The object.
         method: Name of the method; empty for `forward`.
-        arguments: Through which `args` and `kwargs` were read.
+        arguments: Has read `args` and `kwargs`.
         args: Its arguments.
         kwargs: Its keyword arguments.
         training: Whether modules run in training or in evaluation mode.
-        recording: Under which context to record it, if at all.
-        keep: Whether the result stays here, and a reference to it is wanted.
+        recording: Where to record it; None not to.
+        keep: Whether the result stays on this owner; a reference to it is returned then.
 
     Returns:
-        What the method returned, or a `Deferred` if it is decorated with `@async_execution`. Nothing else will write to
-        its tensors; they may still have a history.
+        The result of the method, or a `Deferred` if it is marked `@async_execution`. No other code will write to its
+        tensors; they may still have a history.
 
     Raises:
         UnknownNameError, NotAllowedError: The method cannot be called.
         ContextEndedError: The context has ended.
-        Exception: Whatever the method raises.
+        Exception: The method raised it.
     """
     is_tensor = isinstance(target.value, torch.Tensor) and target.bound_copies is None
     function = engine.allowlist.functions.method(method) if is_tensor else target.method(method or "forward")
@@ -112,14 +112,14 @@ def call_function(
     deferred: bool = False,
     keep: bool = False,
 ) -> Any:
-    """Runs a function, or the method of an object that is no module.
+    """Runs a function, or the method of an object that is not a module.
 
     Args:
-        function: What to run.
-        arguments: Through which `args` and `kwargs` were read.
+        function: The function or bound method.
+        arguments: Has read `args` and `kwargs`.
         args: Its arguments.
         kwargs: Its keyword arguments.
-        training: The mode of modules to which it gets handles.
+        training: Whether modules that it gets handles to run in training mode.
         recording: Under which context to record it, if at all.
         deferred: Whether it returns a future of its result.
         keep: Whether the result stays here, and a reference to it is wanted.
@@ -129,10 +129,10 @@ def call_function(
 
     Raises:
         ContextEndedError: The context has ended.
-        Exception: Whatever the function raises.
+        Exception: The function raised it.
     """
     if recording is None:
-        # Tensors inside containers are not counted: what holds the container is not among their holders.
+        # References to tensors inside containers are not counted, because references to the container do not show.
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
         holders = Holders(tensors) if tensors else _NO_ARGUMENTS
         with CallFrame(engine.parameter_locks, training, recorded=False, code=function):
@@ -172,7 +172,7 @@ def _call_module(
     recording: Recording | None,
     keep: bool,
 ) -> Any:
-    # The module itself is called for forward, so that its hooks run, and a `__call__` of its class.
+    # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
     run: Callable[..., Any] = operator.call if code == "forward" else function
     if decorators.is_deferred(function):
         raise InvalidArgumentError(
@@ -196,12 +196,12 @@ def _call_module(
         if target.layer_check is None:
             result = run(*args, **kwargs)
         else:
-            # Layers of torch run with settings that trainers chose: what they do is checked as functions by name are.
+            # Trainers choose the settings of torch's layers, so their operations are checked like functions by name.
             with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                 result = run(*args, **kwargs)
         if began is not None:
             target.latency.end(began)
-        del run  # only the graph may hold on to the module
+        del run  # only the graph may refer to the module now
         result = call_frame.own(result)
         if keep and not isinstance(result, RRef):
             result = RRef(result)
@@ -213,11 +213,11 @@ def _call_module(
 
 
 def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
-    """A copy of what a handle refers to; recorded, if that has a history in the pass.
+    """A copy of the value of a handle; recorded if the value has a history in the pass.
 
     Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: It does not refer to anything here.
-        InvalidArgumentError: It is a module, which does not travel.
+        ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
+        InvalidArgumentError: The value is a module, which cannot be sent.
     """
     target = engine.registry.find(ref)
     if target.bound_copies is None:
@@ -234,11 +234,11 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
 
 
 def hosted(engine: Engine, rref: RRef, trainer: bytes = b"") -> HostedObject:
-    """What a reference refers to; a new value becomes an anonymous object of this owner now.
+    """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object.
 
     Args:
         rref: The reference.
-        trainer: For whom a new value counts; for nobody, if it is empty.
+        trainer: Id of the trainer that the bytes of a new value count for; empty for none.
 
     Raises:
         OverloadedError: The trainer holds too much already.
@@ -255,19 +255,19 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"") -> HostedObject:
                 found.shares = engine.held.of(trainer).shares(value)
             found.history = rref.history
             rref.adopt(found)
-    # It may have been given up by everybody but who holds this reference.
+    # This may be the last reference to it.
     engine.registry.restore(found)
     return found
 
 
 def _kept(keep: bool, own: Callable[[Any], Any], result: Any) -> Any:
-    """What a call gives: its result, or a reference to it."""
+    """The result of a call, or a reference to it."""
     result = own(result)
     return RRef(result) if keep and not isinstance(result, RRef) else result
 
 
 def _writes(method: str) -> bool:
-    """Whether a method of tensors writes to the tensor itself."""
+    """Whether a method of tensors writes to the tensor."""
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
@@ -278,7 +278,7 @@ def _same(result: Any) -> Any:
 
 
 def _private(result: Any) -> Any:
-    """The result with copies, in the graph, of its tensors: the function may have kept them."""
+    """The result with copies of its tensors, which are part of the graph, because the function may have kept them."""
     return mapped(result, torch.clone)
 
 

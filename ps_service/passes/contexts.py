@@ -1,4 +1,4 @@
-"""The contexts of an owner: which passes are open, which have ended, and which it has lost."""
+"""The contexts of an owner: the open ones, and the numbers of those that have ended or were lost."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     pass
 
 _REMEMBERED: Final = 4096
-"""Contexts of one trainer that are open, or have ended since it last said which are: as many are told apart here."""
+"""Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""
 
 _MOST_TOLD: Final = 64
-"""Contexts of a trainer that are open and may be listed to other owners at the end of one."""
+"""Most open contexts of a trainer that are listed to other owners when one ends."""
 
 
 class Contexts:
-    """The open contexts of an owner, and which ones have ended. Safe to use from several threads.
+    """The open and ended contexts of an owner. Safe to use from several threads.
 
     Args:
-        held: Where counts what they hold.
-        clock: Seconds, monotonic.
+        held: Counts the bytes that they hold.
+        clock: Returns the time, in seconds of a monotonic clock.
     """
 
     def __init__(self, held: HeldByAll | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,25 +37,25 @@ class Contexts:
         self._lock = threading.Lock()
         self._open: dict[ContextId, PassContext] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
-        # For each trainer: numbers of the contexts that this owner has lost, and why if that is known.
+        # For each trainer: numbers of the contexts that this owner has lost, with the reason if it is known.
         self._lost: dict[bytes, dict[int, str]] = {}
-        # For each owner that calls here: the trainers in whose passes it did.
+        # For each owner that calls this one: the trainers of the passes in which it did.
         self._delegated: dict[bytes, set[bytes]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __contains__(self, id: ContextId) -> bool:
-        """Whether a pass is open here."""
+        """Whether a context is open on this owner."""
         return id in self._open
 
     def used_by(self, callers: Set[bytes]) -> bool:
-        """Whether a pass is open that one of these takes part in here."""
+        """Whether one of these callers uses an open context of this owner."""
         with self._lock:
             return any(not callers.isdisjoint(context.callers) for context in self._open.values())
 
     def over(self) -> dict[bytes, tuple[SeenNumbers, set[int]]]:
-        """By trainer the passes that it ended, and those that would be lost if the owner stopped now."""
+        """By trainer: the contexts that it has ended, and those that would be lost if the owner stopped now."""
         with self._lock:
             lost = {trainer: set(numbers) for trainer, numbers in self._lost.items()}
             for id in self._open:
@@ -67,14 +67,14 @@ class Contexts:
         }
 
     def put_over(self, trainer: bytes, ended: SeenNumbers, lost: set[int]) -> None:
-        """Passes of a trainer that this owner had before it started again."""
+        """Sets the ended and lost contexts of a trainer, from a checkpoint."""
         with self._lock:
             self._ended[trainer] = SeenNumbers.of(ended.floor, ended.above, ended.holes, _REMEMBERED)
             if lost:
                 self._lost[trainer] = dict.fromkeys(lost, "")
 
     def open(self, id: ContextId, caller: bytes = b"") -> PassContext:
-        """The context of that name; opened if this owner has not seen it yet.
+        """The context with that id; opens it if this owner has not seen it yet.
 
         Args:
             id: Its name.
@@ -82,7 +82,7 @@ class Contexts:
 
         Raises:
             ContextEndedError: It has ended.
-            ContextLostError: Its first part is gone.
+            ContextLostError: The owner has lost it.
         """
         with self._lock:
             context = self._open.get(id)
@@ -97,7 +97,7 @@ class Contexts:
             return context
 
     def get(self, id: ContextId) -> PassContext | None:
-        """The context of that name, or None if it has not been used on this owner.
+        """The context with that id; None if it has not been used on this owner.
 
         Raises:
             ContextEndedError: It has ended.
@@ -112,7 +112,7 @@ class Contexts:
             return self._open.get(id)
 
     def find(self, id: ContextId) -> PassContext:
-        """The context of that name.
+        """The context with that id.
 
         Raises:
             ContextEndedError: It has ended.
@@ -127,11 +127,11 @@ class Contexts:
         return context
 
     def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
-        """Ends a context, also one that was never used here: requests of it may still be on their way.
+        """Ends a context, also one that was never used here, because requests of it may still arrive.
 
         Args:
-            id: Its name.
-            over: Which others of its trainer are over.
+            id: Its id.
+            over: Other contexts of its trainer that have ended.
         """
         with self._lock:
             context = self._open.pop(id, None)
@@ -140,23 +140,23 @@ class Contexts:
             if over.before and ended is not None:
                 ended.cover(over.before, over.but)
             if context is not None and ended is not None and context.others():
-                # Those do not hear of all contexts, so they are told what is known here.
+                # Other owners do not see all contexts, so they get the numbers that are known here.
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
         if context is not None:
             context.end(over)
 
     def all(self) -> list[PassContext]:
-        """Those that are open."""
+        """All open contexts."""
         with self._lock:
             return list(self._open.values())
 
     def unused(self, seconds: float, in_use: Container[ContextId]) -> list[PassContext]:
-        """The open contexts that no request has used for so long.
+        """The open contexts that no request has used for some time.
 
         Args:
-            seconds: How long.
-            in_use: Those that requests use which have no answer yet; they count as used now.
+            seconds: The time.
+            in_use: The contexts of unanswered requests, which count as in use.
         """
         now = self.clock()
         with self._lock:
@@ -169,8 +169,8 @@ class Contexts:
         """Ends a context in place of its trainer, which is told so when it uses the context again.
 
         Args:
-            id: Its name.
-            why: What happened to it, for people.
+            id: Its id.
+            why: The reason, for the error message.
 
         Returns:
             Whether it was open.
@@ -189,11 +189,11 @@ class Contexts:
         return True
 
     def forget(self, trainer: bytes) -> None:
-        """Frees everything of a trainer, or of an owner that called in the passes of others, that is gone."""
+        """Frees the contexts of a caller whose session has ended: a trainer, or an owner that was called in a pass."""
         with self._lock:
             gone = [self._open.pop(id) for id, each in list(self._open.items()) if self._is_last(trainer, each)]
             for context in gone:
-                # A step that comes later must not find nothing to do, and think that it has been done.
+                # A later step must raise; without gradients it would seem to succeed.
                 self._end(context.id)
             self._ended.pop(trainer, None)
             self._lost.pop(trainer, None)

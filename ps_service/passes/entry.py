@@ -11,7 +11,7 @@ class GraphEntry:
     """Collects the gradients of one recorded call's inputs.
 
     Attributes:
-        token: What autograd is asked for to make it go all the way back to the inputs.
+        token: An extra input of the node, so that `autograd.grad` propagates back to the inputs.
     """
 
     def __init__(self) -> None:
@@ -19,16 +19,16 @@ class GraphEntry:
         self._gradients: tuple[torch.Tensor | None, ...] = ()
 
     def enter(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The same numbers, as outputs of one autograd node.
+        """The same values, as outputs of one autograd node.
 
-        Not as leaves, so that hosted code may write to its arguments in place, as it may with any intermediate result
-        of local torch.
+        They are not leaves, so that hosted code may write to its arguments in place, as to any intermediate result of
+        local torch.
         """
         entered: tuple[torch.Tensor, ...] = _EntryNode.apply(self.token, self, tensors)  # type: ignore[no-untyped-call]
         return entered
 
     def take_gradients(self) -> tuple[torch.Tensor | None, ...]:
-        """What the last backward brought: one per tensor, or nothing at all if it did not come this way."""
+        """The gradients of the last backward, one per tensor; empty if it did not reach the node."""
         gradients, self._gradients = self._gradients, ()
         return gradients
 
@@ -47,4 +47,4 @@ class _EntryNode(torch.autograd.Function):
 
 
 ENTERING: Final[Any] = _EntryNode._backward_cls
-"""The class of the nodes at which tensors entered; each knows its `entry`."""
+"""The class of the entry nodes; each has its `entry`."""

@@ -18,7 +18,7 @@ class Gradient(NamedTuple):
     """A parameter's gradient in one context.
 
     Attributes:
-        ref: The handle under which the pass first met the parameter; None if it was met inside an object that is no
+        ref: The handle of the parameter when the pass first used it; None for a parameter of an object that is not a
             module.
         parameter: The parameter; any leaf of the graph, in that case.
         tensor: The gradient.
@@ -33,9 +33,9 @@ class Turn(NamedTuple):
     """Where the backward of one call stands in the order in which gradients are added.
 
     Attributes:
-        backward: Number of the trainer's backward, from one on.
-        place: Number of the call in the pass; of a nested call, after those of the calls around it.
-        after: Number of the call whose gradients are added just before, zero for the first; None if that is not known.
+        backward: Number of the trainer's backward, from 1.
+        place: The numbers of the calls that the call is nested in, and its own number.
+        after: Number of the call whose gradients are added just before, 0 for the first; None if it is not known.
     """
 
     backward: int
@@ -44,10 +44,10 @@ class Turn(NamedTuple):
 
 
 class Unscaled(NamedTuple):
-    """What was found when gradients were unscaled.
+    """The result of unscaling gradients.
 
     Attributes:
-        present: Whether there were any.
+        present: Whether there were any gradients.
         non_finite: Whether one of them holds NaN or infinity.
     """
 

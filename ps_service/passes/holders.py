@@ -1,7 +1,7 @@
-"""Tells whether anything but the answer holds a tensor that a hosted method has returned.
+"""Tells whether other code refers to a tensor that a hosted method has returned.
 
-An object may change its tensors before the answer has been sent, so what it returns is copied. A result that nobody
-else holds needs no copy, and for large tensors the copy, in fresh memory, is most of the cost of a call.
+An object may change its tensors before the answer is sent, so results are copied. A result without other references
+needs no copy. For large tensors the copy, in fresh memory, is most of the cost of a call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from ps_wire.codec.trees import mapped
 
 LARGE: Final = 64 * 1024
-"""Bytes from which on asking costs less than copying."""
+"""Size from which counting references costs less than copying, in bytes."""
 
 
 class _Count(NamedTuple):
-    """How many hold the Python object, the tensor behind it, and its memory."""
+    """The numbers of references to the Python object, to the tensor behind it, and to its memory."""
 
     objects: int
     tensors: int
@@ -33,20 +33,20 @@ def _count(tensor: torch.Tensor) -> _Count:
 
 
 class Holders:
-    """Who holds the large tensors among a call's arguments before it begins.
+    """The references to the large tensors among a call's arguments, counted before the call begins.
 
     Args:
-        arguments: Those that are tensors themselves; of what is in containers nobody could tell. The caller keeps this
-            sequence until the result is there, because it counts as a holder.
+        arguments: The arguments that are tensors themselves; references to tensors in containers cannot be counted.
+            The caller keeps this sequence until the result is there, because it counts as a reference.
     """
 
     def __init__(self, arguments: Sequence[torch.Tensor]) -> None:
         self._before = {id(tensor): _count(tensor) for tensor in arguments if _is_plain(tensor)}
 
     def private(self, result: Any) -> Any:
-        """The result, detached; with copies in place of tensors that somebody else might hold.
+        """The result, detached, with copies of tensors that other code may refer to.
 
-        Pass what the method returned straight in: a variable of the caller's would count as a holder.
+        Pass the return value directly: a variable of the caller would count as a reference.
         """
         if result is None:
             return None
@@ -60,12 +60,12 @@ class Holders:
         before = self._before.get(id(result))
         if before is not None:
             return now == before._replace(objects=before.objects + _SHIFT)
-        # Memory that cannot be resized belongs to somebody else, a numpy array for example.
+        # Memory that cannot be resized belongs to another object, such as a numpy array.
         return now == _FRESH and result.untyped_storage().resizable()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is large, and of a kind whose holders can be counted: its memory is torch's or the message's own."""
+    """Whether it is large, and its memory belongs to torch or to a message, so that references can be counted."""
     return (
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
@@ -78,7 +78,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 class _Probe(Holders):
-    """Sees what is counted when nobody keeps anything; it depends on the version of Python."""
+    """Measures the counts of a result without other references, which depend on the version of Python."""
 
     def _is_alone(self, result: torch.Tensor, now: _Count) -> bool:
         self.seen = now
@@ -91,7 +91,7 @@ def _seen(probe: _Probe, method: Callable[..., torch.Tensor], arguments: tuple[t
 
 
 def _calibrated() -> tuple[int, _Count]:
-    """By how much the count of an argument that is returned changes, and the count of a new tensor."""
+    """The change of the count of an argument that is returned, and the count of a new tensor."""
     arguments = (torch.empty(LARGE, dtype=torch.uint8),)
     probe = _Probe(arguments)
     (before,) = probe._before.values()

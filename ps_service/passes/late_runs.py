@@ -1,4 +1,4 @@
-"""Follows what hooks and autograd functions of a call do to its modules during the backward."""
+"""Applies the changes that hooks and autograd functions of a call make to its modules during a backward."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class LateRun:
-    """Lends a bound copy, to which the graph of its call refers, once more while a backward runs.
+    """Lends a bound copy that the graph of its call refers to again while a backward runs.
 
     Args:
         bound_copy: The bound copy.
-        name: What to call the module in errors.
+        name: Name of the module, for error messages.
     """
 
     def __init__(self, bound_copy: BoundCopy, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What stands for one parameter in one recorded call."""
+"""The leaf that replaces one parameter in one recorded call."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Leaf(NamedTuple):
-    """What stood for a parameter in one recorded call.
+    """The leaf of a parameter in one recorded call.
 
     Attributes:
-        ref: The parameter's handle, if it is one of a hosted module.
+        ref: The parameter's handle; None if it does not belong to a hosted module.
         parameter: The parameter.
-        tensor: What stood for it.
-        steps: How many steps it had had by then.
-        holds: What must live for as long as the call's graph is of use.
+        tensor: The leaf.
+        steps: Number of steps of the parameter when the call read it.
+        holds: Objects that must live as long as the call's graph is used.
     """
 
     ref: Ref | None

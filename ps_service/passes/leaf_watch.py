@@ -1,4 +1,4 @@
-"""Notices what a run does to the tensors that stand for parameters, beside computing with them."""
+"""Notices changes that a run makes to the leaves of parameters."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class LeafWatch:
-    """Watches the leaves of one run, which is about to begin.
+    """Watches the leaves of one run; made before the run begins.
 
-    Most runs only compute with them; then one look at each leaf is all that this costs.
+    Most runs only compute with them. Then it costs one check per leaf.
 
     Args:
-        leaves: What stands for each parameter.
+        leaves: The leaves, in the order of the parameters.
 
     Attributes:
-        touched: Places of the leaves to which the run has done anything else.
-        hooked: Places of the leaves at which the run has registered hooks.
+        touched: Indices of the leaves that the run has changed in any way.
+        hooked: Indices of the leaves at which the run has registered hooks.
     """
 
     __slots__ = ("_attributes", "_before", "_hooks", "_leaves", "hooked", "touched")
@@ -47,11 +47,11 @@ class LeafWatch:
             self._hooks, self._attributes = HookWatch(leaves), AttributeWatch(leaves)
 
     def note(self, module: nn.Module, is_alias: Callable[[Any], bool]) -> None:
-        """The run is over: takes down what it has done, and removes the hooks that it has registered.
+        """Notes the changes at the end of the run, and removes the hooks that it has registered.
 
         Args:
             module: The copy that it ran on.
-            is_alias: Whether a value lies in the memory of a parameter.
+            is_alias: Tells whether a value shares the memory of a parameter.
         """
         marked = self._hooks is not None
         for i, (leaf, (pointer, flag)) in enumerate(zip(self._leaves, self._before, strict=True)):
@@ -74,17 +74,17 @@ class LeafWatch:
         return self._before[i][0]
 
     def has_set_requires_grad(self, i: int) -> bool:
-        """Whether the run has set whether a leaf requires grad."""
+        """Whether the run has set requires_grad of a leaf."""
         return self._leaves[i].requires_grad != self._before[i][1]
 
     def hand_on_attributes(
         self, parameters: Sequence[nn.Parameter], internals: Internals, known: Container[int]
     ) -> None:
-        """Gives the parameters the attributes that were set; see `AttributeWatch.hand_on`."""
+        """Sets the attributes that were set at leaves at the parameters; see `AttributeWatch.hand_on`."""
         if self._attributes is not None:
             self._attributes.hand_on(parameters, internals, Ending(known))
 
     @property
     def refused(self) -> list[tuple[int, str]]:
-        """Places and names of attributes that are not handed on; see `AttributeWatch`."""
+        """Indices of leaves and names of attributes that are refused; see `AttributeWatch`."""
         return [] if self._attributes is None else self._attributes.refused

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _KNOWN: Final = ("torch", "ps_service", "ps_wire", "trainer_client")
-"""Packages whose autograd functions keep tensors only where torch's hooks see them."""
+"""Packages whose autograd functions save tensors only through torch, where hooks see them."""
 
 
 def results_in(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result that require grad, also of what stays here."""
+    """The tensors of a result that require grad, including those in results that stay on this owner."""
     if isinstance(result, torch.Tensor):
         return [result] if result.requires_grad else []
     found: list[torch.Tensor] = []
@@ -32,7 +32,7 @@ def results_in(result: Any) -> list[torch.Tensor]:
 
 
 def has_own_functions() -> bool:
-    """Whether hosted code has written autograd functions of its own: then graphs have to be looked at."""
+    """Whether hosted code has defined autograd functions, so that graphs have to be examined."""
     global _made, _has
     made = repr(_COUNTER)
     if made != _made:
@@ -41,12 +41,12 @@ def has_own_functions() -> bool:
 
 
 def runs_own_function(roots: Sequence[torch.Tensor]) -> bool:
-    """Whether the graph holds such a function, which may keep tensors as attributes, where torch does not see them."""
+    """Whether the graph holds such a function, which may keep tensors as attributes, unseen by torch's hooks."""
     return any(_is_own(node._forward_cls) for node in reached_from(roots, BackwardCFunction)[1])
 
 
 _COUNTER: Final = AUTOGRAD_FUNCTION_COUNTER
-"""Counts the autograd functions that have been defined in this process; to list them takes longer than a small call."""
+"""Counts the autograd functions defined in this process; listing them takes longer than a small call."""
 
 _made = ""
 _has = False

@@ -1,4 +1,4 @@
-"""What hosted code does on other owners in one pass, as the owner that runs the code sees it."""
+"""The interface of the part of a pass that hosted code makes on other owners."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 class Over(NamedTuple):
-    """Which contexts of a trainer are over.
+    """The contexts of a trainer that have ended.
 
     Attributes:
-        before: Those with lower numbers; zero if that is not said.
-        but: Except for these.
+        before: All contexts with lower numbers have ended; 0 if that is not known.
+        but: Exceptions.
     """
 
     before: int = 0
@@ -25,26 +25,26 @@ NOTHING_SAID: Final = Over()
 
 
 class NestedPass(Protocol):
-    """What hosted code does on other owners in one pass.
+    """The part of a pass that hosted code makes on other owners.
 
     Attributes:
-        root: What autograd is asked for to make it go back through calls whose inputs lead nowhere here.
+        root: An extra input for `autograd.grad`, so that it also propagates through calls whose inputs require no grad.
     """
 
     root: torch.Tensor
 
     def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
-        """While the block runs, the calls of this thread belong to the pass.
+        """Makes the calls of this thread during a block part of the pass.
 
         Args:
-            place: Number of the call that this thread runs, after those of the calls around it.
+            place: The numbers of the calls that the running call is nested in, and its own number.
         """
 
     def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
-        """While the block runs, this thread propagates through such calls; at its end they have all answered.
+        """Lets this thread propagate through such calls during a block, which ends when all have answered.
 
         Args:
-            retain_graph: Whether they may be propagated again.
+            retain_graph: Whether the graph is kept for another backward.
             backward: Number of the trainer's backward.
         """
 
@@ -52,8 +52,8 @@ class NestedPass(Protocol):
         """Names of the owners that were called."""
 
     def end(self, over: Over) -> None:
-        """The pass is over: the other owners are told, without waiting for them.
+        """Ends the pass on the other owners, without waiting for them.
 
         Args:
-            over: Which other contexts of its trainer are over.
+            over: Other contexts of its trainer that have ended.
         """

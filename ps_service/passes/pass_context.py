@@ -1,4 +1,4 @@
-"""What an owner keeps of one pass, from its first forward until its trainer ends it."""
+"""The state of one pass on an owner, from its first forward until its trainer ends it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PassContext:
             return self._nested_pass
 
     def others(self) -> list[str]:
-        """Names of the owners that were called from here in this pass."""
+        """Names of the owners that this one has called in the pass."""
         nested_pass = self._nested_pass
         return [] if nested_pass is None else nested_pass.others()
 
@@ -80,10 +80,10 @@ class PassContext:
             self._readings.note(record.leaves)
 
     def record(self, call: CallKey) -> Record:
-        """A call that was recorded here.
+        """A recorded call.
 
         Raises:
-            ContextLostError: There is none of that caller and number.
+            ContextLostError: There is no record for that caller and number.
         """
         record = self._records.get(call)
         if record is None:
@@ -91,38 +91,38 @@ class PassContext:
         return record
 
     def accumulate(self, gradients: Sequence[Gradient], turn: Turn | None = None) -> None:
-        """Adds to the parameters' gradients of this pass.
+        """Adds gradients of parameters to those of this pass.
 
         Args:
-            gradients: What the backward of one call has found.
-            turn: When it is added; at once, if there is no order to keep.
+            gradients: The gradients from the backward of one call.
+            turn: When they are added; None to add them at once.
         """
         with self._lock:
             if self._ended:
-                # A backward that ran while the context ended: its gradients have no use.
+                # The context ended while the backward ran, so its gradients are not needed.
                 return
             brought = self._gradients
             if brought is None:
                 brought = self._gradients = Gradients(Share(self.held))
             if turn is not None and not self.callers <= {self.id.trainer}:
-                # Calls of others may belong in between.
+                # Gradients of other callers may come in between.
                 turn = turn._replace(after=None)
             brought.add(gradients, turn)
 
     def gradients(self) -> list[Gradient]:
-        """The gradients that this pass has brought."""
+        """The gradients of this pass."""
         with self._lock:
             brought = self._gradients
             return [] if brought is None else brought.all()
 
     def gradient(self, parameter: Parameter) -> torch.Tensor | None:
-        """The gradient of a parameter, if this pass has brought it one."""
+        """The gradient of a parameter; None if this pass has none for it."""
         with self._lock:
             brought = self._gradients
             return None if brought is None else brought.of(parameter)
 
     def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
-        """The gradients of some parameters, all from one moment.
+        """The gradients of some parameters, read at once.
 
         Raises:
             ContextEndedError: The context has ended.
@@ -134,7 +134,7 @@ class PassContext:
             return [None] * len(parameters) if brought is None else brought.of_each(parameters)
 
     def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
-        """A step of the pass has written to parameters; returns its staleness, as `FirstReadings.stepped`."""
+        """Notes a step of the pass, and returns its staleness, as `FirstReadings.stepped`."""
         with self._lock:
             return self._readings.stepped(parameters, parameter_states)
 
@@ -146,11 +146,11 @@ class PassContext:
                 brought.scale(parameters, factor)
 
     def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
-        """Multiplies them by the inverse of a loss's scale, and looks whether they are finite.
+        """Multiplies gradients of some parameters by the inverse of a loss scale, and checks whether they are finite.
 
         Raises:
             ContextEndedError: The context has ended.
-            InvalidArgumentError: One is float16; nothing was changed.
+            InvalidArgumentError: A gradient is float16; nothing was changed.
         """
         with self._lock:
             brought = self._gradients
@@ -162,8 +162,8 @@ class PassContext:
         """Frees what the pass held. Does not wait: a backward that still runs frees its part when it is done.
 
         Args:
-            over: Which other contexts of its trainer are over, for the owners that were called from here.
-            why_lost: Why the owner ended it; empty if its trainer did.
+            over: Other contexts of its trainer that have ended, for the owners that this one has called.
+            why_lost: The reason if the owner ended it; empty if its trainer did.
         """
         with self._door:
             self._why_lost = why_lost
@@ -185,6 +185,6 @@ def ended_error(id: ContextId) -> ContextEndedError:
 
 
 def lost_error(id: ContextId, why: str = "") -> ContextLostError:
-    """The error for a context of which this owner has no forward; `why` is for people."""
+    """The error for a context that this owner has lost; `why` is part of the message."""
     why = why or "it may have restarted"
     return ContextLostError(f"this owner does not have the forward pass of context {id} ({why}): run forward again")

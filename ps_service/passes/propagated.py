@@ -1,4 +1,4 @@
-"""What the backward of a recorded call finds, and what the backwards of later calls have left for it."""
+"""The gradients that the backward of a recorded call computes, and those that later calls computed for its results."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class KeptInput(NamedTuple):
-    """An input of a recorded call that an earlier call of the pass had left here.
+    """An input of a recorded call that is the result of an earlier call and stayed on this owner.
 
     Attributes:
         call: The earlier call.
-        position: Place of the tensor among that call's outputs.
+        position: Position of the tensor among that call's outputs.
     """
 
     call: CallKey
@@ -27,12 +27,12 @@ class KeptInput(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A gradient of an output that was kept here, found by the backward of a later call.
+    """A gradient of an output that stayed on this owner, computed by the backward of a later call.
 
     Attributes:
         place: The place of that call in the pass.
         tensor: The gradient.
-        shares: Let its bytes count.
+        shares: Count its bytes.
     """
 
     place: tuple[int, ...]
@@ -41,12 +41,12 @@ class Gathered(NamedTuple):
 
 
 class Propagated(NamedTuple):
-    """What the backward of a call found.
+    """The gradients that the backward of a call computed.
 
     Attributes:
-        of_inputs: The gradients of the caller's inputs that want one.
-        of_parameters: Those of parameters.
-        of_kept: Those of inputs that earlier calls had left here.
+        of_inputs: The gradients of the caller's inputs that need one.
+        of_parameters: The gradients of parameters.
+        of_kept: The gradients of inputs that are results of earlier calls and stayed on this owner.
     """
 
     of_inputs: list[torch.Tensor | None]

@@ -27,18 +27,18 @@ def backward(
     retain_graph: bool,
     turn: Turn | None = None,
 ) -> list[torch.Tensor | None]:
-    """Propagates the gradients of a recorded call's outputs, and of what it has left here.
+    """Propagates the gradients of a recorded call's outputs, including results that stayed on this owner.
 
-    Adds the parameters' gradients to the context and returns those of the inputs, one per input that wanted one.
-    Gradients of what earlier calls have left here wait for the backward of those.
+    Adds the gradients of parameters to the context, and returns those of the inputs, one per input that needs one.
+    Gradients of results of earlier calls wait for the backward of those calls.
 
     Args:
-        turn: The order in which they are added; as they come, if there is none.
+        turn: When they are added; None to add them as they arrive.
 
     Raises:
-        ContextEndedError, ContextLostError: The pass is not here.
+        ContextEndedError, ContextLostError: The pass is not open on this owner.
         InvalidArgumentError: The gradients do not fit the outputs.
-        RuntimeError: Torch's own.
+        RuntimeError: Torch raised it.
     """
     on_device = []
     for gradient in gradients:
@@ -58,7 +58,7 @@ def backward(
 
 
 def gradients(engine: Engine, context_id: ContextId) -> list[Gradient]:
-    """Copies of the gradients of a context; none if it was not used here.
+    """Copies of the gradients of a context; empty if it was not used here.
 
     Raises:
         ContextEndedError: The context has ended.
@@ -111,7 +111,7 @@ def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: fl
 
 
 def parameter_of(engine: Engine, ref: Ref) -> Parameter:
-    """The parameter a handle refers to.
+    """The parameter that a handle refers to.
 
     Raises:
         UnknownNameError, StaleHandleError, ForeignHandleError: It is not here.
@@ -120,6 +120,6 @@ def parameter_of(engine: Engine, ref: Ref) -> Parameter:
 
 
 def _norm(gradient: torch.Tensor, norm_type: float) -> float:
-    # Entries of an uncoalesced gradient that belong together count as one.
+    # Entries with the same index in an uncoalesced gradient count as one.
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return float(torch.linalg.vector_norm(values, norm_type))

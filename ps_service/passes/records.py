@@ -1,4 +1,4 @@
-"""The recorded calls of a pass, with everything that their backward needs."""
+"""The recorded calls of a pass, with the state that their backward needs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _NOTHING: Final = torch.empty(0, requires_grad=True)
 _NO_GRADIENT: Final = torch.empty(0)
 _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
-"""A root that leads nowhere. From a single root, torch takes that to be no part of the backward when a hook of several
-tensors asks which of them are."""
+"""A root without inputs. With a single root, torch does not count it as part of the backward when a hook of several
+tensors asks which of them take part."""
 
 
 class Output(NamedTuple):
-    """An output that requires grad: where its backward begins, without its numbers.
+    """An output that requires grad: where its backward begins, without its data.
 
     Attributes:
-        edge: Its place in the graph.
+        edge: Its edge in the graph.
         shape: Its shape.
         dtype: Its dtype.
     """
@@ -51,24 +51,24 @@ class Output(NamedTuple):
 
 
 class Record:
-    """One recorded call: everything its backward needs, and nothing large beyond its last backward.
+    """One recorded call: the state that its backward needs, and nothing large after its last backward.
 
-    Of the outputs only their places in the graph are kept. Torch frees what the graph has saved in the backward that
-    does not retain it; the nodes stay, so that a second backward raises what it raises locally.
+    Of the outputs only their edges in the graph are kept. A backward that does not retain the graph frees the tensors
+    that torch has saved. The nodes stay, so that a second backward raises the same error as locally.
 
     Args:
-        outputs: The tensors of the result, in order; those that do not require grad stand here as well.
-        entry: Where its inputs entered, when any of them wants a gradient.
-        wanted: How many of the caller's inputs want one.
-        leaves: The parameters it may have used.
-        latency: How long the backward of such calls takes, if it may run on the event loop.
-        kept_inputs: The inputs that entered after those of the caller.
-        tokens: Places of those outputs which only stand for what another owner keeps.
-        nested_pass: What it did on other owners.
-        is_module: Whether only modules took part, whose leaves are all known.
+        outputs: The tensors of the result, in order, including those that do not require grad.
+        entry: The entry node of its inputs; None if none of them needs a gradient.
+        wanted: Number of the caller's inputs that need a gradient.
+        leaves: The leaves of the parameters that it may have used.
+        latency: Measures the backward of such calls; None if it must not run on the event loop.
+        kept_inputs: The inputs that are results of earlier calls; they entered after those of the caller.
+        tokens: Positions of the outputs that are tokens of results on other owners.
+        nested_pass: Its nested pass; None if it called no other owners.
+        is_module: Whether only modules took part, so that all leaves are known.
 
     Attributes:
-        shares: Let tensors count that are held until its last backward has run.
+        shares: Count the tensors that are held until its last backward has run.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class Record:
         self._latency = latency
         self._lock = ReportingLock()
         self._outputs: list[Output | None] = []
-        # How many outputs require grad.
+        # Number of outputs that require grad.
         self._output_count = 0
         for output in outputs:
             if output.requires_grad:
-                # Torch makes a view to hold on to a node written in Python, and sparse tensors have no views.
+                # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
                 held = output if output.layout is torch.strided else output.clone()
                 self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype))
                 self._output_count += 1
             else:
                 self._outputs.append(None)
-        # Places of the outputs behind which a backward has freed the graph.
+        # Positions of the outputs whose graph a backward has freed.
         self._spent: set[int] = set()
         self._entry = entry
         self._wanted = wanted
         self._leaves: list[Leaf] = []
-        # One list for each module, by identity, whether or not its parameters are trained.
+        # One list for each module, by `id()`, whether or not its parameters are trained.
         self._holds: dict[int, list[Any]] = {}
         for leaf in leaves:
             if leaf.tensor.requires_grad:
@@ -116,11 +116,11 @@ class Record:
         self._gathered: dict[int, list[Gathered]] = {}
 
     def gather(self, position: int, gradient: Gathered) -> None:
-        """Takes a gradient of an output that was kept here; the next backward propagates their sum.
+        """Adds a gradient of an output that stayed on this owner; the next backward propagates the sum.
 
         Args:
-            position: Which output.
-            gradient: What the backward of a later call has found.
+            position: Position of the output.
+            gradient: The gradient from the backward of a later call.
         """
         with self._lock:
             self._gathered.setdefault(position, []).append(gradient)
@@ -128,23 +128,23 @@ class Record:
     def backward(
         self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
     ) -> Propagated:
-        """Propagates gradients of outputs: those given, and those gathered.
+        """Propagates gradients of outputs: the given ones and the gathered ones.
 
         Args:
-            positions: Which outputs.
-            gradients: Their gradients, of the outputs' shapes and dtypes.
-            retain_graph: Whether the same outputs may be propagated again.
+            positions: Positions of the outputs.
+            gradients: Their gradients, in the shapes and dtypes of the outputs.
+            retain_graph: Whether the graph is kept for another backward of the same outputs.
             backward: Number of the trainer's backward.
 
         Raises:
             InvalidArgumentError: A position or gradient does not fit.
-            RuntimeError: Torch's own, for instance when the graph was freed by an earlier pass.
+            RuntimeError: Torch raised it, for instance because an earlier backward has freed the graph.
         """
         for position, gradient in zip(positions, gradients, strict=True):
             output = self._outputs[position] if position < len(self._outputs) else None
             if output is None or gradient.shape != output.shape or gradient.dtype != output.dtype:
                 raise _misfit(position, output, gradient)
-        # Calls do not share a graph, so different calls of a pass run their backwards at once; one call never does.
+        # Different calls do not share a graph, so their backwards may run concurrently; those of one call may not.
         with self._lock:
             began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
@@ -174,7 +174,7 @@ class Record:
 
     @property
     def leaves(self) -> Sequence[Leaf]:
-        """The parameters of hosted modules that it may have used."""
+        """The leaves of the parameters of hosted modules that it may have used."""
         return self._leaves
 
     @property
@@ -188,20 +188,20 @@ class Record:
         """Runs torch's backward.
 
         Args:
-            places: The outputs at which it begins.
+            places: Positions of the outputs at which it begins.
             seeds: Their gradients.
             retain_graph: Whether torch keeps the graph.
             backward: Number of the trainer's backward.
 
         Returns:
-            The leaves, and the gradient of each, in order; further gradients follow, which have no use.
+            The leaves, and the gradient of each, in order; further gradients follow, which are not needed.
         """
         roots, leaves, targets = [], self._leaves, []
         for place in places:
             output = self._outputs[place]
             if output is not None:
                 roots.append(output.edge)
-        # These make autograd go all the way, besides the parameters.
+        # Besides the parameters, these make autograd propagate through the whole graph.
         ends = [] if self._entry is None else [self._entry.token]
         if self._nested_pass is not None:
             ends.append(self._nested_pass.root)
@@ -222,7 +222,7 @@ class Record:
         return leaves, found
 
     def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
-        """Leaves of the graph that no hosted module brought: of objects that keep parameters of their own.
+        """Leaves of the graph that are not of hosted modules: parameters that other objects keep.
 
         Raises:
             InvalidArgumentError: The graph reaches the inputs of an earlier call.
@@ -236,17 +236,17 @@ class Record:
     def _add_gathered(self, places: list[int], seeds: list[torch.Tensor]) -> None:
         """Adds the gathered gradients to the outputs at which a backward begins, and to their gradients."""
         for place, gathered in self._gathered.items():
-            # As local torch adds them: the latest call first.
+            # Local torch adds them in this order: the latest call first.
             ordered = sorted(gathered, key=lambda each: each.place, reverse=True)
             places.append(place)
             seeds.append(functools.reduce(added, (each.tensor for each in ordered)))
         self._gathered = {}
 
     def _free(self, places: Sequence[int]) -> None:
-        """Frees what the call held, if backwards have freed the graph behind all of its outputs, and now behind these.
+        """Frees what the call holds, if backwards have freed the graphs of all of its outputs, these included.
 
         Args:
-            places: The outputs.
+            places: Positions of these outputs.
         """
         self._spent.update(places)
         if len(self._spent) < self._output_count:
@@ -255,13 +255,13 @@ class Record:
         for holds in self._holds.values():
             holds.clear()
         for leaf in self._leaves:
-            # A step has moved the parameter meanwhile: only this leaf still refers to its former storage.
+            # A step has moved the parameter meanwhile, and only this leaf still refers to the former storage.
             if leaf.tensor.data_ptr() != leaf.parameter.data_ptr():
                 leaf.tensor.data = leaf.tensor.detach().new_empty(0)
 
 
 def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> InvalidArgumentError:
-    """The error for a gradient that is not one of this output."""
+    """The error for a gradient that does not fit its output."""
     if output is None:
         return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
     return InvalidArgumentError(

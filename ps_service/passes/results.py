@@ -1,4 +1,4 @@
-"""Keeps what a recorded call leaves in its context."""
+"""Records a call in its context."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Takes down what one call returns.
+    """Records one call and its results.
 
     Args:
         engine: The owner.
-        context: The pass.
-        call: Who made the call, and its number.
-        arguments: What it was called with.
+        context: Id of the context.
+        call: Id of the caller, and number of the call.
+        arguments: The arguments of the call.
 
     Attributes:
-        nested_pass: What the pass does on other owners, if there are any.
-        held: Where counts what the pass holds.
+        nested_pass: The nested pass of the context; None if there are no other owners.
+        held: Counts the bytes that the pass holds.
 
     Raises:
         ContextEndedError: The context has ended.
@@ -51,7 +51,7 @@ class Results:
     def record(
         self, entry: GraphEntry | None, leaves: Sequence[Leaf], latency: Latency | None, is_module: bool, result: Any
     ) -> Any:
-        """Keeps everything the call's backward will need, and returns the result.
+        """Keeps the state that the call's backward needs, and returns the result.
 
         Raises:
             ContextEndedError: The context ended while the call ran.
@@ -73,10 +73,10 @@ class Results:
                 self._keep_history(reference, outputs)
         called = self.nested_pass if self.nested_pass is not None and self.nested_pass.others() else None
         if called is not None:
-            latency = None  # it may wait for others
+            latency = None  # its backward may wait for other owners
         shares = []
         if not is_module:
-            # Of code that has borrowed no module it is not known what torch saves: inputs and results, mostly.
+            # For code without hosted modules it is not known which tensors torch saves: mostly inputs and results.
             results = [output for output in outputs if output.requires_grad]
             shares = self.held.shares([*self._arguments.entering, *results])
         record = Record(
@@ -95,7 +95,7 @@ class Results:
         return result
 
     def _keep_history(self, reference: RRef, outputs: list[torch.Tensor]) -> None:
-        """What stays here can be propagated through by the calls that use it."""
+        """Lets later calls propagate through a result that stays on this owner."""
         positions: list[int | None] = []
         for tensor in tensors_in(reference.local_value()):
             positions.append(len(outputs) if tensor.requires_grad else None)

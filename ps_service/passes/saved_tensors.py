@@ -1,4 +1,4 @@
-"""What torch keeps instead of the tensors that a forward saves for its backward."""
+"""The objects that torch keeps in place of the tensors that a forward saves for its backward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kept:
 
     Args:
         tensor: The tensor.
-        share: Lets its bytes count for as long as it is kept; None for what counts elsewhere.
+        share: Counts its bytes as long as it is kept; None if they are counted elsewhere.
     """
 
     __slots__ = ("_share", "_tensor", "_version")
@@ -35,7 +35,7 @@ class Kept:
         """The tensor.
 
         Raises:
-            RuntimeError: It was written to in between; torch's own message.
+            RuntimeError: It was written to since it was saved; with torch's own message.
         """
         if self._tensor._version != self._version:
             raise RuntimeError(
@@ -50,8 +50,8 @@ class Watch:
     """Notices that other code writes to a storage while a call uses it.
 
     Attributes:
-        pin: Of the storage.
-        seen: How often that had happened when the call began, or wrote to it itself.
+        pin: The pin of the storage.
+        seen: Number of writes when the call began, or when it last wrote to the storage itself.
     """
 
     __slots__ = ("pin", "seen")
@@ -62,7 +62,7 @@ class Watch:
 
 
 class Pinned(Kept):
-    """A parameter that was saved; keeps its storage pinned for as long as torch keeps it."""
+    """A saved parameter; keeps its storage pinned as long as torch keeps it."""
 
     __slots__ = ("_hold", "_watches")
 
@@ -82,7 +82,7 @@ class Pinned(Kept):
 
 
 class Hold:
-    """Keeps storages pinned for as long as it lives."""
+    """Keeps storages pinned as long as it lives."""
 
     __slots__ = ("_parameter_locks", "_pins")
 

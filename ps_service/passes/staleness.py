@@ -1,7 +1,7 @@
 """Counts the steps of each optimizer, and how stale their gradients were.
 
-A pass reads a parameter, and some time later its step writes to it. Its staleness is the number of steps that other
-passes have applied to the parameter in between, which is what asynchronous training is judged by.
+A pass reads a parameter, and some time later its step writes to it. The staleness of the step is the number of steps
+that other passes have applied to the parameter in between. It is the usual measure of asynchronous training.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ STALENESS_BOUNDS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Buckets of staleness, in steps."""
 
 MOST_NAMES: Final = 64
-"""Optimizers that are counted by name, of all that an owner has had; the others are counted together."""
+"""Most optimizers that are counted by name since the start of an owner; the others are counted together."""
 
 LONGEST_NAME: Final = 128
-"""Characters of a name that is counted as such."""
+"""Longest name that is counted by itself, in characters."""
 
 OTHERS: Final = "(others)"
-"""What is counted together: anonymous optimizers, and those with too long a name or that came after `MOST_NAMES`."""
+"""The label of anonymous optimizers, of those with too long a name, and of those after `MOST_NAMES`."""
 
 
 class FirstReadings:
-    """How many steps each parameter had had when a pass first read it. Not safe from several threads."""
+    """The number of steps of each parameter when a pass first read it. Not safe from several threads."""
 
     __slots__ = ("_steps",)
 
@@ -41,7 +41,7 @@ class FirstReadings:
         self._steps: dict[int, int] = {}
 
     def note(self, leaves: Iterable[Leaf]) -> None:
-        """A recorded call of the pass has read these; calls may come here in another order than they read."""
+        """Notes the parameters that a recorded call has read. Calls may be noted in another order than they read."""
         steps = self._steps
         for leaf in leaves:
             key = id(leaf.parameter)
@@ -50,10 +50,10 @@ class FirstReadings:
                 steps[key] = leaf.steps
 
     def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
-        """The pass has written to parameters, whose parameter states do not count that step yet.
+        """Notes a step of the pass, which the states of its parameters do not count yet.
 
         Returns:
-            The largest staleness among them; None if the pass has read none of them through a hosted module.
+            The largest staleness of these parameters; None if the pass has read none of them through a hosted module.
         """
         worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
@@ -71,7 +71,7 @@ class StepCount:
 
     Attributes:
         steps: How many were applied since the owner started.
-        staleness: Of those whose pass had read the parameters on this owner.
+        staleness: The staleness of those whose pass had read the parameters on this owner.
     """
 
     steps: int
@@ -87,27 +87,28 @@ class StepCounter:
         self._staleness = Histogram(STALENESS_BOUNDS)
 
     def count(self, staleness: int | None) -> None:
-        """One more step was applied."""
+        """Counts one step."""
         with self._lock:
             self._steps += 1
             if staleness is not None:
                 self._staleness.observe(staleness)
 
     def snapshot(self) -> StepCount:
-        """What has been counted so far."""
+        """The counts so far."""
         with self._lock:
             return StepCount(self._steps, self._staleness.snapshot())
 
 
 class StepCounters:
-    """The step counters of an owner, by name of the optimizer; they stay when optimizers go, so that none goes back."""
+    """The step counters of an owner, by name of the optimizer. They stay when optimizers are deleted, because a counter
+    must not decrease."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counters = {OTHERS: StepCounter()}
 
     def of(self, name: str) -> StepCounter:
-        """Where the steps of an optimizer are counted.
+        """The counter for the steps of an optimizer.
 
         Args:
             name: Its name; empty for an anonymous one.
@@ -121,11 +122,11 @@ class StepCounters:
             return found
 
     def has(self, name: str) -> bool:
-        """Whether the steps of an optimizer are counted by its name."""
+        """Whether the steps of an optimizer are counted under its own name."""
         return name != OTHERS and name in self._counters
 
     def snapshot(self) -> dict[str, StepCount]:
-        """What has been counted so far, by name."""
+        """The counts so far, by name."""
         with self._lock:
             counters = dict(self._counters)
         return {name: counter.snapshot() for name, counter in counters.items()}

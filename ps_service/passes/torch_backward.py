@@ -1,4 +1,4 @@
-"""The backward of torch, without the checks that an owner has made already."""
+"""Calls torch's engine without the checks that an owner has made already."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 def gradients_of(
     roots: Sequence[GradientEdge], targets: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor], retain_graph: bool
 ) -> Sequence[torch.Tensor | None]:
-    """Does what `torch.autograd.grad` does, for first derivatives and with unused targets allowed.
+    """Like `torch.autograd.grad`, for first derivatives and with unused targets allowed.
 
-    That function looks at every argument once more before it calls torch's engine. For a small graph it takes longer
-    to look than to compute.
+    That function checks every argument before it calls torch's engine. For a small graph the checks take longer than
+    the computation.
 
     Args:
-        roots: Where the backward begins.
-        targets: The tensors whose gradients are wanted.
-        seeds: The gradients of the roots, of their shapes and dtypes.
-        retain_graph: Whether the graph may be used again.
+        roots: The edges at which the backward begins.
+        targets: The tensors to compute gradients of.
+        seeds: The gradients of the roots, in their shapes and dtypes.
+        retain_graph: Whether the graph is kept for another backward.
 
     Returns:
         The gradient of each target; None for one that was not reached.
 
     Raises:
-        RuntimeError: Torch's own, for instance when the graph was freed before, or if there are no targets.
+        RuntimeError: Torch raised it, for instance because the graph was freed; or there are no targets.
     """
     if not targets:
-        # To the engine this would mean all leaves of the graph.
+        # Without targets the engine would accumulate at all leaves of the graph.
         raise RuntimeError("there is nothing whose gradient could be wanted: no input and no parameter requires grad")
     found: Sequence[torch.Tensor | None] = _engine_run_backward(
         tuple(roots), tuple(seeds), retain_graph, False, tuple(targets), allow_unreachable=True, accumulate_grad=False

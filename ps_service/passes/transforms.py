@@ -1,4 +1,4 @@
-"""Transforms: lets `torch.func.grad` and its kin run in hosted code.
+"""Lets `torch.func.grad` and the other transforms run in hosted code.
 
 Torch refuses them while hooks of saved tensors are set, and a call that borrows modules sets such hooks to learn which
 parameters its backward will need. So what torch calls in order to forbid hooks is replaced: it lifts those of the
@@ -24,22 +24,22 @@ class Hooked(Protocol):
     """A running call that may have set hooks of saved tensors."""
 
     def lift(self, pack: Any) -> bool:
-        """Does without its hooks for a while.
+        """Removes its hooks for some time.
 
         Args:
-            pack: The hook that is set last.
+            pack: The hook that was set last.
 
         Returns:
-            Whether that is its own.
+            Whether the hook is its own.
         """
 
 
 @contextmanager
 def forbidding(error_message: str) -> Iterator[None]:
-    """`torch.autograd.graph.disable_saved_tensors_hooks`, except that it lifts the hooks of the running call.
+    """Like `torch.autograd.graph.disable_saved_tensors_hooks`, but removes the hooks of the running call.
 
     Raises:
-        RuntimeError: Others are set.
+        RuntimeError: Other hooks are set.
     """
     call, hooks = binder.get(), _torchs._top_saved_tensors_default_hooks(True)
     if hooks is None or not isinstance(call, Hooked) or not call.lift(hooks[0]):
@@ -58,5 +58,5 @@ def forbidding(error_message: str) -> Iterator[None]:
 
 
 def install() -> None:
-    """Puts `forbidding` in the place of torch's own function."""
+    """Replaces torch's own function by `forbidding`."""
     torch.autograd.graph.disable_saved_tensors_hooks = forbidding

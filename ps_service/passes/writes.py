@@ -1,4 +1,4 @@
-"""Gives parameters the numbers that a call has written to what stands for them."""
+"""Applies the values that a call has written to leaves to the parameters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def is_written(binding: Binding, i: int) -> bool:
-    """Whether a call has written to what stands for the parameter at place `i`."""
+    """Whether a call has written to the leaf of parameter `i`."""
     leaf = binding.tensors[i]
     if leaves.is_written(leaf) or binding.leaf_watch.is_moved(i):
         return True
-    # Through numpy, for example. Nothing else writes to the original meanwhile, except inconsistent steps.
+    # Through numpy, for example. Only inconsistent steps write to the original meanwhile.
     original = binding.originals.get(i)
     if original is None or binding.hosted.parameter_states[i].changes != binding.changes[i]:
         return False
@@ -31,23 +31,23 @@ def is_written(binding: Binding, i: int) -> bool:
 
 
 def take_over(binding: Binding, places: Sequence[int], raised: bool) -> None:
-    """Gives parameters what a call has written to what stands for them.
+    """Applies the values that a call has written to leaves to the parameters.
 
     Args:
-        binding: What the call has borrowed.
-        places: Those to which it has written.
-        raised: Whether it has raised: then what others have written meanwhile stays, without an error.
+        binding: The module of the call.
+        places: Indices of the parameters whose leaves it has written to.
+        raised: Whether it has raised; then values that other calls have written meanwhile stay, without an error.
 
     Raises:
-        InvalidArgumentError: The shape, dtype or memory of one cannot be a parameter's.
-        RuntimeError: Others have written to one of them meanwhile.
+        InvalidArgumentError: A leaf has another shape or dtype than its parameter, or memory of another tensor.
+        RuntimeError: Other calls have written to one of them meanwhile.
     """
     _check_kinds(binding, places)
     moved = []
     for i in places:
         watch = binding.watches[i]
         if watch is not None and not binding.leaf_watch.is_moved(i):
-            # In place: the numbers are there already, unless a step has moved the parameter meanwhile.
+            # Written in place: the values are there already, unless a step has moved the parameter meanwhile.
             binding.parameter_locks.note_written(watch.pin)
             watch.seen += 1
             if binding.parameters[i].data_ptr() == binding.leaf_watch.pointer(i):
@@ -92,15 +92,15 @@ def _check_memory(binding: Binding, i: int) -> None:
 
 
 def taken_memory(moved: torch.Tensor, others: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> str:
-    """What a tensor that was given other memory shares that with.
+    """Describes the tensor that shares the memory of a moved leaf.
 
     Args:
-        moved: What stands for a parameter.
-        others: What stands for the other parameters of the module.
-        kept: The tensors that the module keeps beside its parameters.
+        moved: A leaf that has other memory than at the beginning.
+        others: The leaves of the other parameters of the module.
+        kept: The tensors that the module keeps besides its parameters.
 
     Returns:
-        A phrase for an error; empty if the memory is the tensor's own.
+        A phrase for an error message; empty if the memory is its own.
     """
     if is_within(moved, others):
         return "another parameter"
@@ -108,11 +108,11 @@ def taken_memory(moved: torch.Tensor, others: Sequence[torch.Tensor], kept: Sequ
 
 
 def write(parameters: Sequence[Parameter], values: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
-    """Gives parameters values, some of which may lie in the memory of other parameters, as swapped ones do.
+    """Sets values of parameters. A value may be in the memory of another parameter, after a swap.
 
     Args:
-        parameters: What is written to.
-        values: For each parameter, its value.
+        parameters: The parameters.
+        values: The value of each parameter.
         kept: The tensors that the module keeps beside its parameters.
     """
     used = {_memory(each) for each in (*values, *kept) if each.layout is torch.strided}
@@ -128,5 +128,5 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """What can be compared also where it is not a number."""
+    """The bytes of a tensor, which can be compared also where they are NaN."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
