@@ -18,6 +18,9 @@ from ps_wire.limits import Limits
 _MOST_UNSETTLED: Final = 4096
 """Most changes that are noted before they are summed."""
 
+_MOST_KEPT: Final = 32
+"""Counters of trainers that hold nothing to keep for their next pass."""
+
 
 class Held:
     """Counts the bytes held for one trainer. Safe from several threads.
@@ -108,8 +111,10 @@ class HeldByAll:
         self.refusals = 0
         self._limit = (limits or Limits()).max_context_bytes or half_of_memory()
         self._lock = threading.Lock()
-        # Each lives as long as a share refers to it.
+        # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
+        # as a small request, and most passes of a trainer begin when its last has ended.
         self._of: WeakValueDictionary[bytes, Held] = WeakValueDictionary()
+        self._latest: deque[Held] = deque(maxlen=_MOST_KEPT)
 
     @property
     def nbytes(self) -> int:
@@ -122,6 +127,7 @@ class HeldByAll:
             held = self._of.get(trainer)
             if held is None:
                 held = self._of[trainer] = Held()
+                self._latest.append(held)
             return held
 
     def check(self, trainer: bytes) -> None:

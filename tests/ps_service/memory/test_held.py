@@ -102,3 +102,17 @@ def test_without_a_number_it_is_half_of_the_memory() -> None:
     with pytest.raises(OverloadedError):
         held.check(b"a")
     del kept
+
+
+def test_trainers_that_come_and_go_leave_few_counters() -> None:
+    held = HeldByAll(Limits())
+    first = held.of(b"first")
+    assert held.of(b"first") is first
+    shares = [Share(held.of(b"held"), 7)]
+    for number in range(1000):
+        assert held.of(number.to_bytes(16)).nbytes == 0
+    del first
+    assert len(held._of) < 100
+    assert held.of(b"held").nbytes == held.nbytes == 7
+    shares.clear()
+    assert held.nbytes == 0
