@@ -1,1 +1,1 @@
-"""What an owner hosts: the allow-list, objects, the registry, and the copies of modules that calls run on."""
+"""Hosted objects: the allow-list, the registry, references, and the copies of modules that calls run on."""

@@ -1,4 +1,4 @@
-"""Finds memory of parameters that a module reaches under other names, which would not follow their steps."""
+"""Finds other tensors and arrays in the memory of parameters, which steps would not update."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
 
 MOST: Final = 10_000
-"""Objects behind one attribute that are looked at."""
+"""Most objects behind one attribute that are examined."""
 
 WHY: Final = "a step may move a hosted parameter to other memory, and the numbers there would stay as they are"
 
 
 class Extent(NamedTuple):
-    """Where something lies in memory: from the first address to before the last one."""
+    """A range of memory: its first address, and the address after its last."""
 
     first: int
     last: int
 
     def meets(self, other: Extent) -> bool:
-        """Whether they have an address in common."""
+        """Whether two ranges overlap."""
         return self.first < other.last and other.first < self.last
 
 
 def check_aliases(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module whose parameters lie in the same memory as something else that it keeps.
+    """Refuses a new module whose parameters share memory with another tensor or array that it keeps.
 
     Raises:
-        InvalidArgumentError: It has one.
+        InvalidArgumentError: Two of them share memory.
     """
     parameters = {name: each for name, each in module.named_parameters() if _has_memory(each)}
     extents = sorted((_extent(each), name) for name, each in parameters.items())
@@ -57,7 +57,7 @@ def check_aliases(class_name: str, module: nn.Module) -> None:
 
 
 def is_within(tensor: torch.Tensor, parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether a tensor lies in the memory of one of these."""
+    """Whether a tensor shares the memory of one of these parameters."""
     if not _has_memory(tensor):
         return False
     memory = tensor.untyped_storage().data_ptr()
@@ -78,7 +78,7 @@ def _kept(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _is_torchs(hook: Any) -> bool:
-    """Whether a hook is one of torch's that sets an attribute before each forward, as that of `spectral_norm`."""
+    """Whether a hook is one of torch's that set an attribute before each forward, as that of `spectral_norm`."""
     return type(hook).__module__.startswith("torch.nn.utils.")
 
 
@@ -101,7 +101,7 @@ def _extent(value: Any) -> Extent:
 
 
 def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors whose extents meet have an element in common: columns of one matrix do not."""
+    """Whether two tensors with overlapping ranges have an element in common; columns of one matrix do not."""
     memory = one.untyped_storage()
     if memory.data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
         return True

@@ -1,4 +1,4 @@
-"""Allow-list: the classes and functions that trainers may name. Nothing outside it is ever looked up."""
+"""The allow-list of classes and functions that trainers may name. No other name is looked up."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ps_wire.errors import NotAllowedError
 
 T = TypeVar("T")
 
-# Containers of processes and devices rather than layers: an owner decides about those itself.
+# They manage processes and devices, which an owner decides about itself.
 _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 class AllowList:
-    """Classes and functions by the names under which trainers may ask for them.
+    """The classes and functions that trainers may use, by name.
 
     Args:
-        modules: Modules to look through for classes decorated with `@hosted` and functions decorated with `@remote`.
+        modules: Modules whose classes marked `@hosted` and functions marked `@remote` are listed.
             Layers, optimizers and schedulers of torch are always on the list.
-        functions: The functions of torch that are.
+        functions: The functions of torch that are listed.
 
     Attributes:
-        functions: The functions of torch, and what guards its layers.
+        functions: The functions of torch, and the checks of its layers.
     """
 
     def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
@@ -47,16 +47,16 @@ class AllowList:
 
     @classmethod
     def importing(cls, names: Iterable[str], functions: TorchFunctions | None = None) -> AllowList:
-        """Imports modules named by whoever starts the owner, and lists what they offer.
+        """Imports the modules of `--import`, and lists their marked classes and functions.
 
         Raises:
             ImportError: A module cannot be imported.
-            ValueError: A module offers nothing.
+            ValueError: A module has no marked classes or functions.
         """
         return cls((importlib.import_module(name) for name in names), functions)
 
     def add(self, module: ModuleType) -> None:
-        """Lists the hosted classes and remote functions in a module's namespace, also those it imported.
+        """Lists the marked classes and functions in a module's namespace, including imported ones.
 
         Raises:
             ValueError: There are none.
@@ -68,14 +68,14 @@ class AllowList:
             self.allow(value, f"{module_name(module.__name__)}.{value.__qualname__}")
 
     def allow(self, value: type | Callable[..., Any], *names: str) -> None:
-        """Lists a hosted class with what can be called of it, or a remote function.
+        """Lists a class and its remote methods, or a function.
 
         Args:
             value: The class or function.
-            names: By which it can be asked for besides its own.
+            names: Further names for it.
 
         Raises:
-            ValueError: It is not decorated.
+            ValueError: It is not marked.
         """
         if not _is_offered(value):
             raise ValueError(f"{value!r} is decorated with neither @hosted nor @remote")
@@ -90,7 +90,7 @@ class AllowList:
                 self._functions[name] = value
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of that name, or the method of a hosted class, or its constructor.
+        """The function of that name, which may also be a method of a hosted class or its constructor.
 
         Raises:
             NotAllowedError: It is not on the list.
@@ -108,7 +108,7 @@ class AllowList:
         return found
 
     def named(self, name: str) -> Callable[..., Any]:
-        """The function or class that a name among the values of a request stands for.
+        """The function or class for a name among the values of a request.
 
         Raises:
             NotAllowedError: It is not on the list.
@@ -120,7 +120,7 @@ class AllowList:
         return self.function(name)
 
     def hosted(self, name: str) -> type:
-        """The class to host.
+        """The hosted class of that name.
 
         Raises:
             NotAllowedError: It is not on the list.
@@ -130,7 +130,7 @@ class AllowList:
         )
 
     def is_hosted(self, name: str) -> bool:
-        """Whether it is the name of a class to host."""
+        """Whether it is the name of a hosted class."""
         return name in self._classes
 
     def optimizer(self, name: str) -> type[optim.Optimizer]:
@@ -164,7 +164,7 @@ class AllowList:
     def _enter_methods(self, name: str, cls: type) -> None:
         for attribute in dir(cls):
             method = getattr(cls, attribute, None)
-            # What torch's own modules do in `forward` is theirs to offer; others mark their methods.
+            # `forward` of a module is always listed; other methods have to be marked.
             if callable(method) and (is_remote(method) or (attribute == "forward" and issubclass(cls, nn.Module))):
                 self._functions[f"{name}.{attribute}"] = method
 
@@ -180,7 +180,7 @@ class AllowList:
 
 def _is_offered(value: Any) -> bool:
     if inspect.isclass(value):
-        # What arrives by value is made here anyway; but not what others have to be decoded from.
+        # Classes that are sent by value are made here anyway, except those with a decoder.
         codec = codec_of(value)
         return is_hosted(value) or (codec is not None and codec.is_record)
     return inspect.isroutine(value) and is_remote(value)

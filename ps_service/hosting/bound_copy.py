@@ -1,7 +1,7 @@
 """A private copy of a module's structure, whose tensors are shared.
 
-A forward runs on a bound copy with fresh leaves in the place of the parameters. So many trainers can run one module at
-once, each pass gets its own gradients, and `train()`/`eval()` belong to the call instead of to the module.
+A forward runs on a bound copy, in which fresh leaves replace the parameters. So many trainers can run one module
+concurrently, each pass gets its own gradients, and `train()`/`eval()` belong to the call instead of the module.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class BoundCopy:
     """A copy of a module's structure.
 
     Args:
-        module: The module to copy. Its submodules are copied too, and so is everything among its attributes that leads
-            to a parameter or submodule of it, as far as `Structure` follows; everything else is shared with the
+        module: The module to copy. Its submodules are copied, too, and all objects among its attributes that refer to
+            its parameters or submodules, as far as `Structure` follows references. Everything else is shared with the
             original.
-        training: The mode the copy is in.
-        internals: The tensors of the module beside its parameters.
+        training: Whether the copy is in training mode.
+        internals: The tensors of the module besides its parameters.
     """
 
     def __init__(self, module: nn.Module, training: bool, internals: Internals) -> None:
@@ -58,11 +58,11 @@ class BoundCopy:
         copied = [part.made.copy() for part in self._parts]
         self.module.train(training)
         for part, before in zip(self._parts, copied, strict=True):
-            # What a train() of the module's own has set belongs to the mode.
+            # Attributes that the module's own train() has set belong to the mode.
             now = part.made.items()
             part.own.update({key: value for key, value in now if before.get(key, _ABSENT) is not value})
         self._readings = self._guarded(module)
-        # The attributes of each part: the original's when they were taken over, and the copy's when a run began.
+        # The attributes of each part: the original's when they were copied, and the copy's when a run began.
         self._hosted = [part.original for part in self._parts]
         self._attributes = [part.made for part in self._parts]
         self._given: list[dict[str, Any]] = [{} for _ in self._parts]
@@ -77,13 +77,13 @@ class BoundCopy:
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing that leads to parameters has changed in the original since the copy was made like it."""
+        """Whether the references to parameters in the original have not changed since they were copied."""
         if self._generation != self._internals.generation:
             return False
         return not self._containers or not any(container.is_stale for container in self._containers)
 
     def bind(self, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> None:
-        """Puts leaves in the place of parameters, and takes over what changed in the original's plain attributes."""
+        """Replaces the parameters by leaves, and copies changed plain attributes from the original."""
         for reading in self._readings:
             reading.take()
         self._bound = list(zip(parameters, leaves, strict=True))
@@ -102,11 +102,11 @@ class BoundCopy:
             container.note()
 
     def resume(self) -> None:
-        """Goes on with a copy that was held when it was unbound: hooks run on the way back."""
+        """Uses a copy again that was still referred to when it was unbound, because hooks run in a backward."""
         self._begin([container for container in self._containers if container.is_refilled or container.is_stale])
 
     def pause(self) -> Exception | None:
-        """Hands on what hooks have changed meanwhile; returns why it could not, if so."""
+        """Applies the changes of these hooks to the original; returns the error if that fails."""
         failed = None
         try:
             self._hand_on(Ending())
@@ -118,14 +118,14 @@ class BoundCopy:
         return failed
 
     def unbind(self, known: Container[int] = (), leaves_tensors: bool = True) -> Returned:
-        """Hands on to the original what the run has changed, and lets go of the leaves.
+        """Applies the changes of the run to the original, and drops the leaves.
 
-        What leads to a leaf or to a part of the copy leads, in the original, to the parameter or part for which that
-        stands. The history of tensors ends.
+        References to leaves and parts of the copy become references to the parameters and parts of the original. The
+        histories of tensors end.
 
         Args:
-            known: Ids of the tensors that had a history before the run.
-            leaves_tensors: Whether the run may have left tensors beside the parameters.
+            known: `id()` of the tensors that had a history before the run.
+            leaves_tensors: Whether the run may have stored tensors other than the parameters.
         """
         self.changes()
         whole, changed, failed = self._is_whole(), False, None
@@ -134,7 +134,7 @@ class BoundCopy:
             if self._changes or self._touched:
                 changed = self._hand_on(Ending(known))
         except Exception as error:
-            # Code of the module's own has run: that of its containers, for example.
+            # The module's own code has run, that of its containers for example.
             changed, failed = True, error
         if leaves_tensors:
             self._internals.end_histories(known)
@@ -148,14 +148,14 @@ class BoundCopy:
             is_held, are_leaves_held = self._referrers.of_parts(), self._referrers.of_leaves(self._bound)
         reusable = whole and not is_held and self._generation == self._internals.generation
         if is_held:
-            # Hooks that run on the way back still find the numbers of their pass.
+            # Hooks that run in the backward still find the values of their pass.
             self._put(self._refilled)
         else:
             self._bound = []
         return Returned(whole, is_held or are_leaves_held, is_held, changed, failed, remembered, reusable)
 
     def _remembered(self) -> str:
-        """Why what the run has stored under the identity of a part would not be found again; empty if it has not."""
+        """A message if the run has stored a value under the identity of a part, where later calls would not find it."""
         if any(map(in_weak_table, self._modules)):
             return f"has put the module or a submodule into a WeakKeyDictionary or WeakSet, but {BY_REFERENCE}"
         changes = [each for each in self._changes or () if not is_small(each.value)]
@@ -166,7 +166,7 @@ class BoundCopy:
         return ""
 
     def changes(self) -> list[Change]:
-        """What the run has set, or put into containers, and all runs will share."""
+        """The attributes that the run has set, and its changes to containers, which all later runs share."""
         if self._changes is None:
             parts, begun = self._parts, self._begun
             self._touched = differing(self._attributes, begun)
@@ -178,7 +178,7 @@ class BoundCopy:
         return self._changes
 
     def _hand_on(self, ending: Ending) -> bool:
-        """Hands on what the run has changed; says whether that is something that leads to parameters."""
+        """Applies the changes of the run; returns whether references to parameters are among them."""
         originals: Counterpart | None = None
         changed = restructured = False
         with self._internals.structure_lock:
@@ -213,7 +213,7 @@ class BoundCopy:
         return [(part, name) for part, given in touched for name in given.keys() - part.made.keys()]
 
     def _end(self) -> None:
-        """The run is over. What belonged to it alone goes; hooks that run on the way back find everything else."""
+        """Removes the state of this run alone. Hooks that run in the backward find the rest."""
         for i in self._touched:
             self._given[i] = {}
             self._parts[i].fill(self._parts[i].original)
@@ -222,10 +222,10 @@ class BoundCopy:
     def _hand_back(self, container: SharedContainer, originals: Counterpart, ending: Ending) -> None:
         before = originals.replaced
         container.hand_back(lambda each: originals.resolved(ending.resolved(each)))
-        originals.replaced = before  # what stands there as it did is nothing new
+        originals.replaced = before  # unchanged entries do not count
 
     def _reclaim(self) -> bool:
-        """Puts originals in the place of what all runs share and what leads to this copy; says whether anything did."""
+        """Replaces references to this copy in objects that all runs share; returns whether there were any."""
         originals = self._originals()
         with self._internals.structure_lock:
             self._internals.replace(originals)
@@ -238,7 +238,7 @@ class BoundCopy:
         return originals.replaced
 
     def _originals(self) -> Counterpart:
-        """Puts originals in the place of parts of the copy."""
+        """Replaces parts of the copy by their originals."""
         known = dict(zip(map(id, self._made.objects), self._made.originals, strict=True))
         known.update((id(leaf), parameter) for parameter, leaf in self._bound)
         for part in self._parts:
@@ -247,7 +247,7 @@ class BoundCopy:
         return Counterpart(known)
 
     def _private(self) -> set[int]:
-        """Ids of what is of no use to any other run: the leaves, and this very copy."""
+        """`id()` of the objects of this run alone: the leaves, and the copy itself."""
         return {*map(id, self._made.objects), *(id(leaf) for _, leaf in self._bound)}
 
     def _guarded(self, module: nn.Module) -> list[Reading]:
@@ -265,7 +265,7 @@ class BoundCopy:
         return found
 
     def _put(self, refilled: Sequence[SharedContainer]) -> None:
-        """Puts the leaves where the parameters stand, and gives some containers the contents of the original's."""
+        """Sets the leaves in the copy, and refills some containers from the original's."""
         for parameter, leaf in self._bound:
             for place, name in self._made.places.get(id(parameter), ()):
                 place[name] = leaf
@@ -279,7 +279,7 @@ class BoundCopy:
                 container.refill(copies.resolved)
 
     def _vacate(self) -> None:
-        """Takes the leaves away again."""
+        """Removes the leaves from the copy."""
         for places in self._made.places.values():
             for container, name in places:
                 container[name] = None
@@ -289,7 +289,7 @@ class BoundCopy:
             shared.forget()
 
     def _abandon(self, container: Any) -> None:
-        """No leaves are put into a container any more: what stood there does not."""
+        """Stops setting leaves in a container, because the run has removed the parameters there."""
         for key, places in self._made.places.items():
             self._made.places[key] = [place for place in places if place[0] is not container]
         self._made.computed = [each for each in self._made.computed if each.container is not container]

@@ -1,4 +1,4 @@
-"""The bound copies of one module, of which a few are kept for later calls."""
+"""A pool of the bound copies of one module."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class BoundCopies:
-    """Keeps a few bound copies of one module, because making one costs ten times as much as binding it."""
+    """Keeps a few bound copies of one module for reuse. Making one costs ten times as much as binding it."""
 
     def __init__(self, module: nn.Module, keep: int = 4) -> None:
         self._module = module
         self._keep = keep
         self.internals = Internals(frozenset(map(id, module.parameters())))
-        # One is made at once, to learn where the module keeps tensors.
+        # One is made at once, to find where the module keeps tensors.
         self._free: dict[bool, list[BoundCopy]] = {True: [BoundCopy(module, True, self.internals)], False: []}
 
     def lend(self, training: bool, parameters: Sequence[nn.Parameter], leaves: Sequence[torch.Tensor]) -> BoundCopy:
-        """A bound bound copy. Safe to call from several threads."""
+        """Binds a copy and returns it. Safe to call from several threads."""
         bound_copy = self._kept(training) or BoundCopy(self._module, training, self.internals)
         bound_copy.bind(parameters, leaves)
         return bound_copy
@@ -38,7 +38,7 @@ class BoundCopies:
             try:
                 bound_copy = free.pop()
             except IndexError:
-                break  # another thread was faster
+                break  # another thread has taken it
             if bound_copy.is_current:
                 return bound_copy
         return None
@@ -46,13 +46,13 @@ class BoundCopies:
     def take_back(
         self, training: bool, bound_copy: BoundCopy, known: Container[int] = (), leaves_tensors: bool = True
     ) -> Returned:
-        """Unbinds a bound copy after its run, and keeps it for another if nothing refers to it any more.
+        """Unbinds a copy after its run, and keeps it for another run if no other object refers to it.
 
         Args:
-            training: The mode that it is in.
+            training: Whether it is in training mode.
             bound_copy: The bound copy.
-            known: Ids of the tensors among the attributes that had a history before the run.
-            leaves_tensors: Whether the run may have left tensors beside the parameters.
+            known: `id()` of the tensors among the attributes that had a history before the run.
+            leaves_tensors: Whether the run may have stored tensors other than the parameters.
         """
         returned = bound_copy.unbind(known, leaves_tensors)
         free = self._free[training]

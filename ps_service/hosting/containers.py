@@ -1,4 +1,4 @@
-"""Hands what a run has changed in the containers of a copy back to those of the original."""
+"""Applies the changes of a run to containers of a copy to those of the original."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ps_service.hosting.structure import contents
 
 
 class Difference(NamedTuple):
-    """What a run has changed in a container.
+    """The changes of a run to a container.
 
     Attributes:
-        gone: What stood there before and does not any more.
-        new: What stands there now and did not before.
+        gone: The removed values.
+        new: The added values.
     """
 
     gone: list[Any]
@@ -24,12 +24,12 @@ class Difference(NamedTuple):
 
 
 class SharedContainer:
-    """A list, dict, set, deque or closure cell of the original, and the one that stands for it in a copy.
+    """A list, dict, set, deque or closure cell of the original, and its counterpart in a copy.
 
     Args:
-        original: That of the original.
-        made: That of the copy.
-        is_refilled: Whether that of the copy is filled anew for each run: its keys or items depend on parameters.
+        original: The container of the original.
+        made: Its counterpart.
+        is_refilled: Whether the counterpart is refilled for each run, because its keys or items depend on parameters.
     """
 
     def __init__(self, original: Any, made: Any, is_refilled: bool) -> None:
@@ -40,24 +40,24 @@ class SharedContainer:
         self._given: list[tuple[Any, ...]] = []
 
     def refill(self, counterpart: Callable[[Any], Any]) -> None:
-        """Gives that of the copy the contents of the original.
+        """Copies the contents of the original to the counterpart.
 
         Args:
-            counterpart: What stands for a value in the copy.
+            counterpart: Returns the counterpart of a value.
         """
         self._write(self.made, [tuple(map(counterpart, entry)) for entry in entries(self.original)])
 
     def note(self) -> None:
-        """Takes down what a run begins with."""
+        """Notes the contents at the beginning of a run."""
         self._given = entries(self.made)
 
     @property
     def is_stale(self) -> bool:
-        """Whether that of the original has changed since that of the copy was made like it."""
+        """Whether the original has changed since it was copied."""
         return not _are_same(self.original, entries(self.original), self._known)
 
     def forget(self) -> None:
-        """The run is over."""
+        """Drops the note, at the end of the run."""
         self._given = []
         if self.is_refilled:
             self.made.clear()
@@ -68,7 +68,7 @@ class SharedContainer:
         return not _are_same(self.made, entries(self.made), self._given)
 
     def difference(self) -> Difference:
-        """What the run has changed."""
+        """The changes of the run."""
         now = entries(self.made)
         if isinstance(self.made, (dict, set)):
             return Difference(_missing(self._given, now), _missing(now, self._given))
@@ -78,10 +78,10 @@ class SharedContainer:
         return Difference(gone, [now[i][0] for i in (*moved, *range(same, len(now)))])
 
     def hand_back(self, counterpart: Callable[[Any], Any]) -> None:
-        """Does to that of the original what the run has done to that of the copy.
+        """Applies the changes of the run to the original.
 
         Args:
-            counterpart: What stands for a value in the original.
+            counterpart: Returns the original of a value.
         """
         given, now = self._given, entries(self.made)
         made = [tuple(map(counterpart, entry)) for entry in now]
@@ -115,7 +115,7 @@ class SharedContainer:
 
 
 def entries(container: Any) -> list[tuple[Any, ...]]:
-    """What a container holds: pairs of keys and values, or tuples of one item."""
+    """The entries of a container: pairs of keys and values, or tuples of one item."""
     if isinstance(container, dict):
         return list(container.items())
     if isinstance(container, types.CellType):
@@ -133,7 +133,7 @@ def _is_same(entry: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _missing(found: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """What is among the entries of a dict or set, and not among others: of a known key only the value."""
+    """The keys and values in some entries of a dict or set that are not in others."""
     known = {id(key): rest for key, *rest in others}
     missing = []
     for key, *rest in found:

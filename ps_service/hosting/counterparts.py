@@ -1,4 +1,4 @@
-"""Copies the objects that lead to a module's parameters, with empty places where the parameters stand."""
+"""Copies the objects that refer to a module's parameters, and lists where the copies hold parameters."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ps_service.hosting.structure import (
     is_instance,
 )
 
-# Entries of a module's __dict__ that belong to the copy alone.
+# Entries of a module's __dict__ that each copy has for itself.
 _OWN = ("_parameters", "_modules", "training")
 
 
 class Place(Protocol):
-    """Something with a place that can be written to: a list, a dict, the attributes of an object, a closure's cell."""
+    """An object with items that can be set: a list, a dict, the attributes of an object, a closure's cell."""
 
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
 
 class Computed(NamedTuple):
-    """A place whose value has to be put together from leaves each time: a tuple of parameters, for example.
+    """An item whose value is assembled from leaves for each run, such as a tuple of parameters.
 
     Attributes:
-        container: Where it stands.
-        key: Under which key.
-        original: What stands there in the original.
+        container: The container of the item.
+        key: Its key in the container.
+        original: Its value in the original.
     """
 
     container: Place
@@ -53,12 +53,12 @@ class Counterparts:
     Attributes:
         module: Its copy.
         parts: Every copied object with attributes.
-        objects: Every copied object that can be told from others.
-        originals: As many objects of which they are copies.
+        objects: Every copied object that has an identity.
+        originals: Their originals, in the same order.
         containers: Every copied container and closure cell, except those in which torch registers parameters and
             submodules.
-        places: Where each parameter stands, by its id: containers and keys.
-        computed: Places that depend on parameters.
+        places: By `id()` of each parameter: the containers and keys that hold it.
+        computed: Items whose values depend on parameters.
         registered: The `_parameters` and `_modules` of every copied submodule.
     """
 
@@ -77,7 +77,7 @@ class Counterparts:
         del self._structure
 
     def _copy(self, value: Any) -> Any:
-        """The counterpart of a value; the value itself when it leads to nothing that must be replaced."""
+        """The counterpart of a value; the value itself if it refers to no parameter or submodule."""
         if not self._structure.leads(value):
             return value
         if id(value) in self._memo:
@@ -88,7 +88,7 @@ class Counterparts:
         return _COPIERS.get(type(value), _copier(value))(self, value)
 
     def _put(self, container: Any, key: Any, value: Any) -> None:
-        """Puts the counterpart of a value somewhere, or takes down that it must be put there for each run."""
+        """Sets an item to the counterpart of a value, or notes that it has to be set for each run."""
         if self._structure.is_parameter(value):
             self.places.setdefault(id(value), []).append((container, key))
             container[key] = None
@@ -101,7 +101,7 @@ class Counterparts:
             container[key] = self._copy(value)
 
     def _copy_all(self, value: Any) -> None:
-        """Copies what has a place of its own in a value that is put together for each run."""
+        """Copies the mutable parts of a value that is assembled for each run."""
         if self._structure.is_parameter(value):
             return
         if self._is_computed(value):
@@ -111,17 +111,17 @@ class Counterparts:
             self._copy(value)
 
     def _is_fixed(self, value: Any) -> bool:
-        """Whether a value is put together at once, because its items cannot be replaced one by one."""
+        """Whether a value has to be assembled at once, because its items cannot be set."""
         return is_fixed(value) or type(value) in WEAK
 
     def _is_computed(self, value: Any) -> bool:
-        """Whether a value cannot be written to, and holds a parameter."""
+        """Whether a value is immutable and holds a parameter."""
         if not self._structure.leads(value) or not self._is_fixed(value):
             return False
         return any(map(self._depends, items(value)))
 
     def _depends(self, value: Any) -> bool:
-        """Whether what stands for a value is another one in each run."""
+        """Whether the counterpart of a value differs from run to run."""
         return self._structure.is_parameter(value) or self._is_computed(value)
 
     def _note(self, value: Any, made: Any) -> None:
@@ -132,7 +132,7 @@ class Counterparts:
     def _copy_instance(self, value: Any) -> Any:
         made = _blank(value)
         if made is None:
-            return value  # what it computes from parameters is noticed after the run
+            return value  # a use of parameters through it is noticed after the run
         self._note(value, made)
         self._copy_attributes(value, made)
         if id(value) in self._structure.submodules:
@@ -200,7 +200,7 @@ class Counterparts:
         return made
 
     def _copy_function(self, value: types.FunctionType) -> types.FunctionType:
-        # Its cells are made before it, and filled after it: they may hold the function itself.
+        # Its cells are made before it and filled after it, because they may hold the function itself.
         cells = tuple(
             types.CellType() if self._is_fresh(cell) else self._copy(cell) for cell in value.__closure__ or ()
         )
@@ -235,7 +235,7 @@ class Counterparts:
 
 
 class _Attribute:
-    """A place that is one attribute of an object."""
+    """One attribute of an object, as a `Place`."""
 
     __slots__ = ("_holder", "_name")
 
@@ -254,7 +254,7 @@ _COPIERS: Final[dict[type, Callable[[Counterparts, Any], Any]]] = {
 
 
 def _blank(value: Any) -> Any:
-    """A new instance of a value's class, without attributes; None if copies of it would do harm, or cannot be made."""
+    """A new instance of a value's class, without attributes; None if it cannot be copied safely."""
     if not is_instance(value) or hasattr(type(value), "__del__"):
         return None
     if type(value) is types.SimpleNamespace:

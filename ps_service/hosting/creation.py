@@ -31,28 +31,28 @@ def create(
     fingerprint: bytes = b"",
     object_id: str = "",
 ) -> tuple[HostedObject, bool]:
-    """Makes an object of an allowed class, or finds the one of that name.
+    """Makes an object of an allowed class, or finds the existing one of that name.
 
     Args:
         class_name: Name of the class on the allow-list.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        name: Named objects are made once and stay until deleted.
-        seed: The constructor's random numbers are those after `torch.manual_seed(seed)`; the generators of the process
-            stay as they are.
-        fingerprint: Tells requests with other arguments apart.
-        object_id: The id it had before its owner started again; a new one if empty.
+        args: Arguments of the constructor.
+        kwargs: Keyword arguments of the constructor.
+        name: Name of the object; empty for an anonymous one. A named object is made once and stays until it is deleted.
+        seed: Seed of the constructor: it draws the numbers that follow `torch.manual_seed(seed)`. The generators of the
+            process are not changed.
+        fingerprint: Identifies the arguments, to compare requests for the same name.
+        object_id: Its id before a restart of the owner; empty for a new one.
 
     Returns:
         The object, and whether it was made.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
-        NameConflictError: The name is taken by something made from other arguments.
-        InvalidArgumentError: It is a module whose parameters have no shapes yet, hooks that cannot run here,
-            attributes in the memory of parameters, or what it would look up by its own identity.
-        TooLargeError: It is a module of torch, and larger than one object may be.
-        Exception: Whatever the constructor raises.
+        NameConflictError: An object with that name exists and was made with another class or other arguments.
+        InvalidArgumentError: It is a module with parameters without shapes, hooks that cannot run here, attributes in
+            the memory of parameters, or tables that it looks up by its own identity.
+        TooLargeError: It is a module of torch, and larger than the limit.
+        Exception: The constructor raised it.
     """
     cls = engine.allowlist.hosted(class_name)
 
@@ -74,7 +74,7 @@ def create(
 
 
 def fingerprint(*parts: bytes) -> bytes:
-    """What tells two requests for one name apart."""
+    """Identifies the arguments of a request for a named object."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -83,12 +83,12 @@ def fingerprint(*parts: bytes) -> bytes:
 
 
 def attach(engine: Engine, target: str | Ref) -> HostedObject:
-    """The object of a name or handle.
+    """The object with a name or handle.
 
     Raises:
-        UnknownNameError: There is none of that name.
-        StaleHandleError: The handle's object is gone.
-        ForeignHandleError: It is another owner's.
+        UnknownNameError: There is no object with that name.
+        StaleHandleError: The handle's object no longer exists.
+        ForeignHandleError: The handle belongs to another owner.
     """
     return engine.registry.named(target) if isinstance(target, str) else engine.registry.find(target)
 

@@ -1,8 +1,8 @@
-"""Ends the history of the tensors that a run keeps for later ones.
+"""Ends the histories of tensors that a run stores for later ones.
 
-Gradients of a recorded call go back as far as its own inputs and parameters. So a tensor with a history that a run has
-left behind is handed on as an alias whose history says that it has ended: later runs see its numbers, may detach it,
-and are refused if they compute with it what a trainer would propagate through.
+Gradients of a recorded call propagate back to its own inputs and parameters only. So a tensor with a history that a run
+has stored is replaced by an alias whose history is marked as ended. Later runs can read its values and detach it. They
+are refused if they compute a result from it that a trainer would propagate through.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 
 MOST: Final = 10_000
-"""Objects that are looked at for tensors with a history."""
+"""Most objects that are searched for tensors with a history."""
 
 REFUSAL: Final = (
     "has computed with a tensor that an earlier call has left behind, whose history ended with that call: no gradient "
@@ -29,7 +29,7 @@ REFUSAL: Final = (
 
 
 class _Ended(torch.autograd.Function):
-    """The end of a history."""
+    """Marks the end of a history."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
@@ -49,29 +49,29 @@ ENDED: Final[Any] = _Ended._backward_cls
 
 
 def has_open_history(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a history that has not been ended."""
+    """Whether a tensor has a history that is not marked as ended."""
     return tensor.grad_fn is not None and not isinstance(tensor.grad_fn, ENDED)
 
 
 def ended(tensor: torch.Tensor) -> torch.Tensor:
-    """An alias of a tensor whose history has ended. It shares its memory, and the count of writes to that."""
+    """An alias of a tensor whose history is marked as ended. They share memory and version counter."""
     alias = tensor.detach()
-    # Not an output of its own: what an autograd function returns as a view cannot be written to in place.
+    # An alias and not a view: a view that an autograd function returns cannot be written to in place.
     with torch.enable_grad(), _unsafe_preserve_version_counter(alias):
         made: torch.Tensor = _Ended.apply(alias, _ANCHOR)  # type: ignore[no-untyped-call]
     return made
 
 
 def reaches_ended(roots: Iterable[Any]) -> bool:
-    """Whether a backward from these roots would come to where a history has ended."""
+    """Whether a backward from these roots would reach the end of a history."""
     return bool(reached_from(roots, ENDED)[1])
 
 
 class Ending(Replacing):
-    """Puts aliases in the place of tensors with a history.
+    """Replaces tensors with a history by aliases.
 
     Args:
-        known: Ids of tensors that stay: they had their history before the run.
+        known: `id()` of tensors that stay, because they had their history before the run.
     """
 
     def __init__(self, known: Container[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Which recorded call a value is a result of."""
+"""The recorded call that a value is a result of."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class History(NamedTuple):
-    """What a kept value is a result of.
+    """The recorded call that a value is a result of.
 
     Attributes:
-        context: The pass.
-        call: The recorded call in it.
-        positions: For each tensor of the value, its place among the call's outputs; None where it has no history.
+        context: Id of the context.
+        call: The recorded call.
+        positions: For each tensor of the value, its position among the call's outputs; None if it has no history.
     """
 
     context: ContextId

@@ -1,4 +1,4 @@
-"""Refuses hooks of hosted code that cannot act as they do locally."""
+"""Refuses hooks of hosted code that cannot run as they do locally."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import ACCUMULATING
 
 MOST: Final = 10_000
-"""Objects of a module that are looked at for nodes of torch's graph."""
+"""Most objects of a module that are searched for nodes of torch's graph."""
 
 _OF_SEVERAL: Final = "register_multi_grad_hook.<locals>.get_inner_hook"
-"""How the qualified names of the functions begin that torch registers for a hook of several tensors."""
+"""Prefix of the qualified names of the functions that torch registers for a hook of several tensors."""
 
 
 def check_hooks(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module with hooks that would never run, or not as they do locally.
+    """Refuses a new module with hooks that would not run as they do locally.
 
     Raises:
-        InvalidArgumentError: It has one.
+        InvalidArgumentError: It has such a hook.
     """
     for name, parameter in module.named_parameters():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
@@ -49,11 +49,11 @@ def check_hooks(class_name: str, module: nn.Module) -> None:
 
 
 class HookWatch:
-    """Notices hooks that a run registers at what stands for parameters, and removes them.
+    """Notices hooks that a run registers at leaves, and removes them.
 
     Args:
-        leaves: What stands for parameters.
-        had_none: Whether the run is over already, and they had no hooks when it began.
+        leaves: The leaves of the parameters.
+        had_none: Whether the run has ended already, and the leaves had no hooks when it began.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], had_none: bool = False) -> None:
@@ -62,7 +62,7 @@ class HookWatch:
         self._before = {i: set(_hooks(leaf)) for i, leaf in marked}
 
     def remove_new(self) -> list[int]:
-        """Removes those that were not there before; returns at which leaves they were registered."""
+        """Removes the hooks that are new; returns the indices of their leaves."""
         found = []
         for i, leaf in enumerate(self._leaves):
             if not leaf._backward_hooks and not getattr(leaf, "_post_accumulate_grad_hooks", None):
@@ -77,7 +77,7 @@ class HookWatch:
 
 
 def hooked_nodes(leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those leaves whose gradient is accumulated by a node with hooks of its own, which a backward here never runs."""
+    """The leaves whose accumulating node has hooks of its own; a backward here never runs that node."""
     return [leaf for leaf in leaves if _has_node(leaf) and _is_hooked(get_gradient_edge(leaf).node)]
 
 
@@ -90,14 +90,14 @@ def _is_hooked(node: Any) -> bool:
 
 
 def _has_any(register: Callable[[Any], Any]) -> bool:
-    # Torch does not tell; but all hooks of a kind lie in the dict in which it puts one more.
+    # Torch has no function for this, but all hooks of a kind are in the dict that it adds one more to.
     handle = register(_nothing)
     handle.remove()
     return bool(handle.hooks_dict_ref())
 
 
 def _nothing(*_: Any) -> None:
-    """A hook that is never run."""
+    """A hook that never runs."""
 
 
 def _hooks(tensor: torch.Tensor) -> dict[int, Any]:

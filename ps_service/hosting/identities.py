@@ -1,4 +1,4 @@
-"""Finds what knows a module, its layers or its parameters by identity, and would not know a copy."""
+"""Finds tables in which a module looks up its own parts by identity, which fails for copies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ps_service.hosting.structure import all_below, attributes_of, is_atom, is_i
 from ps_wire.errors import InvalidArgumentError
 
 MOST: Final = 10_000
-"""Objects of a module that are looked at."""
+"""Most objects of a module that are examined."""
 
 _SMALLEST: Final = 1 << 20
-"""Smaller numbers are no ids."""
+"""Smaller numbers are no `id()`."""
 
 _TABLES: Final = ("WeakKeyDictionary.", "WeakSet.")
-"""How the qualified names of the functions begin that such tables call when a key is gone."""
+"""Prefixes of the qualified names of the functions that tables with weak keys call when a key is freed."""
 
 BY_ID: Final = "each call has other objects in their place. Use the name, or the parameter or layer itself"
 BY_REFERENCE: Final = (
@@ -30,10 +30,10 @@ BY_REFERENCE: Final = (
 
 
 def check_identities(class_name: str, module: nn.Module) -> None:
-    """Refuses a new module that would not find again what it has stored under its own identity.
+    """Refuses a new module that has stored values under its own identity, where calls would not find them.
 
     Raises:
-        InvalidArgumentError: It caches a method, or keeps an id, or stands in a table with weak keys.
+        InvalidArgumentError: It caches a method, keeps an `id()`, or is a key of a table with weak keys.
     """
     for each in module.modules():
         for name in _cached_methods(type(each)):
@@ -62,19 +62,19 @@ def in_weak_table(value: Any) -> bool:
 
 
 def is_small(value: Any) -> bool:
-    """Whether a value can be told to be no id, and to lead to none, without a look behind it."""
+    """Whether a value is no `id()` and refers to none, as far as that can be told from the value alone."""
     return isinstance(value, torch.Tensor) or (is_atom(value) and (type(value) is not int or value < _SMALLEST))
 
 
 def keeps_id(value: Any, ids: Container[int]) -> bool:
-    """Whether a value is, or leads to, one of these ids."""
+    """Whether a value is one of these ids, or refers to one."""
     if type(value) is int:
         return value >= _SMALLEST and value in ids
     return any(number in ids for each in all_below(value, MOST, into_modules=False) for number in _numbers(each))
 
 
 def _numbers(value: Any) -> Iterator[int]:
-    """The large numbers that stand in a container or among the attributes of an object."""
+    """The large numbers in a container or among the attributes of an object."""
     found: list[Any] = []
     if is_container(value):
         found += [each for entry in entries(value) for each in entry]

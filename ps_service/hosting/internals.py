@@ -1,4 +1,4 @@
-"""The tensors that a module keeps beside its parameters, and the turns of the calls that change them."""
+"""The tensors of a module besides its parameters, and the turns of the calls that change them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ps_service.parameters.locks import ParameterLocks
 
 Code = tuple[str, bool]
-"""What runs on a module: the name of a method or function, and whether it runs in training mode."""
+"""The name of a method or function that runs on a module, and whether it runs in training mode."""
 
 MOST: Final = 1000
-"""Objects behind one attribute that are looked at for tensors."""
+"""Most objects behind one attribute that are searched for tensors."""
 
 _buffers_of: Final = methodcaller("get", "_buffers")
 
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
     Attributes:
         tensors: The tensors.
-        is_all: Whether these are all; if there are very many, they are not looked for.
+        is_all: Whether these are all; very large attributes are not searched.
     """
 
     tensors: list[torch.Tensor]
@@ -48,21 +48,22 @@ class Found(NamedTuple):
 
 
 class Internals:
-    """Knows where a module keeps tensors, and lets calls that change them in place take turns.
+    """Finds the tensors of a module, and lets calls that change them in place take turns.
 
-    A call that has run before and has changed none runs beside others. What is not known yet, and everything once some
-    call has been seen to change a tensor, runs alone. Running statistics of normalization layers do not count: those
-    layers take turns themselves, each for its own forward.
+    A method that has run before and has changed no tensor runs concurrently with others. A method that has not run yet
+    runs alone; so do all methods once a call has changed a tensor. Running statistics of normalization layers do not
+    count: each of those layers takes turns for its own forward.
 
     Args:
-        parameters: Ids of the module's parameters.
+        parameters: `id()` of the module's parameters.
 
     Attributes:
-        changing: Whether some call has changed a tensor in place, or at once with others what leads to parameters.
-        ends_histories: Whether some call has left a tensor with a history behind.
-        is_remembered: Whether something has gone on using a copy of the module after its call.
-        structure_lock: Held while what leads to parameters is changed, or copied.
-        generation: How often it has been changed.
+        changing: Whether a call has changed a tensor in place, or concurrent calls have changed references to
+            parameters.
+        ends_histories: Whether a call has stored a tensor with a history.
+        is_remembered: Whether other objects have kept using a copy of the module after its call.
+        structure_lock: Held while references to parameters are changed or copied.
+        generation: Number of changes of references to parameters.
     """
 
     def __init__(self, parameters: frozenset[int] = frozenset()) -> None:
@@ -74,10 +75,10 @@ class Internals:
         self._lock = ReportingLock()
         self._norms: dict[int, threading.Lock] = {}
         self._places: dict[tuple[int, bool], tuple[Any, set[str]]] = {}
-        # So that no id is used again meanwhile.
+        # Keeps the objects alive, so that no `id()` is used again.
         self._holders: dict[int, Any] = {}
         self._learned = 0
-        # The same, to be gone through quickly.
+        # The same as a list, for fast iteration.
         self._flat: list[tuple[Any, str]] = []
         self._modules: list[Any] = []
         self._beside_buffers: list[tuple[Any, str]] = []
@@ -91,18 +92,18 @@ class Internals:
         return self._norms.setdefault(id(layer), threading.Lock())
 
     def learn(self, parts: Sequence[Part], generation: int) -> None:
-        """Where the parts of a module may keep tensors.
+        """Notes which attributes of the parts of a module may hold tensors.
 
         Args:
             parts: The parts of a copy.
-            generation: The one in which it was made.
+            generation: The generation in which the copy was made.
         """
         with self.structure_lock:
             self._learn(parts, generation)
 
     def _learn(self, parts: Sequence[Part], generation: int) -> None:
         if generation > self._learned:
-            # Some of those that were known may be gone.
+            # Some known attributes may have been deleted.
             self._learned = generation
             self._places, self._buffers, self._holders = {}, [], {}
         for part in parts:
@@ -120,7 +121,7 @@ class Internals:
         self._flatten()
 
     def note_set(self, part: Part, name: str, value: Any) -> None:
-        """A run has set an attribute, which all runs share from now on."""
+        """Notes an attribute that a run has set, which all later runs share."""
         names = self._places.setdefault(part.key, (part.original, set()))[1]
         if name not in names and _may_hold(name, value):
             names.add(name)
@@ -128,7 +129,7 @@ class Internals:
             self._flatten()
 
     def without_history(self, value: Any, ending: Ending) -> Any:
-        """What later runs are to find in the place of a value: the same without what its tensors were computed from."""
+        """A value with the histories of its tensors ended, for later runs."""
         tensors: list[torch.Tensor] = []
         tensors_below(value, tensors, MOST)
         if not any(map(ending.is_meant, tensors)):
@@ -137,14 +138,14 @@ class Internals:
         return ending.of(value)
 
     def end_histories(self, known: Container[int]) -> None:
-        """A run is over: ends the histories of what it has left in places that all runs share.
+        """Ends the histories of tensors that a run has stored in objects that all runs share.
 
         Args:
-            known: Ids of the tensors that had a history before.
+            known: `id()` of the tensors that had a history before the run.
         """
         if not any(has_open_history(tensor) and id(tensor) not in known for tensor in self.found().tensors):
             return
-        # One run has seen what another was about to replace: from now on they take turns.
+        # A concurrent run has changed the same objects: from now on they take turns.
         self.changing = True
         ending = Ending(known)
         for attributes, name in self._flat:
@@ -154,7 +155,7 @@ class Internals:
                 attributes[name] = made
 
     def replace(self, replacing: Replacing) -> None:
-        """Puts other objects in the place of some, in what all runs share."""
+        """Replaces objects in the objects that all runs share."""
         for attributes, name in self._flat:
             value = attributes.get(name)
             if (made := replacing.of(value)) is not value:
@@ -164,7 +165,7 @@ class Internals:
         """The tensors that the module keeps now."""
         tensors: list[torch.Tensor] = []
         is_all = True
-        # Most modules have no buffers, and C tells that of all at once.
+        # Most modules have no buffers, and `map` checks them all in C.
         places = self._flat if any(map(_buffers_of, self._modules)) else self._beside_buffers
         for attributes, name in places:
             value = attributes.get(name)
@@ -188,13 +189,13 @@ class Internals:
         self._beside_buffers = [each for each in self._flat if each[1] != "_buffers"]
 
     def is_free(self, code: Code) -> bool:
-        """Whether a call may run beside others without further ado."""
+        """Whether a call may run concurrently with others at once."""
         if self.changing:
             return False
         return code in self._harmless or (code not in self._unsettled and not self._has_any())
 
     def _has_any(self) -> bool:
-        """Whether there is anything that a call could change for others."""
+        """Whether there are tensors that a call could change for others."""
         if self.found().tensors:
             return True
         return any(name != "_buffers" and _is_writable(attributes.get(name)) for attributes, name in self._flat)
@@ -204,14 +205,14 @@ class Internals:
         """Waits until a call may run.
 
         Args:
-            parameter_locks: Knows whether this thread may wait.
-            code: What will run.
-            nested: Whether the call is made for another: then it does not wait for one only because that is not known
-                yet; it could be the very one that it is made for.
+            parameter_locks: Tells whether this thread may wait.
+            code: The method or function that will run.
+            nested: Whether the call is nested in another. Then it does not wait for a call that only runs for the first
+                time, because that could be the outer call.
 
         Raises:
-            WouldBlock: It would have to wait, and must not.
-            DeadlineExceededError: The caller's time was up.
+            WouldBlock: It would have to wait, and this thread must not.
+            DeadlineExceededError: The deadline of the caller has passed.
         """
         if nested and not self.changing:
             taken = self._lock.acquire(blocking=False)
@@ -225,16 +226,16 @@ class Internals:
             yield
 
     def note_run(self, code: Code, before: Found, versions: Sequence[int], restructured: bool) -> None:
-        """A call has run.
+        """Notes the changes of a call that has run.
 
         Args:
-            code: What ran.
-            before: The tensors that were there.
-            versions: How often each had been written to then.
-            restructured: Whether it has changed what leads to parameters.
+            code: The method or function.
+            before: The tensors before the call.
+            versions: Their version counters before the call.
+            restructured: Whether it has changed references to parameters.
         """
         if restructured:
-            # Something that is made once, in the first call, need not hold up all later ones.
+            # A change in the first call only, which makes a tensor once, does not make later calls take turns.
             self.changing |= code in self._harmless
             self._unsettled.add(code)
         elif before.tensors and any(map(_is_written, before.tensors, versions)):
@@ -244,7 +245,7 @@ class Internals:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """While the block runs, no normalization layer changes its running statistics."""
+        """Keeps normalization layers from changing their running statistics during a block."""
         locks = list(self._norms.values())
         for lock in locks:
             lock.acquire()

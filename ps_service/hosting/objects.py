@@ -1,4 +1,4 @@
-"""The objects that handles refer to."""
+"""Hosted objects."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class CreationSpec(NamedTuple):
-    """What an object was made from, so that an owner which starts again can make it again.
+    """The request that an object was made from, so that the owner can make it again after a restart.
 
     Attributes:
         operation: Name of the operation that made it.
         request: The operation's message.
         payload: Its tensor bytes.
-        dependencies: The objects that are named there. They are kept for as long as this one is.
-        is_whole: Whether nothing else is named there, such as an object of another owner.
+        dependencies: The objects that the request refers to. They are kept as long as this one.
+        is_whole: Whether the request refers to no other objects, such as those of another owner.
     """
 
     operation: str
@@ -47,35 +47,35 @@ class CreationSpec(NamedTuple):
 
 
 class HostedObject:
-    """An object that lives on an owner.
+    """An object on an owner.
 
     Args:
         owner: Name of the owner.
         value: The object.
-        parameter_locks: Where the parameter states of its parameters are.
-        name: Under which it can be attached to; empty for an anonymous object.
-        fingerprint: What it was made from, to recognise a second request for the same.
-        object_id: The id it had before its owner started again; a new one if empty.
+        parameter_locks: Has the states of its parameters.
+        name: Its name; empty for an anonymous object.
+        fingerprint: Identifies its arguments, to compare requests for the same name.
+        object_id: Its id before a restart of the owner; empty for a new one.
 
     Attributes:
         ref: Its handle.
         parameters: Its parameters by dotted name, if it is a module.
-        parameter_refs: As many handles.
-        parameter_states: As many parameter states.
-        bound_copies: Private copies to run on, if it is a module.
-        readers: Names of methods and functions that have run on it, and have not written to its parameters.
-        writers: Names of those that have, or that are known to.
+        parameter_refs: The handles of its parameters, in the same order.
+        parameter_states: The states of its parameters, in the same order.
+        bound_copies: The pool of its bound copies, if it is a module.
+        readers: Names of the methods and functions that have run on it without writing to its parameters.
+        writers: Names of those that write to its parameters.
         recorded: Number of recorded calls of each. `Binding.inspect` examines the whole graph of some of them only.
-        is_layer: Whether it is made of nothing but modules of torch itself.
-        layer_check: Says which calls of that layer are harmless.
-        latency: How long its calls take.
-        backward_latency: How long their backward takes.
-        references: How many handles of all sessions refer to it.
-        creation_spec: What it was made from; None unless the owner keeps checkpoints and a trainer asked for it.
-        history: Which recorded call it is a result of, if gradients can go back through that.
-        shares: Let the bytes of a result that a trainer has left here count.
-        dependents: Objects that make no sense without it: optimizers of its parameters, schedulers of an optimizer.
-            Not kept alive by it.
+        is_layer: Whether it consists only of modules of torch.
+        layer_check: Tells which calls of that layer need no checks.
+        latency: Measures the time of its calls.
+        backward_latency: Measures the time of their backwards.
+        references: Number of references of all sessions.
+        creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
+        history: The recorded call that it is a result of; None if gradients cannot propagate through it.
+        shares: Count the bytes of a result that stays on the owner.
+        dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
+            not keep them alive.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class HostedObject:
         self.latency = Latency()
         self.backward_latency = Latency()
         self.creation_spec: CreationSpec | None = None
-        # By name: what the class had under it, and what is called for it.
+        # By name: the attribute of the class, and the function that is called for it.
         self._methods: dict[str, tuple[Any, Callable[..., Any]]] = {}
         self.history: History | None = None
         self.shares: list[Share] = []
@@ -121,10 +121,10 @@ class HostedObject:
         ]
 
     def parameter(self, name: str) -> nn.Parameter:
-        """The parameter of that dotted name.
+        """The parameter with that dotted name.
 
         Raises:
-            UnknownNameError: There is none.
+            UnknownNameError: There is no such parameter.
         """
         try:
             return self.parameters[name]
@@ -136,7 +136,7 @@ class HostedObject:
         return self.parameter_states[list(self.parameters).index(name)]
 
     def method(self, name: str) -> Callable[..., Any]:
-        """The unbound method that trainers may call under that name.
+        """The unbound method of that name, if trainers may call it.
 
         Raises:
             UnknownNameError: There is no such method.
@@ -168,7 +168,7 @@ class HostedObject:
 
 
 def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, made to be called with the object first even if it is a static or class method."""
+    """The function, which takes the object as its first argument also if it is a static or class method."""
     if not isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
         return function
 
@@ -180,7 +180,7 @@ def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable
 
 
 def _is_torch(module: nn.Module) -> bool:
-    # With hooks it runs code of others.
+    # A hook may run other code.
     return type(module).__module__.startswith("torch.nn.") and not module._forward_hooks
 
 

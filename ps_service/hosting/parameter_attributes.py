@@ -1,4 +1,4 @@
-"""Hands the attributes that code sets at the leaf of a parameter on to the parameter."""
+"""Sets the attributes that code has set at the leaf of a parameter at the parameter."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from ps_service.hosting.internals import Internals
 
 _TORCHS: Final = "_dynamo"
-"""How the names of attributes begin that torch's compiler sets, for one tensor alone."""
+"""Prefix of the names of attributes that torch's compiler sets for one tensor alone."""
 
 _ABSENT: Final = object()
 
 
 class AttributeWatch:
-    """Notices the attributes that a run sets at what stands for parameters.
+    """Notices the attributes that a run sets at leaves.
 
     Args:
-        leaves: What stands for the parameters.
-        had_none: Whether the run is over already, and they had no attributes when it began.
+        leaves: The leaves of the parameters.
+        had_none: Whether the run has ended already, and the leaves had no attributes when it began.
 
     Attributes:
-        refused: Places and names of attributes that lead to what belongs to the run alone; these are not handed on.
+        refused: Indices of leaves and names of attributes that refer to objects of the run alone; they are not set at
+            the parameters.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor], had_none: bool = False) -> None:
@@ -42,11 +43,11 @@ class AttributeWatch:
         self.refused: list[tuple[int, str]] = []
 
     def note(self, module: nn.Module, is_alias: Callable[[Any], bool]) -> None:
-        """The run is over.
+        """Notes the attributes at the end of the run.
 
         Args:
-            module: What it ran on.
-            is_alias: Whether a value lies in the memory of a parameter.
+            module: The copy that it ran on.
+            is_alias: Tells whether a value shares the memory of a parameter.
         """
         changed = [i for i, leaf in enumerate(self._leaves) if leaf.__dict__ or i in self._before]
         private = set(map(id, (*self._leaves, *module.modules()))) if changed else set()
@@ -62,11 +63,11 @@ class AttributeWatch:
                     self._set.append((i, name, value))
 
     def hand_on(self, parameters: Sequence[nn.Parameter], internals: Internals, ending: Ending) -> None:
-        """Gives the parameters what was set, without the history of tensors.
+        """Sets the attributes at the parameters, without the histories of tensors.
 
         Args:
-            parameters: As many as leaves.
-            internals: Learns where tensors are kept.
+            parameters: The parameters, in the order of the leaves.
+            internals: Notes where tensors are stored.
             ending: Ends the histories of tensors.
         """
         for i, name in self._removed:

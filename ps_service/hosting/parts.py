@@ -1,4 +1,4 @@
-"""The objects of a bound copy that have attributes, and what a run sets there."""
+"""The objects of a bound copy that have attributes, and the attributes that a run sets there."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Part(NamedTuple):
     Attributes:
         original: The attributes of the hosted object.
         made: The attributes of its counterpart.
-        own: The attributes that are the counterpart's own; all others are shared with the original.
+        own: The attributes that the counterpart has for itself; all others are shared with the original.
         holder: The hosted object.
         copy: Its counterpart.
-        leading: Names of those own attributes that lead to a parameter or submodule, and are none of torch's own.
+        leading: Names of the attributes in `own` that refer to a parameter or submodule, except torch's own.
     """
 
     original: Attributes
@@ -39,17 +39,17 @@ class Part(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bool]:
-        """Tells it from other parts, in every copy of the module alike."""
+        """A key for the part that is equal in every copy of the module."""
         return id(self.holder), isinstance(self.original, dict)
 
     def fill(self, attributes: Attributes) -> None:
-        """Gives the counterpart the attributes of the original, and those that are its own, and no others."""
+        """Sets the attributes of the counterpart to those of the original and its own, and removes all others."""
         self.made.clear()
         self.made.update(attributes)
         self.made.update(self.own)
 
     def changes(self, begun: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Names and values of the attributes that a run has set and that others are to find.
+        """Names and values of the attributes that a run has set and that later runs share.
 
         Args:
             begun: The attributes of the counterpart when the run began.
@@ -65,9 +65,9 @@ def attribute_parts(parameters: Iterable[nn.Parameter]) -> list[Part]:
 
 
 def differing(found: Sequence[Attributes], known: Sequence[dict[str, Any]]) -> list[int]:
-    """At which places of two lists the dicts do not have the same entries in the same order, compared by identity.
+    """Indices at which the dicts of two lists do not have the same entries in the same order, compared by identity.
 
-    Most often there are none. Then all of them are compared at once, in C.
+    Usually there are none. Then all of them are compared at once, in C.
     """
     try:
         if _are_same(found, known):

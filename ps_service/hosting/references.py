@@ -1,4 +1,4 @@
-"""RRefs: how hosted code sees handles."""
+"""References to hosted objects, as hosted code gets them for handles."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class Borrower(Protocol):
-    """The running call, as far as references have to know it."""
+    """The interface of the running call for references."""
 
     def bind(self, hosted: HostedObject) -> Any:
-        """The value of another object, so that its gradients are recorded too."""
+        """The value of another object, whose use is recorded in the call, too."""
 
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
-        """The object and dotted name of the parameter for which a tensor stands in this call."""
+        """The object and dotted name of the parameter that a leaf of this call replaces."""
 
 
 binder: ContextVar[Borrower | None] = ContextVar("borrower", default=None)
-"""The call that runs here."""
+"""The call that runs in this task or thread."""
 
 
 class RRef:
     """A reference to an object on this owner, as an argument or a result of hosted code.
 
-    A handle that a trainer passes to a call arrives as an `RRef`. A method that returns `RRef(value)` leaves the value
-    on the owner, and its caller receives a handle to it; for a parameter of a hosted module, a handle to the parameter.
+    Hosted code gets an `RRef` for a handle among its arguments. A method that returns `RRef(value)` leaves the value on
+    the owner, and its caller gets a handle to it. `RRef(parameter)` of a hosted module is a handle to that parameter.
 
     Attributes:
-        history: Which recorded call a new value is a result of, if gradients can go back through that.
+        history: The recorded call that a new value is a result of; None if gradients cannot propagate through it.
     """
 
     def __init__(self, value: Any) -> None:
@@ -50,7 +50,7 @@ class RRef:
 
     @classmethod
     def to(cls, hosted: HostedObject, parameter: str = "") -> RRef:
-        """A reference to something that is hosted already."""
+        """A reference to an object that is hosted already."""
         rref = cls(hosted.value)
         rref._hosted = hosted
         rref._parameter = parameter
@@ -58,29 +58,29 @@ class RRef:
 
     @property
     def hosted(self) -> HostedObject | None:
-        """The object referred to, or None while a new value has not crossed the wire."""
+        """The hosted object; None for a new value that was not sent yet."""
         return self._hosted
 
     @property
     def parameter(self) -> str:
-        """Dotted name of the parameter referred to; empty for the object itself."""
+        """Dotted name of the parameter; empty for the object itself."""
         return self._parameter
 
     def adopt(self, hosted: HostedObject) -> None:
-        """A new value has become a hosted object."""
+        """Sets the hosted object of a new value."""
         if self._hosted is not None:
             raise InvalidArgumentError(f"{self} is hosted already")
         self._hosted = hosted
 
     def enter(self, value: Any) -> None:
-        """In this call the value has a history, and stands in the graph."""
+        """Sets the value to use in this call, which is part of the graph."""
         self._value = value
 
     def local_value(self) -> Any:
         """The object itself.
 
-        For a module, inside a call, that is the private copy on which the call may run it: what it computes is recorded
-        in the call's context. For a parameter it is the tensor that stands for it in this call.
+        For a module, inside a call, that is a private copy, and its computations are recorded in the call's context.
+        For a parameter it is its leaf in this call.
         """
         hosted, call = self._hosted, binder.get()
         if hosted is None or hosted.bound_copies is None:

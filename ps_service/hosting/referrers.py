@@ -1,4 +1,4 @@
-"""Tells whether anything goes on using a bound copy, or the leaves of its run, after the run."""
+"""Tells whether other objects refer to a bound copy, or to the leaves of its run, after the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Referrers:
-    """Counts the references to the parts of one bound copy and to its leaves, such as those of a hook in an open graph.
+    """Counts the references to the parts and leaves of one bound copy, such as those of a hook in an open graph.
 
     Args:
         parts: The objects of the copy.
@@ -28,17 +28,17 @@ class Referrers:
         self._leaves: list[int] = []
 
     def note(self, bound: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> None:
-        """A run is about to begin.
+        """Counts the references before a run.
 
         Args:
-            bound: Parameters, and what stands for them.
+            bound: The parameters and their leaves.
         """
         if not self._parts:
             self._parts = list(map(sys.getrefcount, self._objects))
         self._leaves = _referring(bound)
 
     def of_parts(self) -> bool:
-        """Whether anything but the bound copy itself refers to a part of it."""
+        """Whether other objects than the bound copy itself refer to a part of it."""
         return any(map(gt, map(sys.getrefcount, self._objects), self._parts))
 
     def of_leaves(self, bound: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> bool:
@@ -47,5 +47,5 @@ class Referrers:
 
 
 def _referring(bound: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> list[int]:
-    """How many references to leaves there are from Python; torch's graph, if it refers to one, has one more."""
+    """The numbers of references to leaves from Python. If torch's graph refers to one, that has one more."""
     return [sys.getrefcount(leaf) - (leaf._use_count() > 1) for _, leaf in bound]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The objects of an owner, their names, and the sessions that hold handles to them."""
+"""The objects of an owner, their names, and the references of sessions to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Registry:
 
     Args:
         owner: Name of the owner.
-        census: Counts the objects as they come and go.
+        census: Counts the objects as they are added and removed.
     """
 
     def __init__(self, owner: str, census: Census) -> None:
@@ -31,7 +31,7 @@ class Registry:
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
-        # What is done once the object of a name has been made, or could not be.
+        # By name: a future that is done when the object has been made, or could not be made.
         self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
 
@@ -40,17 +40,17 @@ class Registry:
 
     @property
     def references(self) -> int:
-        """How many references are held by sessions, or on their way to them."""
+        """Number of references that sessions hold, including those in answers that are not confirmed."""
         with self._lock:
             return sum(held.total() for held in self._holders.values())
 
     def held_by(self, trainer: bytes) -> dict[str, int]:
-        """How many references a session has to each object, by id."""
+        """The number of references of a session to each object, by id."""
         with self._lock:
             return {object_id: count for object_id, count in self._holders.get(trainer, {}).items() if count > 0}
 
     def references_of(self, trainer: bytes) -> int:
-        """How many references a session has."""
+        """The number of references of a session."""
         with self._lock:
             held = self._holders.get(trainer)
             return 0 if held is None else held.total()
@@ -60,18 +60,18 @@ class Registry:
             return list(self._objects.values())
 
     def get_or_make(self, name: str, fingerprint: bytes, make: Callable[[], HostedObject]) -> tuple[HostedObject, bool]:
-        """The object of that name, made now if there is none; two that ask at once get the same.
+        """The object of that name; makes it if there is none. Concurrent requests get the same object.
 
         Args:
-            name: Empty for an anonymous object, which is always made.
-            fingerprint: What the object is to be made from.
-            make: Makes it. Others that ask for the same name wait meanwhile.
+            name: The name; empty for an anonymous object, which is always made.
+            fingerprint: Identifies the class and arguments.
+            make: Makes the object. Other requests for the same name wait meanwhile.
 
         Returns:
             The object, and whether it was made.
 
         Raises:
-            NameConflictError: It was made from something else.
+            NameConflictError: It exists and was made with another class or other arguments.
         """
         if not name:
             return self.add(make()), True
@@ -91,12 +91,12 @@ class Registry:
         return known, False
 
     def being_made(self, name: str) -> Future[None] | None:
-        """What is done once the object of that name has been made or could not be; None if it is not being made."""
+        """A future that is done when the object of that name was made or could not be; None if it is not being made."""
         with self._lock:
             return self._making.get(name)
 
     def _begin(self, name: str) -> HostedObject | None:
-        """The object of that name, or None if the caller is to make it now. Waits while another thread makes it."""
+        """The object of that name; None if the caller has to make it. Waits while another thread makes it."""
         while True:
             with self._lock:
                 known = self._names.get(name)
@@ -116,13 +116,13 @@ class Registry:
         return made
 
     def restore(self, held: HostedObject) -> None:
-        """An anonymous object that somebody here refers to is on the shelf again, if nobody else held it any more."""
+        """Adds an anonymous object again that had no references left, because code on this owner refers to it."""
         with self._lock:
             if not held.name:
                 self._shelve(held)
 
     def bind(self, dependent: HostedObject, to: Iterable[HostedObject]) -> None:
-        """An object is to be removed with any of those it makes no sense without."""
+        """Makes an object depend on others: it is removed with any of them."""
         with self._lock:
             for each in to:
                 each.dependents.add(dependent)
@@ -131,7 +131,7 @@ class Registry:
         """The object of that name.
 
         Raises:
-            UnknownNameError: There is none.
+            UnknownNameError: There is no object with that name.
         """
         try:
             return self._names[name]
@@ -142,8 +142,8 @@ class Registry:
         """The object a handle refers to.
 
         Raises:
-            ForeignHandleError: It is another owner's.
-            StaleHandleError: It is gone.
+            ForeignHandleError: It belongs to another owner.
+            StaleHandleError: The object no longer exists.
             UnknownNameError: It has no such parameter.
         """
         if ref.owner != self.owner:
@@ -159,14 +159,14 @@ class Registry:
         return found
 
     def grant(self, trainer: bytes, held: HostedObject) -> None:
-        """A trainer receives one more handle."""
+        """Adds a reference of a trainer."""
         with self._lock:
             self.restore(held)
             held.references += 1
             self._holders.setdefault(trainer, Counter())[held.ref.object_id] += 1
 
     def revoke(self, trainer: bytes, object_ids: Iterable[str]) -> None:
-        """A trainer gives handles back; ids it does not hold are passed over."""
+        """Removes references of a trainer; ids that it has no reference to are ignored."""
         with self._lock:
             held = self._holders.get(trainer, Counter())
             for object_id in object_ids:
@@ -179,16 +179,16 @@ class Registry:
                 self._holders.pop(trainer, None)
 
     def forget(self, trainer: bytes) -> None:
-        """Takes back every handle of a trainer that is gone."""
+        """Removes all references of a trainer whose session has ended."""
         with self._lock:
             for object_id, count in self._holders.pop(trainer, Counter()).items():
                 self._drop(object_id, count)
 
     def delete(self, name: str) -> HostedObject:
-        """Removes a named object, and what depends on it, whoever holds it.
+        """Removes a named object and its dependents, whatever references there are.
 
         Raises:
-            UnknownNameError: There is none.
+            UnknownNameError: There is no object with that name.
         """
         with self._lock:
             found = self.named(name)
@@ -196,7 +196,7 @@ class Registry:
             return found
 
     def withdraw(self, hosted: HostedObject) -> None:
-        """Nobody finds an object any more, though others have it; unless somebody holds a handle to it."""
+        """Removes an object that exists only as a dependency of others, unless a session has a reference to it."""
         with self._lock:
             if hosted.references <= 0:
                 self._take_down(hosted)

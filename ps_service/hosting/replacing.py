@@ -1,4 +1,4 @@
-"""Replaces some objects by others wherever a value refers to them."""
+"""Replaces objects by others wherever a value refers to them."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from ps_service.hosting.structure import (
 )
 
 MOST: Final = 1_000_000
-"""Objects behind one value that are looked at."""
+"""Most objects behind one value that are examined."""
 
 
 class Replacing:
-    """Puts others in the place of some objects; the same one wherever the same object stands.
+    """Replaces objects by others, and the same object always by the same one.
 
-    What can be written to stays the same object, with other contents. What cannot (tuples, bound methods, partials) is
-    put together anew.
+    A mutable object stays the same, with other contents. An immutable one (tuple, bound method, partial) is assembled
+    again.
 
     Attributes:
         replaced: Whether anything has been replaced so far.
     """
 
     def __init__(self) -> None:
-        # With the originals, so that no id is used again meanwhile.
+        # With the originals, so that no `id()` is used again.
         self._made: dict[int, tuple[Any, Any]] = {}
         self.replaced = False
 
     def of(self, value: Any) -> Any:
-        """What is to stand for a value; of what can be written to the value itself, with other contents."""
+        """The replacement of a value; for a mutable value the value itself, with other contents."""
         if not is_atom(value):
             for each in self._behind(value):
                 self._replace_in(each)
         return self.resolved(value)
 
     def resolved(self, value: Any) -> Any:
-        """What is to stand for a value, without a change to the contents of anything."""
+        """The replacement of a value, without changing the contents of any object."""
         if is_atom(value):
             return value
         known = self._made.get(id(value))
@@ -63,11 +63,11 @@ class Replacing:
         return made
 
     def _substitute(self, value: Any) -> Any:
-        """What stands for one object; the object itself if it stays."""
+        """The replacement of one object; the object itself if it stays."""
         raise NotImplementedError
 
     def _behind(self, value: Any) -> list[Any]:
-        """The value and what it leads to, as far as contents are replaced."""
+        """The value and the objects that it refers to, as far as contents are replaced."""
         raise NotImplementedError
 
     def _is_fixed(self, value: Any) -> bool:
@@ -115,10 +115,10 @@ class Replacing:
 
 
 class Counterpart(Replacing):
-    """Puts the counterparts of known objects in their place: those of a copy for those of its original, or back.
+    """Replaces known objects by their counterparts: parts of the original by those of a copy, or the other way.
 
     Args:
-        known: The counterparts, by the ids of what they stand for. Those objects live for as long as this one.
+        known: The counterparts, by `id()` of the objects that they replace. Those objects live as long as this one.
     """
 
     def __init__(self, known: Mapping[int, Any]) -> None:
@@ -144,12 +144,12 @@ _FIXED: Final = (tuple, frozenset, functools.partial, types.MethodType, types.Bu
 
 
 def is_fixed(value: Any) -> bool:
-    """Whether a value is put together from its pieces at once; it is no weak reference."""
+    """Whether a value is immutable and is assembled from its items; weak references are not."""
     return isinstance(value, _FIXED)
 
 
 def items(value: Any) -> list[Any]:
-    """What such a value or a weak reference is made of."""
+    """The items of such a value or of a weak reference."""
     if type(value) in WEAK:
         return [target_of(value)]
     if isinstance(value, SEQUENCES):
@@ -162,7 +162,7 @@ def items(value: Any) -> list[Any]:
 
 
 def assembled(value: Any, items: Sequence[Any]) -> Any:
-    """Such a value, of other pieces."""
+    """A value like `value`, with other items."""
     if type(value) in WEAK:
         return _weak(value, items[0])
     if isinstance(value, tuple):
@@ -179,11 +179,11 @@ def assembled(value: Any, items: Sequence[Any]) -> Any:
 
 
 def _weak(value: Any, target: Any) -> Any:
-    """A weak reference of a value's kind to something else."""
+    """A weak reference of the same kind to another object."""
     if isinstance(value, weakref.WeakMethod):
         method: Any = value()
         return weakref.WeakMethod(types.MethodType(method.__func__, target))
     try:
         return weakref.ref(target) if type(value) is weakref.ReferenceType else weakref.proxy(target)
     except TypeError:
-        return value  # to a plain list, for example
+        return value  # the target cannot be weakly referenced, such as a plain list

@@ -1,4 +1,4 @@
-"""What a run has done to the bound copy that it used."""
+"""The changes of a run to its bound copy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
 
 
 class Returned(NamedTuple):
-    """How a bound copy came back.
+    """The state of a bound copy after its run.
 
     Attributes:
         whole: Whether the run has left the structure as it was: no parameter or submodule added, replaced or deleted.
-        held: Whether something goes on using the bound copy or the leaves.
-        late: Whether it is the bound copy, which hooks may change on the way back.
-        changed: Whether the run has changed a container or attribute that leads to parameters or submodules.
-        failed: Why what it has changed could not be handed on; None if it could.
-        remembered: Why what it has stored under an identity would not be found again; empty if it has not.
-        reusable: Whether the bound copy may serve another run.
+        held: Whether other objects refer to the bound copy or to leaves.
+        late: Whether they refer to the bound copy, which hooks may change in a backward.
+        changed: Whether the run has changed a container or attribute that refers to parameters or submodules.
+        failed: The error if its changes could not be applied to the original; None otherwise.
+        remembered: A message if it has stored a value under an identity, where later calls would not find it.
+        reusable: Whether the bound copy may be used for another run.
     """
 
     whole: bool
@@ -32,12 +32,12 @@ class Returned(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a run has set, or put into a container of the copy.
+    """An attribute that a run has set, or a change to a container of the copy.
 
     Attributes:
-        part: Where an attribute was set; None for a container.
+        part: The part whose attribute was set; None for a container.
         name: Name of the attribute; empty for a container.
-        value: What was set; a list of what was put into a container.
+        value: The value of the attribute; for a container the list of added values.
         container: The container.
     """
 

@@ -1,4 +1,4 @@
-"""Lets many calls use layers with running statistics at once."""
+"""Lets concurrent calls use layers with running statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 
 def with_statistics(module: nn.Module) -> list[_NormBase]:
-    """The layers of a module that keep running statistics, unless torch compiles it: that does not look into locks."""
+    """The layers of a module with running statistics; empty if torch compiles it, which cannot trace locks."""
     modules = list(module.modules())
     if any(_is_compiled(each) for each in modules):
         return []
@@ -19,13 +19,13 @@ def with_statistics(module: nn.Module) -> list[_NormBase]:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Whether torch compiles it, told by names: importing torch's compiler takes as long as importing torch."""
+    """Whether torch compiles it, told by names, because importing torch's compiler takes as long as importing torch."""
     wrapped = any(base.__module__ == "torch._dynamo.eval_frame" for base in type(module).__mro__)
     return wrapped or module._compiled_call_impl is not None
 
 
 class Updating:
-    """The forward of a layer in training mode: one call at a time, so that no update is lost.
+    """The forward of a layer in training mode; one call at a time, so that no update is lost.
 
     Args:
         layer: A copy of the layer, which shares its statistics.
@@ -42,7 +42,7 @@ class Updating:
 
 
 class Reading:
-    """The statistics of a layer in evaluation mode: copies from between two updates.
+    """The statistics of a layer in evaluation mode, copied between two updates.
 
     Args:
         shared: The buffers of the layer.
@@ -59,14 +59,14 @@ class Reading:
         self.own = shared.copy()
 
     def take(self) -> None:
-        """Copies what the statistics are now."""
+        """Copies the present statistics."""
         with self._lock:
             self._taken = {name: None if each is None else each.clone() for name, each in self._shared.items()}
         self.own.clear()
         self.own.update(self._taken)
 
     def give_back(self) -> None:
-        """Hands on what the call itself has changed in evaluation mode, if anything: that resets them, for example."""
+        """Applies changes that the call itself has made in evaluation mode, such as a reset."""
         with self._lock:
             for name, each in self.own.items():
                 if each is not self._taken.get(name) or name not in self._taken:

@@ -1,4 +1,4 @@
-"""Finds the objects behind a module's attributes that lead to its parameters and submodules."""
+"""Finds the objects behind a module's attributes that refer to its parameters and submodules."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ _ATOMS: Final[frozenset[type]] = frozenset(
         *(torch.dtype, torch.device, torch.Size, torch.Generator, types.ModuleType, types.CodeType),
     }
 )
-"""Types whose instances lead nowhere."""
+"""Types whose instances refer to no other objects."""
 
 SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 
 WEAK: Final = (weakref.ReferenceType, weakref.WeakMethod, weakref.ProxyType, weakref.CallableProxyType)
 
 _HEAP_TYPE: Final = 1 << 9
-"""The flag of classes that were made by a class statement."""
+"""The flag of classes that a class statement has made."""
 
 _CLOSED: Final = (
     *("threading", "logging", "asyncio", "concurrent", "multiprocessing", "queue", "contextvars", "weakref"),
     *("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "torch.optim", "torch.jit", "torch.utils"),
     *("numpy", "ps_service", "ps_wire", "trainer_client"),
 )
-"""Packages whose objects are never looked into: copies of them would not work, or they belong to the process."""
+"""Packages whose objects are never followed, because copies of them would not work, or they belong to the process."""
 
 
 class Structure:
-    """The objects behind a module's attributes that lead to its parameters or submodules.
+    """The objects behind a module's attributes that refer to its parameters or submodules.
 
-    Followed are containers, bound methods, closures and defaults of functions, partials, weak references, and the
-    attributes of instances of ordinary Python classes, in any combination and also in cycles. Not followed are classes,
-    Python modules, generators, optimizers, and what belongs to the process, such as threads, locks and loggers.
+    It follows containers, bound methods, closures and defaults of functions, partials, weak references, and the
+    attributes of instances of ordinary Python classes, in any combination and also in cycles. It does not follow
+    classes, Python modules, generators, optimizers, and objects of the process such as threads, locks and loggers.
 
     Args:
-        module: Where to begin.
+        module: The module.
 
     Attributes:
-        parameters: The ids of the module's parameters.
-        submodules: The ids of the module and its submodules.
+        parameters: `id()` of the module's parameters.
+        submodules: `id()` of the module and its submodules.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.parameters = {id(parameter) for parameter in module.parameters()}
         self.submodules = {id(child) for child in module.modules()}
-        # So that no id is used again meanwhile.
+        # Keeps the objects alive, so that no `id()` is used again.
         self._seen: dict[int, Any] = {}
         self._leading = self._found(module)
 
     def leads(self, value: Any) -> bool:
-        """Whether a value is a parameter or submodule, or leads to one."""
+        """Whether a value is a parameter or submodule, or refers to one."""
         return id(value) in self._leading
 
     def is_parameter(self, value: Any) -> bool:
         return id(value) in self.parameters
 
     def _found(self, module: nn.Module) -> set[int]:
-        """The ids of all that lead to a parameter or submodule."""
+        """`id()` of all objects that refer to a parameter or submodule."""
         above: dict[int, list[int]] = {}
         stack: list[Any] = [module]
         self._seen[id(module)] = module
@@ -91,7 +91,7 @@ class Structure:
 
 
 def below(value: Any) -> Iterator[Any]:
-    """The objects that a value leads to directly."""
+    """The objects that a value refers to directly."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, (torch.Tensor, type)):
         return
@@ -121,24 +121,24 @@ def below(value: Any) -> Iterator[Any]:
 
 
 def reaches(value: Any, ids: set[int], most: int = 10_000) -> bool:
-    """Whether a value is, or leads to, an object of one of these ids.
+    """Whether a value is an object with one of these ids, or refers to one.
 
     Args:
-        value: Where to begin.
-        ids: What is looked for.
-        most: Objects to look at; a value that leads to more is taken to reach none.
+        value: Any value.
+        ids: The ids.
+        most: Most objects to examine; a value that refers to more counts as reaching none.
     """
     return any(id(each) in ids for each in all_below(value, most))
 
 
 def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[int] = ()) -> Iterator[Any]:
-    """A value and what it leads to.
+    """A value and the objects that it refers to.
 
     Args:
-        value: Where to begin.
-        most: How many objects to look at; the others are left out.
-        into_modules: Whether to go on behind modules.
-        ends: Ids of objects behind which not to go on.
+        value: Any value.
+        most: Most objects to return; further ones are left out.
+        into_modules: Whether to follow modules.
+        ends: `id()` of objects that are not followed.
     """
     stack, seen = [value], {id(value): value}
     while stack and len(seen) < most:
@@ -153,15 +153,15 @@ def all_below(value: Any, most: int, into_modules: bool = True, ends: Container[
 
 
 def tensors_below(value: Any, into: list[torch.Tensor], most: int) -> bool:
-    """Collects the tensors that a value is or leads to, other than those of modules.
+    """Collects the tensors that a value is or refers to, other than those of modules.
 
     Args:
-        value: Where to begin.
-        into: Where they are put.
-        most: Objects to look at.
+        value: Any value.
+        into: The tensors are appended to this list.
+        most: Most objects to examine.
 
     Returns:
-        Whether that were all.
+        Whether all objects were examined.
     """
     stack, seen = [value], {id(value): value}
     while stack:
@@ -179,7 +179,7 @@ def tensors_below(value: Any, into: list[torch.Tensor], most: int) -> bool:
 
 
 def is_atom(value: Any) -> bool:
-    """Whether a value leads nowhere."""
+    """Whether a value refers to no other objects."""
     return type(value) in _ATOMS
 
 
@@ -189,7 +189,7 @@ def is_instance(value: Any) -> bool:
     if kind in WEAK:
         return False
     if isinstance(value, nn.Module):
-        # Compiled by TorchScript, whose attributes are not Python's.
+        # Objects of TorchScript have no attributes of Python.
         return not kind.__module__.startswith("torch.jit.")
     if kind is types.SimpleNamespace:
         return True
@@ -200,7 +200,7 @@ def is_instance(value: Any) -> bool:
 
 
 def attributes_of(value: Any) -> list[Attributes]:
-    """Where an instance keeps its attributes: its `__dict__`, and its slots."""
+    """The mappings of an instance's attributes: its `__dict__`, and its slots."""
     found: list[Attributes] = []
     attributes = getattr(value, "__dict__", None)
     if isinstance(attributes, dict):
@@ -212,7 +212,7 @@ def attributes_of(value: Any) -> list[Attributes]:
 
 
 class Attributes(Protocol):
-    """Where an instance keeps its attributes."""
+    """A mapping of an instance's attributes."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
@@ -276,7 +276,7 @@ class Slots(MutableMapping[str, Any]):
 
 
 def target_of(weak: Any) -> Any:
-    """What a weak reference refers to, or what the method it refers to is bound to; None when that is gone."""
+    """The target of a weak reference, or the object that its target method is bound to; None if that was freed."""
     if type(weak) is weakref.WeakMethod:
         return getattr(weak(), "__self__", None)
     if type(weak) is weakref.ReferenceType:
@@ -288,7 +288,7 @@ def target_of(weak: Any) -> Any:
 
 
 def contents(cell: types.CellType) -> list[Any]:
-    """What a closure's cell holds; nothing while its variable has no value."""
+    """The content of a closure's cell, as a list; empty while its variable has no value."""
     try:
         return [cell.cell_contents]
     except ValueError:
