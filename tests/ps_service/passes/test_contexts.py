@@ -13,12 +13,11 @@ from torch.nn import Parameter
 
 from ps_service.memory.held import Held
 from ps_service.passes.contexts import Contexts
-from ps_service.passes.entry import GraphEntry
 from ps_service.passes.gradients import Gradient
 from ps_service.passes.leaf import Leaf
 from ps_service.passes.pass_context import PassContext
 from ps_service.passes.records import Record
-from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_wire.errors import ContextEndedError, ContextLostError
 from ps_wire.refs import CallKey, ContextId, Ref
 from tests.ps_service.threads import PATIENCE, Worker
 
@@ -44,149 +43,6 @@ def weight() -> Parameter:
 @pytest.fixture
 def context() -> PassContext:
     return PassContext(FIRST, Held())
-
-
-# Records
-
-
-def test_a_backward_gives_the_gradients_of_inputs_and_parameters(weight: Parameter) -> None:
-    leaf, entry = leaf_of(weight), GraphEntry()
-    (x,) = entry.enter([torch.tensor([5.0, 7.0])])
-    record = Record([x * leaf.tensor], entry, 1, [leaf])
-    of_inputs, of_parameters, _ = record.backward([0], [torch.tensor([1.0, 10.0])], retain_graph=False)
-    assert [each.tolist() for each in of_inputs] == [[2.0, 30.0]]
-    ((ref, parameter, tensor),) = of_parameters
-    assert (ref, tensor.tolist()) == (leaf.ref, [5.0, 70.0])
-    assert parameter is weight
-    assert weight.grad is None
-
-
-def test_several_outputs_are_propagated_together(weight: Parameter) -> None:
-    leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, torch.zeros(3), leaf.tensor.sum()], None, 0, [leaf])
-    _, (gradient,), _ = record.backward([0, 2], [torch.ones(2), torch.tensor(5.0)], retain_graph=False)
-    assert gradient.tensor.tolist() == [7.0, 7.0]
-
-
-def test_inputs_that_the_outputs_do_not_depend_on_have_no_gradient(weight: Parameter) -> None:
-    leaf, entry = leaf_of(weight), GraphEntry()
-    entry.enter([torch.ones(2), torch.ones(2)])
-    record = Record([leaf.tensor.sum()], entry, 2, [leaf])
-    of_inputs, _, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-    assert of_inputs == [None, None]
-
-
-def test_parameters_that_were_not_used_have_no_gradient(weight: Parameter) -> None:
-    used, unused = leaf_of(weight), leaf_of(Parameter(torch.ones(2)), "unused")
-    record = Record([used.tensor.sum()], None, 0, [used, unused])
-    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-    assert [each.ref.parameter for each in of_parameters] == ["weight"]
-
-
-def test_parameters_that_are_not_trained_are_passed_over(weight: Parameter) -> None:
-    frozen = leaf_of(Parameter(torch.ones(2), requires_grad=False), "frozen")
-    leaf = leaf_of(weight)
-    record = Record([(leaf.tensor * frozen.tensor).sum()], None, 0, [frozen, leaf])
-    _, of_parameters, _ = record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-    assert [each.ref.parameter for each in of_parameters] == ["weight"]
-
-
-def test_a_graph_that_was_retained_is_propagated_again(weight: Parameter) -> None:
-    leaf = leaf_of(weight)
-    record = Record([(leaf.tensor**2).sum()], None, 0, [leaf])
-    for _ in range(2):
-        record.backward([0], [torch.tensor(1.0)], retain_graph=True)
-    record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-    with pytest.raises(RuntimeError, match="second time"):
-        record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-
-
-@pytest.mark.parametrize(
-    ("position", "gradient"),
-    [
-        (0, torch.ones(3)),
-        (0, torch.ones(2, dtype=torch.float64)),
-        (1, torch.ones(())),
-        (2, torch.ones(2)),
-        (2**32 - 1, torch.ones(2)),
-    ],
-    ids=["shape", "dtype", "an output without history", "no such output", "no such output at all"],
-)
-def test_gradients_that_do_not_fit_are_refused(weight: Parameter, position: int, gradient: torch.Tensor) -> None:
-    leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, torch.ones(())], None, 0, [leaf])
-    with pytest.raises(InvalidArgumentError, match=f"output {position}"):
-        record.backward([position], [gradient], retain_graph=False)
-    _, (fitting,), _ = record.backward([0], [torch.ones(2)], retain_graph=False)
-    assert fitting.tensor.tolist() == [2.0, 2.0]
-
-
-class Saved:
-    """Stands for a tensor that a forward saved, so that its end can be seen."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()
-
-
-class Doubling(torch.autograd.Function):
-    """A node written in Python, which saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return 2 * gradient
-
-
-def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
-    leaf = leaf_of(weight)
-    outputs = [leaf.tensor * 2, Doubling.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
-    gone = [weakref.ref(output) for output in outputs]
-    record = Record(outputs, None, 0, [leaf])
-    outputs.clear()
-    assert [each() for each in gone] == [None] * 4
-    gradients = [torch.tensor([1.0, 10.0]), torch.tensor([100.0, 1000.0]), torch.tensor([3.0, 4.0]).to_sparse()]
-    _, (found,), _ = record.backward([0, 1, 2], gradients, retain_graph=False)
-    assert found.tensor.tolist() == [205.0, 2024.0]
-
-
-def test_what_a_forward_saved_is_gone_after_the_last_backward(weight: Parameter) -> None:
-    saved: list[weakref.ref[Saved]] = []
-
-    def pack(tensor: torch.Tensor) -> Saved:
-        kept = Saved(tensor)
-        saved.append(weakref.ref(kept))
-        return kept
-
-    leaf, entry = leaf_of(weight), GraphEntry()
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept.tensor):
-        (x,) = entry.enter([torch.tensor([5.0, 7.0])])
-        record = Record([(x * leaf.tensor).sum(), (x**2).exp()], entry, 1, [leaf])
-    del x
-    record.backward([0], [torch.tensor(1.0)], retain_graph=True)
-    assert None not in [each() for each in saved]
-    record.backward([0], [torch.tensor(1.0)], retain_graph=False)
-    # What only the other output needs is still there, and is propagated in a pass of its own.
-    assert [each() for each in saved].count(None) == 2
-    record.backward([1], [torch.zeros(2)], retain_graph=False)
-    assert [each() for each in saved] == [None] * len(saved)
-    with pytest.raises(RuntimeError, match="second time"):
-        record.backward([1], [torch.zeros(2)], retain_graph=False)
-
-
-def test_a_parameter_that_moved_is_not_held_in_its_former_place_after_the_last_backward(weight: Parameter) -> None:
-    leaf = leaf_of(weight)
-    record = Record([leaf.tensor * 2, leaf.tensor + 1], None, 0, [leaf])
-    weight.data = weight.data.clone()
-    record.backward([0], [torch.ones(2)], retain_graph=False)
-    assert leaf.tensor.numel() == 2
-    record.backward([1], [torch.ones(2)], retain_graph=False)
-    assert leaf.tensor.untyped_storage().nbytes() == 0
-    # As locally: this graph has saved nothing, so that nothing is missing.
-    _, (again,), _ = record.backward([1], [torch.ones(2)], retain_graph=False)
-    assert again.tensor.tolist() == [1.0, 1.0]
 
 
 # Gradients of one pass
