@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
+from ps_service.execution.lost_threads import LostThreadReports
 from ps_service.execution.workers import Worker, Workers
 from ps_wire.runtime.scopes import waiting
 
@@ -28,9 +29,6 @@ _MOST: Final = 1024
 
 _LEAST_SPARE: Final = 16
 """Least default number of spare threads, however few compute threads there are."""
-
-REPORT_SECONDS: Final = 1.0
-"""Seconds after which abandoned work that still runs is logged."""
 
 
 class ThreadPool:
@@ -71,8 +69,7 @@ class ThreadPool:
         self._closed = False
         # Reentrant, because the garbage collector may run hosted code at any point.
         self._lock = threading.RLock()
-        self._stalled = False
-        self._reported: set[str] = set()
+        self._reports = LostThreadReports(self._workers, self._lock, self._loop_calls, self._tell_stalled)
 
     @property
     def queued(self) -> int:
@@ -93,7 +90,7 @@ class ThreadPool:
     @property
     def stalled(self) -> bool:
         """Whether abandoned work holds all threads, spare ones included."""
-        return self._stalled
+        return self._reports.stalled
 
     def has_lost_enough(self, of: bytes) -> bool:
         """Whether one trainer's abandoned work holds half of the spare threads: one trainer must not stall it."""
@@ -157,7 +154,7 @@ class ThreadPool:
             worker = self._workers.running(item)
             if worker is not None and worker.lost:
                 self._workers.regain(worker, item)
-                self._look()
+                self._reports.look()
 
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         """Calls `do` on the event loop after some seconds. May be called from any thread."""
@@ -244,7 +241,7 @@ class ThreadPool:
             worker.item = None
             if worker.lost:
                 self._workers.regain(worker, item)
-                self._look()
+                self._reports.look()
             if self._workers.missing >= 0 or self._closed:
                 return False
             self._workers.remove(worker)
@@ -266,44 +263,15 @@ class ThreadPool:
 
     # Abandoned work
 
+    def _tell_stalled(self, stalled: bool) -> None:
+        self.when_stalled(stalled)
+
     def _lose(self, worker: Worker) -> None:
         assert worker.item is not None
         self._workers.lose(worker)
         self._grow()
-        self._look()
-        self.later(REPORT_SECONDS, partial(self._report, worker, worker.item))
-
-    def _report(self, worker: Worker, item: WorkItem) -> None:
-        """Logs abandoned work that still runs, once for each description."""
-        with self._lock:
-            if not worker.lost or worker.item is not item:
-                return
-            name, lost = item.what(), self._workers.lost.total()
-            lasting = {each.item.what() for each in self._workers.all if each.item is not None and each.lost}
-            known = name in self._reported
-            # Work that has ended is logged again if it is abandoned another time.
-            self._reported = (self._reported | {name}) & lasting
-        if not known:
-            _log.warning(
-                "%s is still running although it was given up; %d threads are held this way, and at most %d others "
-                "replace them",
-                name or "some work",
-                lost,
-                self.spare,
-            )
-
-    def _look(self) -> None:
-        """Logs and reports when the pool becomes stalled, and when it recovers."""
-        stalled = self._workers.is_stalled
-        if stalled == self._stalled:
-            return
-        self._stalled = stalled
-        if stalled:
-            text = "stalled: all %d threads and %d spare ones are held by work that was given up"
-            _log.error(text, self.threads, self.spare)
-        else:
-            _log.warning("no longer stalled: threads are free again")
-        self._loop_calls.soon(lambda: self.when_stalled(self._stalled))
+        self._reports.look()
+        self._reports.later(worker)
 
 
 def _join(thread: threading.Thread, until: float | None) -> None:

@@ -63,14 +63,16 @@ class Workers:
         spare: Number of lost threads that do not count.
 
     Attributes:
+        most: Number of threads that may run at once.
+        spare: Number of lost threads that do not count.
         all: Every thread.
         missing: Number of threads that may still be added; negative when there are too many.
         lost: Number of lost threads, by trainer.
     """
 
     def __init__(self, most: int, spare: int) -> None:
-        self._most = most
-        self._spare = spare
+        self.most = most
+        self.spare = spare
         self.missing = most
         self.all: list[Worker] = []
         self.lost: Counter[bytes] = Counter()
@@ -91,7 +93,7 @@ class Workers:
     @property
     def is_stalled(self) -> bool:
         """Whether lost threads take up all that may run at once."""
-        return sum(1 for worker in list(self.all) if worker.lost and worker.counts) >= self._most
+        return sum(1 for worker in list(self.all) if worker.lost and worker.counts) >= self.most
 
     def running(self, item: WorkItem) -> Worker | None:
         """The worker that runs a work item, or None."""
@@ -110,7 +112,7 @@ class Workers:
         assert worker.item is not None
         worker.lost = True
         self.lost[worker.item.of] += 1
-        if sum(1 for each in self.all if each.spared) < self._spare:
+        if sum(1 for each in self.all if each.spared) < self.spare:
             self.missing += worker.counts
             worker.spared = True
 

@@ -310,7 +310,7 @@ async def test_one_trainer_cannot_lose_all_threads(held: list[Held]) -> None:
 async def test_a_function_that_holds_threads_for_nothing_is_named_once(
     compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ps_service.execution.thread_pool.REPORT_SECONDS", 0.0)
+    monkeypatch.setattr("ps_service.execution.lost_threads.REPORT_SECONDS", 0.0)
     for each, name in zip(held[:4], ["my.Net.forward", "my.Net.forward", "", "my.prepare"], strict=False):
         task, _ = await each.hold(compute, name=name)
         await gone(task)
@@ -328,7 +328,7 @@ async def test_what_ends_soon_after_it_was_given_up_is_not_spoken_of(
     compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, _ = await held[0].hold(compute)
-    monkeypatch.setattr("ps_service.execution.thread_pool.REPORT_SECONDS", 0.1)
+    monkeypatch.setattr("ps_service.execution.lost_threads.REPORT_SECONDS", 0.1)
     await gone(task)
     held[0].let_go.set()
     await settled(compute, 0)
