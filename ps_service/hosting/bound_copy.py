@@ -145,6 +145,7 @@ class BoundCopy:
         is_held, are_leaves_held = self._referrers.of_parts(), self._referrers.of_leaves(self._bound)
         if changed or is_held or are_leaves_held:
             changed |= self._reclaim()
+            # What led to the copy from the original may not do so any more.
             is_held, are_leaves_held = self._referrers.of_parts(), self._referrers.of_leaves(self._bound)
         reusable = whole and not is_held and self._generation == self._internals.generation
         if is_held:
@@ -187,25 +188,36 @@ class BoundCopy:
                     part.original[name] = value
                     continue
                 originals = originals or self._originals()
-                kept = originals.of(self._internals.without_history(value, ending))
-                restructured |= originals.replaced
                 if part is not None:
-                    restructured |= part.own.pop(name, None) is not None or name in part.leading
-                    part.original[name] = kept
-                    self._internals.note_set(part, name, kept)
+                    restructured |= self._hand_on_attribute(part, name, value, originals, ending)
                 elif container is not None:
                     changed = True
-                    gone = container.difference().gone
-                    if any(reaches(each, self._private()) for each in gone):
-                        restructured = True
-                        self._abandon(container.made)
-                    self._hand_back(container, originals, ending)
+                    restructured |= self._hand_on_container(container, value, originals, ending)
             for part, name in self._deleted():
                 part.original.pop(name, None)
                 restructured |= part.own.pop(name, None) is not None
             if restructured:
                 self._internals.generation += 1
         return changed or restructured
+
+    def _hand_on_attribute(self, part: Part, name: str, value: Any, originals: Counterpart, ending: Ending) -> bool:
+        """Gives the original an attribute that the run has set; says whether other copies have to be made anew."""
+        part.original[name] = kept = originals.of(self._internals.without_history(value, ending))
+        self._internals.note_set(part, name, kept)
+        was_own = part.own.pop(name, None) is not None
+        return originals.replaced or was_own or name in part.leading
+
+    def _hand_on_container(self, container: SharedContainer, new: Any, originals: Counterpart, ending: Ending) -> bool:
+        """Does to a container of the original what the run has done; says whether other copies have to be made anew."""
+        originals.of(self._internals.without_history(new, ending))
+        gone = container.difference().gone
+        is_gone = any(reaches(each, self._private()) for each in gone)
+        if is_gone:
+            self._abandon(container.made)
+        replaced = originals.replaced
+        container.hand_back(lambda each: originals.resolved(ending.resolved(each)))
+        originals.replaced = replaced  # what stands there as it did is nothing new
+        return is_gone or replaced
 
     def _deleted(self) -> list[tuple[Part, str]]:
         """The attributes of the original that the run has deleted."""
@@ -218,11 +230,6 @@ class BoundCopy:
             self._given[i] = {}
             self._parts[i].fill(self._parts[i].original)
         self._begun, self._touched, self._leaves, self._changes = [], [], [], None
-
-    def _hand_back(self, container: SharedContainer, originals: Counterpart, ending: Ending) -> None:
-        before = originals.replaced
-        container.hand_back(lambda each: originals.resolved(ending.resolved(each)))
-        originals.replaced = before  # unchanged entries do not count
 
     def _reclaim(self) -> bool:
         """Replaces references to this copy in objects that all runs share; returns whether there were any."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Final
 
 INLINE_SECONDS: Final = 200e-6
 """Work shorter than this runs on the event loop, because a hop to a thread would cost more."""
@@ -46,29 +43,7 @@ class Latency:
         passed = time.perf_counter() - began[0]
         self.note(computed if passed - computed < WAITING_SECONDS else passed)
 
-    def measured(self) -> Measurement:
-        """Measures a block; a block that raises is not counted."""
-        return Measurement(self)
-
     @property
     def is_short(self) -> bool:
         """Whether it takes less than `INLINE_SECONDS`."""
         return self.seconds < INLINE_SECONDS
-
-
-class Measurement:
-    """Takes the time of one block."""
-
-    __slots__ = ("_began", "_latency")
-
-    def __init__(self, latency: Latency) -> None:
-        self._latency = latency
-
-    def __enter__(self) -> None:
-        self._began = self._latency.begin()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._latency.end(self._began)
