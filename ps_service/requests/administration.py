@@ -1,4 +1,4 @@
-"""Administration: the handlers that list sessions and contexts, and end them."""
+"""The handlers that list sessions and contexts, and end them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ps_service.sessions.sessions import SessionState
 
 _MOST: Final = 10_000
-"""Sessions, and contexts, that are listed at most: so many fit into one message."""
+"""Most sessions, and most contexts, that are listed, so that they fit into one message."""
 
 
 def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.SessionsReply) -> None:
-    """Lists sessions, the oldest first, and contexts, those first that have been unused for longest."""
+    """Lists sessions, the oldest first, and contexts, the longest unused first."""
     engine = ctx.engine
     reply.owner = engine.name
     ids = administration.session_ids(engine)
@@ -42,7 +42,7 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
 
 
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:
-    """Ends a session, a context, or all contexts that were not used for some time."""
+    """Ends a session, a context, or all contexts that have been unused for some time."""
     engine = ctx.engine
     match request.WhichOneof("what"):
         case "session":

@@ -1,4 +1,4 @@
-"""Canonical: one way to write down arguments that Python takes for equal."""
+"""A canonical form of arguments, in which values that are equal in Python are equal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ps_wire.v1.values_pb2 import Item, Sequence, Value
 
 
 def canonical(value: Value) -> Value:
-    """The same arguments, so written that equal ones have equal bytes.
+    """The canonical form of arguments: equal ones have equal bytes.
 
-    Numbers of equal value are alike, whatever their type, and so are lists and tuples of equal items, and dicts with
-    equal items in any order. A bool is no number here: an option that is on is not one that is 1.
+    Numbers of equal value are equal, whatever their type. So are lists and tuples of equal items, and dicts with equal
+    items in any order. A bool does not equal a number: an option that is True differs from one that is 1.
     """
     match value.WhichOneof("kind"):
         case "floating" if math.isfinite(value.floating) and value.floating.is_integer():

@@ -1,4 +1,4 @@
-"""The context of one request: its values, its reply, and the references it hands out."""
+"""The context of one request: its values, its reply, and the references that it grants."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class RequestContext:
 
     Args:
         engine: The owner.
-        trainer: The trainer that asks.
-        payload: The request's tensor bytes, if they stand beside it.
-        embed: Whether the reply's tensor bytes go into its message, because it has no payload.
+        trainer: Id of the trainer.
+        payload: The request's payload; None if it has none.
+        embed: Whether the tensor bytes of the reply are part of its message, because it has no payload.
 
     Attributes:
         engine: The owner.
-        trainer: The trainer that asks.
-        payload: The request's tensor bytes.
-        granted: Ids of the objects to which the reply hands out a reference.
-        borrowed: Handles of other owners' objects to which it hands out one.
-        recording: Under which context the call is recorded, if it is.
-        deferred: A result that has to be there before the reply can be written.
-        keeps_payload: Whether the payload is needed then.
-        frame: The frame of a reply that was deferred.
-        began: When the request was taken up, on the clock `time.perf_counter`.
+        trainer: Id of the trainer.
+        payload: The request's payload.
+        granted: Ids of the objects that the reply grants references to.
+        borrowed: Handles in the reply to objects of other owners.
+        recording: Where the call is recorded; None if it is not.
+        deferred: The result that the reply waits for.
+        keeps_payload: Whether the payload is needed to write the deferred reply.
+        frame: The frame of a deferred reply.
+        began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
     """
 
@@ -90,7 +90,7 @@ class RequestContext:
         self.began = time.perf_counter()
 
     def restart(self) -> None:
-        """Begins again: the first try has stopped before it changed anything."""
+        """Resets the context, because the first try has stopped before it changed anything."""
         self.recording = None
         self._reader = self._written = self._found = None
 
@@ -98,9 +98,9 @@ class RequestContext:
         """The object that the request is for.
 
         Raises:
-            ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
+            ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
         """
-        # The rule that lets a request run on the event loop and its handler look for the same object.
+        # The rule that decides whether a request runs inline and its handler look up the same object.
         found = self._found
         if found is None:
             found = self._found = self.engine.registry.find(Ref.from_message(message))
@@ -118,10 +118,10 @@ class RequestContext:
         return arguments, positional, named
 
     def write(self, message: Value, value: Any) -> None:
-        """Encodes a value into a part of the reply."""
+        """Encodes a value into a field of the reply."""
         if self._written is None and not self._embed:
             self._written = PayloadWriter()
-        # The encoder is not kept: it remembers the tensors, and would be part of a reference cycle.
+        # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.
         Encoder(self._written, self._reference).encode_into(message, value)
 
     def answer(self, frame: Frame) -> Answer:
@@ -147,14 +147,14 @@ class RequestContext:
                 f"the reply has {nbytes:,} bytes of tensors; the limit is {limit:,}. "
                 "Ask for less at a time, or raise max_message_bytes on the owner"
             )
-        # It would break the stream, and again whenever it is sent again.
+        # The frame would break the stream, also when it is sent again.
         return TooLargeError(
             f"the reply has {frame.ByteSize():,} bytes besides its tensors; at most {MAX_FRAME_BYTES:,} are allowed. "
             "Return large data as tensors"
         )
 
     def grant(self, hosted: HostedObject) -> None:
-        """Grants the trainer a reference, which the reply hands out."""
+        """Grants the trainer a reference, and notes it for the reply."""
         with self._granting:
             self.engine.registry.grant(self.trainer, hosted)
             self.granted.append(hosted.ref.object_id)
@@ -162,7 +162,7 @@ class RequestContext:
                 self._revoke()
 
     def describe(self, message: ObjectInfo, hosted: HostedObject) -> None:
-        """Fills in what a trainer needs to use an object, and grants it a reference."""
+        """Describes an object to the trainer, and grants it a reference."""
         self.grant(hosted)
         message.handle.CopyFrom(hosted.ref.to_message())
         message.class_name = hosted.class_name
@@ -177,25 +177,25 @@ class RequestContext:
             )
 
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
-        """The reply is written by `finish`, once the result is there.
+        """Defers the reply: `finish` writes it, once the result is there.
 
         Args:
             deferred: The result.
             finish: Writes the reply.
-            reads: Whether it reads the request again, so that the payload has to be kept.
+            reads: Whether `finish` reads the request again, so that the payload has to be kept.
         """
         self.deferred = deferred
         self.keeps_payload = reads
         self._finish = finish
 
     def let_go(self) -> None:
-        """Drops the payload, because it was read. Values that use it keep it."""
+        """Drops the payload, because it was read. Values that use its memory keep it."""
         self.payload = None
         self._reader = PayloadReader()
         self._found = None
 
     def complete(self) -> None:
-        """Writes the reply that was deferred.
+        """Writes the deferred reply.
 
         Raises:
             Exception: The exception that came instead of a result.

@@ -30,7 +30,7 @@ _NON_FINITE: dict[int, NonFinite] = {pb.NON_FINITE_APPLY: NonFinite.APPLY, pb.NO
 
 
 def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
-    """Makes an object of an allowed class, or finds the one of that name; no thread waits while another makes it."""
+    """Makes an object of an allowed class, or finds the one of that name. No thread waits while another makes it."""
     being_made = ctx.engine.registry.being_made(request.name)
     if being_made is not None and ctx.deferred is None:
         ctx.defer(Deferred(being_made, _same), lambda _: create(ctx, request, reply), reads=True)
@@ -113,7 +113,7 @@ def _known(table: Mapping[int, T], number: int, what: str) -> T:
 def _fingerprint(ctx: RequestContext, class_name: str, request: Any) -> bytes:
     same = type(request)()
     same.CopyFrom(request)
-    # Several names may lead to one class.
+    # Several names may refer to one class.
     same.class_name = class_name
     if isinstance(same, pb.CreateRequest):
         same.ClearField("default_seed")
@@ -130,7 +130,7 @@ def _seed(request: pb.CreateRequest) -> int | None:
 
 
 def _values(request: Any) -> Iterator[Value]:
-    """The values that stand in a request, wherever they do."""
+    """All values in a request."""
     for field, value in request.ListFields():
         if isinstance(value, Value):
             yield value

@@ -1,4 +1,4 @@
-"""Keeps what an object was made from, so that an owner that restarts can make it again."""
+"""Keeps the request that an object was made from, so that the owner can make it again after a restart."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def with_spec(
     ctx: RequestContext, operation: str, request: Message, made: tuple[HostedObject, bool]
 ) -> tuple[HostedObject, bool]:
-    """What was made, and whether it is new; what is new keeps its creation spec if the owner keeps checkpoints."""
+    """Sets the creation spec of a new object, if the owner keeps checkpoints; returns `made`."""
     hosted, is_new = made
     if is_new and ctx.engine.durable:
-        # The buffer that the request came in will be used for others.
+        # The buffer of the request will be reused.
         payload = None if ctx.payload is None else ctx.payload.copy()
         request = type(request).FromString(request.SerializeToString())
         named = {Ref.from_message(handle)._replace(parameter="") for handle in _handles(request)}
@@ -35,7 +35,7 @@ def with_spec(
 
 
 def _handles(message: Message) -> Iterator[Handle]:
-    """Every handle that stands in a message."""
+    """All handles in a message."""
     if isinstance(message, Handle):
         yield message
         return

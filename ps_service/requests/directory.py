@@ -19,7 +19,7 @@ _LONGEST_WAIT: Final = 86_400.0
 
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
-    """Enters the asking process into the directory."""
+    """Enters the sender into the directory."""
     id = request.id if request.HasField("id") else None
     engine = ctx.engine
     entry = engine.directory.enter(ctx.trainer, request.name, request.address, id, engine.sessions.is_away)
@@ -27,7 +27,7 @@ def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.Registe
 
 
 def lookup(ctx: RequestContext, request: pb.LookupRequest, reply: pb.LookupReply) -> None:
-    """Finds a member, here or where this owner is a member itself."""
+    """Finds a member in this owner's directory, or in that of the group that it is a member of."""
     id = request.id if request.HasField("id") else None
     engine = ctx.engine
     if engine.membership.peers.keeps_directory:
@@ -61,7 +61,7 @@ def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.Ren
 
 
 def describe(message: pb.Member, entry: MemberEntry) -> None:
-    """Fills in what others need to know of a member."""
+    """Describes a member in a message."""
     message.name, message.address, message.id = entry.name, entry.address, entry.id
 
 

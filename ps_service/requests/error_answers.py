@@ -1,4 +1,4 @@
-"""Answers that carry an error, and how an exception becomes one."""
+"""Answers with errors, and the conversion of exceptions to errors."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LONGEST_TEXT: Final = 64 * 1024
-"""Characters of an exception's message or traceback that are told to the caller: they share one frame."""
+"""Most characters of an exception's message, and of its traceback, that are sent; both are in one frame."""
 
 
 def failure(error: PsError, number: int = 0) -> Answer:
-    """The answer that carries an error."""
+    """The answer with an error."""
     frame = Frame(number=number)
     frame.reply.error.CopyFrom(errors.to_message(error))
     return Answer(frame, [], 0, [])
 
 
 def stopping(engine: Engine) -> PsError:
-    """Why an owner that is about to stop does not run a request."""
+    """The error for a request that an owner does not run because it stops."""
     return UnavailableError(f"owner {engine.name!r} is shutting down and takes no new work")
 
 
 def overdrawn(engine: Engine, number: int = 0) -> Answer:
-    """The answer to a request of a trainer whose given-up requests hold too many threads."""
+    """The answer to a request of a trainer whose abandoned requests hold too many threads."""
     text = (
         f"owner {engine.name!r} takes up no more work of this trainer for now: too many of its calls that were "
         "cancelled or ran out of time are still running. Do they hang, or is the timeout too short for them?"
@@ -66,12 +66,12 @@ def cancelled(number: int = 0) -> Answer:
 
 
 def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
-    """The answer to a request whose time has run out."""
+    """The answer to a request whose deadline has passed."""
     return failure(DeadlineExceededError(f"{operation.name} was not finished within {seconds:g} s"), number)
 
 
 def explain(error: BaseException, operation: Operation) -> PsError:
-    """What the caller is told of an exception that a handler has raised."""
+    """The error that the caller gets for an exception of a handler."""
     if isinstance(error, PsError):
         return error
     if operation.hosted:

@@ -30,25 +30,25 @@ class Execution:
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
     Args:
-        ctx: What the request reads from and writes to.
-        operation: What is asked for.
+        ctx: The context of the request.
+        operation: The operation.
         request: The operation's message.
-        observer: Is told what becomes of it.
-        number: Of the request; 0 if it has none.
-        seconds: How long its caller waits; 0 for no limit. The observer calls `expire` then.
-        depth: How many requests it is nested in.
-        item: What the compute threads know of it; made from the trainer and the depth if None.
+        observer: Receives its events.
+        number: Number of the request; 0 if it has none.
+        seconds: Seconds that its caller waits; 0 is no limit. The observer calls `expire` then.
+        depth: Number of requests that it is nested in.
+        item: Its work item for the compute threads; None to make one from the trainer and the depth.
 
     Attributes:
-        ctx: What it reads from and writes to.
-        operation: What is asked for.
+        ctx: The context of the request.
+        operation: The operation.
         request: The operation's message.
-        number: Of the request.
-        seconds: How long its caller waits; 0 for no limit.
-        deadline: When its time runs out, on the clock of the event loop; its observer sets it, if it needs it.
-        nbytes: Length of its payload, for as long as that counts.
-        waiting_bytes: The same, while it waits for requests of its own.
-        begun: Whether a thread has begun with it.
+        number: Number of the request.
+        seconds: Seconds that its caller waits; 0 is no limit.
+        deadline: Its deadline, on the clock of the event loop; the observer sets it if it needs it.
+        nbytes: Bytes of its payload that count as a request.
+        waiting_bytes: Bytes of its payload that count as a request that waits for requests of its own.
+        begun: Whether a thread has begun to run it.
     """
 
     __slots__ = (
@@ -96,9 +96,9 @@ class Execution:
         self._answered = False
         self._due = False
         self._lock = threading.Lock()
-        # Weak, because the scope must not keep the execution that has it, and its answer, until the collector comes.
+        # Weak, because a reference cycle would keep the execution and its answer until the garbage collector runs.
         self._scope = Scope(seconds, depth, partial(_nests, weakref.ref(self)))
-        # A nested request goes first: code that runs elsewhere waits for it.
+        # A nested request goes first, because code on another owner waits for it.
         self._item = item or WorkItem(ctx.trainer, depth > 0)
         self._item.apart = operation.apart
         self._item.what = partial(title, ctx.engine, operation.name, request)
@@ -106,32 +106,32 @@ class Execution:
     # On the event loop
 
     def queue(self) -> None:
-        """Has a compute thread run the request; the observer is told the answer."""
+        """Lets a compute thread run the request; the observer receives the answer."""
         self.ctx.restart()
         self.ctx.engine.counters.running += 1
         self.submit()
 
     def submit(self) -> None:
-        """Hands a queued request to the compute threads, perhaps again."""
+        """Submits a queued request to the compute threads, possibly again."""
         self.ctx.engine.compute.submit(self._run, self._item)
 
     def expire(self) -> None:
-        """Its time has run out."""
+        """Gives the request up, because its deadline has passed."""
         self.give_up(too_late(self.operation, self.seconds, self.number))
 
     def cancel(self) -> None:
-        """Its trainer no longer wants the result. It is not run if no thread has begun with it."""
+        """Gives the request up, because its trainer has cancelled it. It does not run if no thread has begun to."""
         self.give_up(cancelled(self.number))
 
     def cut_off(self) -> None:
-        """Its owner stops, and the caller is told so."""
+        """Gives the request up, because the owner stops; the caller gets an error."""
         self.give_up(cut_off(self.ctx.engine, self.number))
 
     def drop(self, even_if_begun: bool) -> bool:
-        """Its owner stops, and the request will run another time, so that it has no answer now.
+        """Drops the request without an answer, because the owner stops and the request will be sent again.
 
         Returns:
-            Whether that is so: not if it has begun and that matters.
+            False if it has begun and `even_if_begun` is false; it is not dropped then.
         """
         with self._lock:
             if self.begun and not even_if_begun:
@@ -144,16 +144,16 @@ class Execution:
         """Gives the request another answer, because its result is no longer waited for."""
         self._scope.cancel()
         self._answer(self._refused(answer))
-        # Last of all, because from now on it must not begin.
+        # Last of all, because it must not begin any more afterwards.
         self.ctx.engine.compute.abandon(self._item)
 
     @property
     def is_due(self) -> bool:
-        """Whether its result came later, and is there."""
+        """Whether its result was deferred and is there now."""
         return self._due and not self._answered
 
     def nests(self) -> None:
-        """The code that runs for it makes a request of its own. May be called in any thread."""
+        """Notes that the code that runs for it makes a nested request. May be called in any thread."""
         if self.nbytes:
             self.ctx.engine.compute.tell(partial(self._observer.begin_wait, self))
 
@@ -191,7 +191,7 @@ class Execution:
         self._came(answer)
 
     def _wait(self) -> Work:
-        """Lets go of the thread until the result is there."""
+        """Frees the thread until the result is there."""
         ctx = self.ctx
         assert ctx.deferred is not None
         if not ctx.keeps_payload:
@@ -201,7 +201,7 @@ class Execution:
         return _nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
 
     def _resume(self) -> None:
-        """The result is there. Called in the thread that brings it."""
+        """Continues with the deferred result. Called in the thread that sets it."""
         self.ctx.engine.counters.wait(-1)
         self._due = True
         self.ctx.engine.compute.submit(self._finish, WorkItem(self._item.of, urgent=True))
@@ -232,4 +232,4 @@ def _nests(execution: weakref.ref[Execution]) -> None:
 
 
 def _nothing() -> None:
-    """For requests that have their answer already."""
+    """Does nothing, for requests that have their answer already."""

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def refs(handles: Any) -> list[Ref]:
-    """The references that stand in a request."""
+    """The references for handles in a request."""
     return [Ref.from_message(handle) for handle in handles]
 
 
 def options(ctx: RequestContext, message: Any) -> dict[str, Any]:
-    """The options that stand in a request.
+    """The options in a request.
 
     Raises:
-        InvalidArgumentError: They are something else.
+        InvalidArgumentError: They are no dict with text keys.
     """
     found = ctx.read(message) if message.WhichOneof("kind") else {}
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):

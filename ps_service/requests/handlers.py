@@ -1,4 +1,4 @@
-"""The handlers of operations: each reads a request, asks the owner, and fills in the reply."""
+"""The handlers of operations: each reads a request, calls a function of the owner, and fills in the reply."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _NO_REGION: Final = nullcontext()
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
-    """Finds what exists, by name or handle."""
+    """Finds an object by name or handle."""
     target = request.name if request.HasField("name") else Ref.from_message(request.handle)
     ctx.describe(reply.object, creation.attach(ctx.engine, target))
 
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
-    """Takes handles back."""
+    """Takes references back."""
     ctx.release(request.object_ids)
 
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
-    """Removes a named object and what depends on it."""
+    """Removes a named object and its dependents."""
     ctx.engine.registry.delete(request.name)
 
 
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:
-    """Runs a method or function, recorded if a context asks for it."""
+    """Runs a method or function; records the call if the request names a context."""
     recording = ctx.recording = _recording(ctx, request)
     if request.HasField("numerics"):
         with numerics_of(request):
@@ -63,7 +63,7 @@ def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> N
 
 
 def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording | None) -> Any:
-    """The result of a call, which may still be to come."""
+    """The result of a call, which may be a `Deferred`."""
     engine = ctx.engine
     if recording is not None:
         engine.held.check(recording.context.trainer)
@@ -87,7 +87,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
-    """Copies what a handle refers to."""
+    """Copies the value of a handle."""
     ctx.recording = recording = _recording(ctx, request)
     arguments, _, _ = ctx.read_arguments(Value(), Value())
     target = Ref.from_message(request.target)
@@ -131,7 +131,7 @@ def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -
 
 
 def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
-    """Takes the scale of a loss out of gradients of a context."""
+    """Divides gradients of a context by the scale of a loss."""
     named = _context(request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     context = ctx.engine.contexts.get(named)
@@ -151,7 +151,7 @@ def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.En
 
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or looks whether they may be applied."""
+    """Applies the gradients of a context, or only checks them."""
     named = _context(request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     context = ctx.engine.contexts.get(named)
@@ -201,7 +201,7 @@ def _recording(ctx: RequestContext, request: Any) -> Recording | None:
 
 
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
-    """What a call of a class makes, when its result is to stay."""
+    """The instance that a call of a class makes, which stays on the owner."""
     _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
     made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
     return with_spec(ctx, "call", request, made)

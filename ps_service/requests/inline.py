@@ -1,9 +1,8 @@
-"""Which requests run on the event loop, because a hop to a thread would take longer than the work.
+"""Decides which requests run on the event loop, because a hand-over to a thread would take longer than the work.
 
-`run_handler.run_inline` asks the rule of an operation before a request is queued. Torch's own layers and optimizers
-wait for nothing, and how long they take has been measured. Of other code the author has to promise it, with
-`@remote(inline=True)`. Only a step in progress could still make such a request wait. It then raises `WouldBlock` before
-it has changed anything, and runs in a thread.
+`run_handler.run_inline` applies the rule of an operation before a request is queued. Torch's own layers and optimizers
+never wait, and their time is measured. Other code has to be marked `@remote(inline=True)`. Only a step in progress
+could still make such a request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def always(ctx: RequestContext, request: Any) -> bool:
-    """For operations that never take long."""
+    """The rule of operations that are always short."""
     return True
 
 
@@ -29,7 +28,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
     """Whether a call is short.
 
     Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
+        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     if request.function:
         return False
@@ -37,7 +36,7 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
     if hosted.bound_copies is None:
         function = getattr(type(hosted.value), method, None)
         return is_inline(function) and not is_deferred(function)
-    # A promise is not enough where the size of what is sent decides.
+    # The mark is not enough, because the time depends on the size of the arguments.
     if not hosted.latency.is_short or is_deferred(getattr(type(hosted.value), method or "forward", None)):
         return False
     return hosted.is_layer or _is_promised(hosted, method or "forward")
@@ -47,7 +46,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> bool:
     """Whether the backward of a call is short.
 
     Raises:
-        ContextEndedError, ContextLostError: The pass is not here.
+        ContextEndedError, ContextLostError: The pass is not open on this owner.
     """
     key = CallKey(ctx.trainer, request.call)
     return ctx.engine.contexts.find(ContextId.from_message(request.context)).record(key).is_inline
@@ -57,7 +56,7 @@ def step(ctx: RequestContext, request: pb.StepRequest) -> bool:
     """Whether a step is short.
 
     Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to nothing here.
+        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     value = ctx.find(request.optimizer).value
     return isinstance(value, HostedOptimizer) and value.latency.is_short and value.is_torchs

@@ -1,4 +1,4 @@
-"""The interface through which an execution reports what becomes of it."""
+"""The interface through which an execution reports its events."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Is told on the event loop what becomes of executions. `is_full` and `made` are used in any thread.
+    """Receives the events of executions on the event loop. `is_full` and `made` are used in any thread.
 
     Attributes:
-        made: Lengths of answers that threads have made, and the event loop has not seen yet. A list, because its
+        made: Sizes of answers that threads have made and the event loop has not handled yet. A list, because its
             `append` and `remove` are atomic.
     """
 
@@ -21,7 +21,7 @@ class Observer:
 
     @property
     def is_full(self) -> bool:
-        """Whether no large answers shall be made now."""
+        """Whether no large answers may be made now."""
         return False
 
     def hold(self, execution: Execution) -> None:

@@ -1,4 +1,4 @@
-"""The table of operations: everything the owner knows of each one stands in its row."""
+"""The table of operations, with everything that the owner needs to know about each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Handler = Callable[["RequestContext", Any, Any], None]
 """Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`."""
 
 InlineRule = Callable[["RequestContext", Any], bool]
-"""Whether a request may run on the event loop: it takes no time, and waits for nothing but a step in progress."""
+"""Whether a request may run on the event loop: it is short, and can only wait for a step in progress."""
 
 Maker = Callable[["RequestContext", Any, str], "tuple[HostedObject, bool]"]
 """Makes an object from a request, under an id."""
@@ -31,9 +31,9 @@ class Operation(operations.OperationInfo):
 
     Attributes:
         handle: Reads the request and fills in the reply.
-        inline: Whether a request may run on the event loop; None if it never may.
-        hosted: Whether it runs code that the owner hosts. The caller is told in full what that raises.
-        apart: Whether it runs in a thread of its own: administration is answered however busy the compute threads are.
+        inline: The rule by which a request may run on the event loop; None if it never may.
+        hosted: Whether it runs code that the owner hosts. The caller gets the exceptions of that code in full.
+        apart: Whether it runs in a thread of its own, so that it is answered however busy the compute threads are.
         remake: Makes an object again from a request of this kind, after a restart; None if it makes none.
     """
 
@@ -84,16 +84,16 @@ OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}
 
 
 def remake(ctx: RequestContext, operation: str, request: Message, object_id: str) -> HostedObject:
-    """Makes an object again from what it was made from.
+    """Makes an object again from its request.
 
     Args:
         ctx: Holds the request's payload.
         operation: Name of the operation that made the object.
         request: Its message.
-        object_id: Its id: handles go on referring to it.
+        object_id: Its id, so that handles stay valid.
 
     Raises:
-        PsError: As when it was made first.
+        PsError: As when it was made at first.
         Exception: An exception of its constructor.
     """
     make = OPERATIONS[operation].remake

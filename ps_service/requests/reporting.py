@@ -1,4 +1,4 @@
-"""Reporting: the handler that tells what an owner hosts and does."""
+"""The handler that reports the status of an owner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STARTED: Final = time.monotonic()
 
 
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
-    """Tells what the owner hosts and does."""
+    """Reports the owner's objects, optimizers, sessions, counts and memory."""
     now = report.report(ctx.engine)
     reply.owner = ctx.engine.name
     reply.version = RELEASE

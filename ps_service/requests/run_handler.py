@@ -1,4 +1,4 @@
-"""Runs the handler of one request, in the thread that calls, and makes the answer."""
+"""Runs the handler of one request in the calling thread, and makes the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INLINE_BYTES: Final = 64 * 1024
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
-    """Runs a request on the event loop if that takes no time and waits for nothing.
+    """Runs a request on the event loop, if it is short and never waits.
 
     Args:
         ctx: What the request reads from and writes to.
@@ -30,7 +30,7 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         number: Of the request; 0 if it has none.
 
     Returns:
-        Its answer; None if the request has to be queued, see `Execution`. Nothing was changed then.
+        Its answer; None if the request has to be queued, see `Execution`; nothing was changed then.
     """
     rule = operation.inline
     if rule is None or (ctx.payload is not None and len(ctx.payload) > _INLINE_BYTES):
@@ -39,7 +39,7 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         if not rule(ctx, request):
             return None
     except Exception:
-        pass  # The handler raises it again, which takes no time.
+        pass  # The handler raises it again at once.
     locks = ctx.engine.parameter_locks
     locks.forbid_blocking()
     try:
@@ -53,20 +53,20 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
 def handle(
     ctx: RequestContext, operation: Operation, request: Any, number: int, scope: Scope | None = None
 ) -> Answer | None:
-    """Runs the handler, or, when it has deferred its reply before, writes that reply.
+    """Runs the handler; if it has deferred its reply before, writes that reply.
 
     Args:
         ctx: What the request reads from and writes to.
         operation: What is asked for.
         request: The operation's message.
         number: Of the request; 0 if it has none.
-        scope: What the request passes on to requests that its code makes.
+        scope: The scope of the request, for nested requests.
 
     Returns:
         The answer, which may be an error; None if the handler has deferred its reply.
 
     Raises:
-        WouldBlock: Blocking is forbidden, and the request would have to wait.
+        WouldBlock: The request would have to wait, and this thread must not.
     """
     error = 0
     token = current_scope.set(scope)
@@ -86,12 +86,12 @@ def handle(
     except WouldBlock:
         raise
     except BaseException as raised:
-        # Even a SystemExit of hosted code is an answer, and ends nothing here.
+        # Even a SystemExit of hosted code becomes an answer, and does not end this process.
         answer = failure(explain(raised, operation), number)
         error = answer.reply.error.code
     finally:
         current_scope.reset(token)
-    # A request that was given up was counted then.
+    # A request that was given up has been counted already.
     if not ctx.abandoned:
         ctx.engine.counters.count(operation.name, time.perf_counter() - ctx.began, error)
     if error:

@@ -1,4 +1,4 @@
-"""Titles: what a request is called when people are told of it."""
+"""The titles of requests in messages to people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def title(engine: Engine, operation: str, request: Any) -> str:
-    """The function that a request runs, by name, as far as it can be told without running it."""
+    """The name of the function that a request runs, as far as it is known before it runs."""
     if operation == "create":
         return f"the constructor of {request.class_name}"
     if operation != "call":

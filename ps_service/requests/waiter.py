@@ -31,7 +31,7 @@ class Waiter(Observer):
             self._answer.set_result(answer)
 
     async def run(self, execution: Execution) -> Answer:
-        """The answer of an execution. Never raises: if this task is cancelled, so is the request."""
+        """Runs an execution and returns its answer. Never raises: if this task is cancelled, so is the request."""
         timer = None
         if execution.seconds:
             timer = asyncio.get_running_loop().call_later(execution.seconds, execution.expire)
@@ -60,13 +60,13 @@ async def answer(
 
     Args:
         engine: The owner.
-        trainer: The trainer that asks.
-        operation: What is asked for.
+        trainer: Id of the trainer.
+        operation: The operation.
         request: Its message.
-        payload: The tensor bytes beside the message.
-        timeout_seconds: How long the caller will wait; 0 for as long as it takes.
-        embed: Whether tensor bytes go into the reply's message.
-        item: What the compute threads know of it.
+        payload: The payload of the request.
+        timeout_seconds: Seconds that the caller waits; 0 is no limit.
+        embed: Whether the tensor bytes of the reply are part of its message.
+        item: Its work item for the compute threads.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = failure(stopping(engine))

@@ -1,4 +1,4 @@
-"""Ends the requests of a session whose time has run out, with one timer for all of them."""
+"""Ends the requests of a session at their deadlines, with one timer for all of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Expiry:
     """Watches the deadlines of a session's queued requests.
 
-    A timer for each request would cost more than many requests do. Nearly all requests have an answer long before their
-    deadline. So there is one timer, for the earliest deadline that was known when it was set; when it fires, all
-    requests are looked at, and it is set again if any is left.
+    A timer for each request would cost more than many requests do, and nearly all requests are answered long before
+    their deadline. So there is one timer, for the earliest deadline that was known when it was set. When it fires, all
+    requests are checked, and it is set again if any is left.
 
     Args:
         running: The queued requests, by number; those with an answer are removed by their owner.
@@ -31,14 +31,14 @@ class Expiry:
         self._at = 0.0
 
     def watch(self, execution: Execution) -> None:
-        """Ends a request when its time has run out, unless it has been removed by then."""
+        """Ends a request at its deadline, unless it has been removed by then."""
         loop = asyncio.get_running_loop()
         execution.deadline = deadline = loop.time() + execution.seconds
         if self._timer is None or deadline < self._at:
             self._set(loop, deadline)
 
     def close(self) -> None:
-        """Watches no longer."""
+        """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

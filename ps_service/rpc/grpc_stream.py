@@ -1,4 +1,4 @@
-"""A gRPC stream, seen from the owner, as a connection."""
+"""The owner's end of a gRPC stream, as a connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 class GrpcStream:
     """The owner's end of a `Session` stream, which ends when the handler that holds it returns.
 
-    On this side gRPC does not tell a trainer that vanished from one that closed: either looks like a close.
+    On this side gRPC does not distinguish a lost trainer from one that has closed the stream: both look like a close.
     """
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Intake: takes in what arrives on one stream, as far as the budget of its session allows."""
+"""Receives the messages of one stream, as far as the budget of its session allows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Intake:
-    """Puts the messages of one stream together.
+    """Assembles the messages of one stream.
 
     Args:
         engine: The owner.
-        trainer: Whose stream it is.
+        trainer: Id of the trainer.
     """
 
     def __init__(self, engine: Engine, trainer: bytes) -> None:
@@ -27,23 +27,24 @@ class Intake:
         self._assembler = Assembler(self._limit)
         self._budget = engine.budget
         self._holding = engine.budget.of(trainer)
-        # Of the large messages that have begun to arrive: number and length.
+        # The large messages that have begun to arrive: size by number.
         self._begun: dict[int, int] = {}
         self._pausing: asyncio.Task[Message | None] | None = None
 
     def take(self, packet: Packet) -> Message | asyncio.Task[Message | None] | None:
-        """The message that a packet completes, if it does.
+        """Adds a packet, and returns the message that it completes.
 
         Returns:
-            It; or a task, when there is no space for it now: nothing more may be taken in before that has ended.
+            The message; None if the packet completes none. If there is no space now, a task with that result; no
+            further packet may be added before the task has ended.
 
         Raises:
-            InvalidArgumentError: The packet does not fit the ones before it; the stream is of no more use.
+            InvalidArgumentError: The packet does not fit the ones before it; the stream cannot be used any more.
         """
         nbytes = packet.frame.payload_bytes
         if nbytes <= SMALL_BYTES and not self._begun:
             return self._assembler.feed(packet)
-        # What is too large is refused in any case.
+        # A message over the limit is refused in any case.
         if SMALL_BYTES < nbytes <= self._limit:
             if not self._budget.admits(self._holding, nbytes, packet.frame.request.depth > 0):
                 self._pausing = asyncio.create_task(self._when_admitted(packet, nbytes))
@@ -54,7 +55,7 @@ class Intake:
         return message if message is None or not self._begun else self._completed(message)
 
     def close(self) -> None:
-        """The stream has ended; what has arrived in part is let go."""
+        """Drops the incomplete messages, because the stream has ended."""
         if self._pausing is not None:
             self._pausing.cancel()
         for nbytes in self._begun.values():
@@ -79,7 +80,7 @@ class Intake:
         return message if message is None else self._completed(message)
 
     def _completed(self, message: Message) -> Message:
-        """A whole message counts no more as one that arrives; it will count as a request, if it becomes one."""
+        """Stops counting a complete message as one that arrives; it counts as a request if it becomes one."""
         nbytes = self._begun.pop(message.frame.number, 0)
         if nbytes:
             self._budget.release(self._holding, nbytes)

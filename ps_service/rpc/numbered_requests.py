@@ -1,4 +1,4 @@
-"""Unary requests with a number, each of which runs once, however often it is sent."""
+"""Runs unary requests with a number, each of them once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Run(Protocol):
 
 @dataclass(slots=True)
 class _Numbered:
-    """A numbered request that runs.
+    """A running numbered request.
 
     Attributes:
         task: Returns its answer.
@@ -56,13 +56,13 @@ class NumberedRequests:
         self._is_cut_off = False
 
     def cut_off(self) -> None:
-        """Answers what runs as cut off, because the owner stops: what it does from now on is not kept."""
+        """Answers running requests as cut off, because the owner stops; their later effects are not kept."""
         self._is_cut_off = True
         for trainer, number in self._numbered:
             self._engine.reply_cache.record(trainer, number, cut_off(self._engine, number))
 
     def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancels the running requests."""
         for running in self._numbered.values():
             running.task.cancel()
 

@@ -1,7 +1,7 @@
-"""Peer process: what the kernel tells of the process at the other end of a shared-memory connection.
+"""The state of the process at the other end of a shared-memory connection, from the kernel.
 
-A trainer that is stopped (SIGSTOP, a debugger) gives no sign of life, and must not keep what it holds without end. One
-that computes need not give any: a single call into C may keep Python from running for minutes.
+A trainer that is stopped (SIGSTOP, a debugger) must not hold memory of the owner without end. A trainer that computes
+must keep its session, although a single call into C may keep Python from running for minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class State(enum.Enum):
-    """How a process is."""
+    """The state of a process."""
 
     ALIVE = "alive"
     STOPPED = "stopped"
@@ -23,10 +23,10 @@ class PeerProcess:
     """A process of this host.
 
     Args:
-        pid: Its number, as this process sees it.
+        pid: Its PID in the PID namespace of this process.
 
     Raises:
-        LookupError: It cannot be seen from here: it lives in a PID namespace of its own, or is gone.
+        LookupError: It cannot be seen from here: it is in another PID namespace, or has ended.
     """
 
     def __init__(self, pid: int) -> None:
@@ -34,12 +34,12 @@ class PeerProcess:
         found = _stat(pid)
         if found is None:
             raise LookupError(f"process {pid} cannot be seen from here")
-        # A number may be given to another process later.
+        # A PID may be used for another process later.
         self._started = found.started
 
     @property
     def state(self) -> State:
-        """How it is now."""
+        """Its present state."""
         found = _stat(self.pid)
         if found is None or found.started != self._started or found.letter in "ZXx":
             return State.GONE
@@ -57,6 +57,6 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text() if pid > 0 else ""
     except OSError:
         return None
-    # The name, in parentheses, may hold anything.
+    # The name, in parentheses, may hold any characters.
     fields = text.rpartition(")")[2].split()
     return _Stat(fields[0], fields[19]) if len(fields) > 19 else None

@@ -1,4 +1,4 @@
-"""Serializers that count: gRPC hands every message over to them, stream or not."""
+"""Serializers for gRPC that count bytes."""
 
 from __future__ import annotations
 

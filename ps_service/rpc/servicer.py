@@ -1,4 +1,4 @@
-"""Servicer: the owner's gRPC service."""
+"""The owner's gRPC service."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Servicer:
         engine.requests.add(self.session_handlers)
 
     async def serve(self, connection: Connection) -> None:
-        """Holds one stream's end of a session, until the stream ends."""
+        """Serves a session on one connection, until the connection ends."""
         await self._serve(connection, "")
 
     async def _serve_shared_memory(self, connection: SharedMemoryConnection) -> None:
@@ -92,8 +92,8 @@ class Servicer:
         except asyncio.CancelledError:
             if stream.outbox is outbox:
                 raise
-            # A newer stream has taken over, or the session was ended: this one ends in order, so that the trainer does
-            # not wait for its end.
+            # A newer stream has replaced this one, or the session was ended. This stream is closed, so that the trainer
+            # does not wait for it.
             _uncancel()
         finally:
             writer.cancel()
@@ -146,11 +146,11 @@ class Servicer:
         if self._engine.draining and not self._may_return(hello):
             raise UnavailableError(f"owner {self._engine.name!r} is shutting down")
         if self._engine.sessions.get(hello.trainer) is None and (reason := descriptors.shortage()):
-            # Trainers that are connected already need the descriptors that are left.
+            # Connected trainers need the descriptors that are left.
             raise UnavailableError(f"owner {self._engine.name!r} takes no new trainers: {reason}")
 
     def _may_return(self, hello: Hello) -> bool:
-        """Whether a trainer that comes back while the owner drains may still have an open pass."""
+        """Whether a trainer that reconnects while the owner drains may still have an open pass."""
         engine = self._engine
         if engine.gate.state is not Gate.State.DRAINING:
             return False
@@ -171,9 +171,9 @@ class Servicer:
             intake.close()
 
     def _receive(self, session_handler: SessionHandler, outbox: Outbox, message: Message | None) -> bool:
-        """Handles one message, if the last packet has completed one; returns whether it was the last message."""
+        """Handles a message, if a packet has completed one; returns whether it was the last message."""
         if session_handler.stream.outbox is not outbox:
-            # A newer stream of the same trainer has taken over, on which it sends again what still comes here.
+            # A newer stream of the same trainer has replaced this one; the trainer sends its requests again there.
             return True
         if message is None:
             return False
@@ -198,17 +198,17 @@ class Servicer:
         return self.session_handlers.busy or self._unary.busy
 
     async def settled(self) -> None:
-        """Waits until no request is running, and every answer is on its way."""
+        """Waits until no request is running, and all answers are sent."""
         await self.session_handlers.settled()
         await self._unary.settled()
 
     def cut_off(self) -> None:
-        """Answers what is still running, as that it was cut off."""
+        """Answers running requests as cut off."""
         self.session_handlers.cut_off()
         self._unary.cut_off()
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """What a `grpc.aio.server` needs to serve this."""
+        """The handlers for a `grpc.aio.server`."""
         traffic = self._engine.counters.traffic["grpc"]
         stream = grpc.stream_stream_rpc_method_handler(
             self._session,
@@ -218,7 +218,7 @@ class Servicer:
         return grpc.method_handlers_generic_handler("ps_wire.v1.Owner", {"Session": stream, **self._unary.handlers()})
 
     def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancels the running requests."""
         self.session_handlers.close()
         self._unary.close()
 
@@ -234,14 +234,14 @@ class Servicer:
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:
-    # The reader notices a broken stream too, and ends it.
+    # The reader notices a broken stream, too, and ends it.
     with suppress(ConnectionBroken):
         try:
             await outbox.drain(connection)
         except ConnectionBroken:
             raise
         except Exception:
-            # Without a writer no later answer would be sent: the trainer has to open another stream.
+            # Without a writer no later answer would be sent, so the trainer has to open another stream.
             _log.exception("a stream could not be written to")
             await connection.close()
 

@@ -32,7 +32,7 @@ _OPEN: Final = Gate.State.OPEN
 
 
 class SessionHandler(Observer):
-    """Runs the requests of a session, each at most once, and sends each answer on the stream that is open by then.
+    """Runs the requests of a session, each at most once, and sends each answer on the stream that is open at that time.
 
     Args:
         engine: The owner.
@@ -40,8 +40,8 @@ class SessionHandler(Observer):
 
     Attributes:
         session: The session.
-        stream: The stream on which answers go.
-        made: Lengths of the answers that threads have just made; see `Observer`.
+        stream: The stream that answers are sent on.
+        made: Sizes of the answers that threads have just made; see `Observer`.
     """
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
@@ -59,7 +59,7 @@ class SessionHandler(Observer):
         self._held: list[Execution] = []
 
     def take(self, message: Message) -> None:
-        """Takes up a request, or answers it again if it was taken before."""
+        """Accepts a request, or answers it again if it was accepted before."""
         number, envelope = message.frame.number, message.frame.request
         session, engine = self.session, self._engine
         if envelope.confirmed:
@@ -84,7 +84,7 @@ class SessionHandler(Observer):
             self._turn_away(number)
             return
         if operation.mutates:
-            # A request that changes nothing may run again when its answer is lost.
+            # A request that does not mutate may run again if its answer is lost.
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
         answer = None
@@ -97,7 +97,7 @@ class SessionHandler(Observer):
             self._queue(Execution(ctx, operation, request, self, number, seconds, depth))
 
     def _answer_again(self, number: int) -> None:
-        """Answers a request that was taken before, and is not running."""
+        """Answers a request that was accepted before, and is not running."""
         known = self._engine.reply_cache.recall(self.session.trainer, number)
         if known is not None:
             self.stream.send(known)
@@ -105,7 +105,7 @@ class SessionHandler(Observer):
             self._refuse(failure(SessionLostError(f"request {number} was answered and confirmed before"), number))
 
     def _refusal(self, message: Message) -> PsError:
-        """Why a request is not run."""
+        """The error for a request that is not run."""
         if message.error is not None:
             return message.error
         limit = self._engine.limits.max_in_flight
@@ -119,14 +119,14 @@ class SessionHandler(Observer):
 
     def confirm(self, numbers: Sequence[int]) -> None:
         """Drops answers that the trainer has received."""
-        # A request whose answer was kept counts as taken since it was taken up.
+        # A request with a kept answer was added to the accepted numbers before.
         for number in self._engine.reply_cache.forget(self.session.trainer, numbers):
             self.session.taken_numbers.add(number)
         if self._held:
             self._go_on()
 
     def cancel(self, number: int) -> None:
-        """Gives up a request for which the trainer no longer waits, and which it will not send again.
+        """Gives up a request that the trainer no longer waits for, and will not send again.
 
         It is answered nevertheless, because the trainer has to know which references it was granted.
         """
@@ -155,13 +155,13 @@ class SessionHandler(Observer):
         return (Running(self.session.trainer, execution.request) for execution in self._running.values())
 
     def end(self) -> None:
-        """Cancels what is running, because the session has ended."""
+        """Cancels the running requests, because the session has ended."""
         for execution in list(self._running.values()):
             execution.cancel()
         self._expiry.close()
 
     def cut_off(self) -> None:
-        """Answers what is still running as cut off. What can run another time gets no answer: it is sent again."""
+        """Answers running requests as cut off. Those that can run again get no answer, and are sent again."""
         for number, execution in list(self._running.items()):
             operation = execution.operation
             if execution.drop(even_if_begun=operation.waits or not operation.mutates):
@@ -183,7 +183,7 @@ class SessionHandler(Observer):
         execution.queue()
 
     def _turn_away(self, number: int) -> None:
-        # An owner that will start again from its state does not answer: the trainer sends the request again by then.
+        # An owner that will continue from a checkpoint does not answer; the trainer sends the request again later.
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
 
@@ -191,7 +191,7 @@ class SessionHandler(Observer):
 
     @property
     def is_full(self) -> bool:
-        """Whether the answers that are kept for the session, or are on their way, use up the budget."""
+        """Whether the session's answers that are kept or being sent use up the budget."""
         engine, limits = self._engine, self._engine.limits
         if not (engine.reply_cache.nbytes or engine.budget.unsent or self.made):
             return False
@@ -246,21 +246,21 @@ class SessionHandler(Observer):
             outbox.put(Frame(waiting=Waiting(numbers=[execution.number])))
 
     def _go_on(self) -> None:
-        """Queues again the executions that were held back, if there is space for answers."""
+        """Queues the executions that were held back again, if there is space for answers."""
         if self._held and not self.is_full:
             held, self._held = self._held, []
             for execution in held:
                 execution.submit()
 
     def _finish(self, operation: Operation, number: int, result: Answer) -> None:
-        """Keeps an answer if it must not be made twice, and sends it."""
+        """Keeps an answer if its request must not run twice, and sends it."""
         reply_cache = self._engine.reply_cache
         if self.session.ended:
             self._engine.registry.revoke(self.session.trainer, result.granted)
             return
         kept = operation.mutates
         if not kept and (result.granted or result.held):
-            # A reference must not be handed out twice, even by what may be run again.
+            # A reference must not be granted twice, even by a request that may run again.
             kept = True
             self.session.taken_numbers.add(number)
         if kept:

@@ -35,7 +35,7 @@ class SessionHandlers:
         return self._all.get(trainer)
 
     def open(self, trainer: bytes) -> SessionHandler:
-        """The session handler with a trainer, begun now if there is none."""
+        """The session handler of a trainer; made if there is none."""
         session = self._engine.sessions.open(trainer)
         known = self._all.get(trainer)
         if known is None or known.session is not session:
@@ -52,10 +52,10 @@ class SessionHandlers:
             self._engine.end_session(session_handler.session)
 
     def dismiss(self, session: SessionState) -> None:
-        """Frees a session although its trainer is connected. The trainer learns that it is lost when it comes back."""
+        """Frees a session although its trainer is connected. The trainer gets an error when it reconnects."""
         session_handler = self._all.get(session.trainer) or self._make(self._engine, session)
-        # First of all: answers of what is cancelled now are not for the trainer, and a stream that is being opened
-        # must not go on with what is gone.
+        # First of all, so that answers of requests that are cancelled now are not sent, and a stream that is being
+        # opened does not continue the session.
         session_handler.stream.greeted()
         self.end(session_handler)
 
@@ -72,21 +72,21 @@ class SessionHandlers:
             try:
                 self.end(self._all.get(session.trainer) or self._make(self._engine, session))
             except Exception:
-                # The others' leases run out all the same.
+                # The other sessions are ended nevertheless.
                 _log.exception("the session of trainer %s could not be ended as it should be", name)
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running, besides those that wait for others."""
+        """Whether a request is running, besides those that wait for other members."""
         return any(session_handler.busy for session_handler in self._all.values())
 
     def cut_off(self) -> None:
-        """Answers what is still running, as that it was cut off."""
+        """Answers running requests as cut off."""
         for session_handler in self._all.values():
             session_handler.cut_off()
 
     async def settled(self) -> None:
-        """Waits until no request is running, and every answer is on its way."""
+        """Waits until no request is running, and all answers are sent."""
         for session_handler in list(self._all.values()):
             await session_handler.settled()
             outbox = session_handler.stream.outbox
@@ -94,6 +94,6 @@ class SessionHandlers:
                 await outbox.flushed()
 
     def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancels the running requests."""
         for session_handler in self._all.values():
             session_handler.end()

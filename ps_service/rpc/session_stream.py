@@ -1,4 +1,4 @@
-"""The stream on which the answers of one session go to its trainer."""
+"""The stream that the answers of one session are sent on."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class SessionStream:
-    """The latest stream that a trainer has opened for its session. Each new one ends the one before.
+    """The latest stream of a session. Each new one ends the one before.
 
     Args:
         budget: Counts the bytes of answers that wait to be sent and are not kept.
-        trainer: Whose session it is.
+        trainer: Id of the trainer.
         when_freed: Called when there may be space for more answers.
 
     Attributes:
-        outbox: What waits to be sent on the open stream; None while there is none.
+        outbox: The outbox of the open stream; None while there is none.
     """
 
     __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "outbox")
@@ -39,7 +39,7 @@ class SessionStream:
         self._turn = 0
 
     def interrupt(self) -> None:
-        """Ends the stream that is open, if there is one."""
+        """Ends the open stream, if there is one."""
         self._forget_outbox()
         if self._task is not None:
             self._task.cancel()
@@ -49,7 +49,7 @@ class SessionStream:
         """Notes that the trainer has opened a new stream, which ends the one before.
 
         Returns:
-            The turn of the new one, for `take_over`.
+            The number of the new stream, for `take_over`.
         """
         self.interrupt()
         self._turn += 1
@@ -59,13 +59,13 @@ class SessionStream:
         """Sends answers to this outbox from now on; the current task serves its stream.
 
         Returns:
-            Whether that is so: not if the trainer has opened a newer stream before this one's welcome was sent.
+            False if the trainer has opened a newer stream before the welcome on this one was sent.
         """
         if turn != self._turn:
             return False
         self.outbox = outbox
         self._task = asyncio.current_task()
-        # Answers that the trainer has were dropped when it came back.
+        # The answers that the trainer has received were dropped when it reconnected.
         self._when_freed()
         return True
 
@@ -76,11 +76,11 @@ class SessionStream:
             self._task = None
 
     def send(self, answer: Answer, later: bool = False, kept: bool = True) -> None:
-        """Sends an answer. Without a stream it is not sent: the trainer asks again when it is back.
+        """Sends an answer. Without a stream it is not sent; the trainer asks again when it reconnects.
 
         Args:
             answer: The answer.
-            later: Whether it may travel with the next message.
+            later: Whether it may be sent with the next message.
             kept: Whether it is in the reply cache, and counts there until it is confirmed.
         """
         outbox = self.outbox
@@ -101,7 +101,7 @@ class SessionStream:
             self._when_freed()
 
     def _forget_outbox(self) -> None:
-        """Stops counting answers that were on their way on a stream that has ended."""
+        """Stops counting answers that were being sent on a stream that has ended."""
         self.outbox = None
         self._budget.unsent -= self._holding.unsent
         self._holding.unsent = 0

@@ -2,7 +2,7 @@
 
 Every session begins over gRPC. If the trainer runs on this host, the welcome offers a shared-memory connection: the
 name of a Unix socket, and a token that can be used once. The socket has an abstract name, so it leaves no file behind,
-however the owner ends. The kernel tells the peer's user; a connection needs the right user and the token. `Servicer`
+however the owner ends. A peer needs the token, and must have the owner's user, which the kernel reports. `Servicer`
 makes the offer, and moves the session to the connection.
 """
 
@@ -35,20 +35,20 @@ _CREDENTIALS: Final = struct.Struct("3i")
 _TOKEN_SECONDS: Final = 30.0
 
 _LOOK_SECONDS: Final = 2.5
-"""How often the processes at the other ends are looked at."""
+"""Interval of checks of the processes at the other ends."""
 
 _STOPPED_SECONDS: Final = 12.5
-"""How long a trainer may be stopped before its connection ends. With the time between two looks, as long as in gRPC."""
+"""Seconds that a trainer may be stopped before its connection ends. Together with the interval as long as in gRPC."""
 
 
 class SharedMemoryListener:
     """Listens for shared-memory connections and offers them.
 
     Args:
-        limits: Of messages and of shared memory.
-        serve: Holds the owner's end of a shared-memory connection until it ends.
-        traffic: Where the bytes of all shared-memory connections are counted.
-        opened: Where those that are open are registered.
+        limits: Limits of messages and of shared memory.
+        serve: Serves a shared-memory connection until it ends.
+        traffic: Counts the bytes of all shared-memory connections.
+        opened: Lists the open connections.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SharedMemoryListener:
         self._looking: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
-        """Begins to listen, if this system can have shared-memory connections."""
+        """Begins to listen, if this system supports shared-memory connections."""
         if not host_id():
             return
         self._name = b"ps-shm-" + secrets.token_hex(16).encode()
@@ -82,7 +82,7 @@ class SharedMemoryListener:
         forks.put_away_in_children(self)
 
     def forked(self) -> None:
-        """In a forked child: closes its copy of the socket only, so that nothing listens once the parent is gone."""
+        """In a forked child: closes the child's copy of the socket, so that it does not outlive the parent."""
         if self._socket is not None:
             os.close(self._socket.detach())
             self._socket = None
@@ -101,7 +101,7 @@ class SharedMemoryListener:
             await asyncio.wait(list(self._connections))
 
     def offer(self, hello: Hello) -> SharedMemoryOffer | None:
-        """What to tell a trainer at the gRPC door; None if it cannot have a shared-memory connection."""
+        """The offer for a trainer that has connected over gRPC; None if it cannot have a shared-memory connection."""
         if self._socket is None or hello.host != host_id() or descriptors.shortage():
             return None
         now = asyncio.get_running_loop().time()
@@ -111,7 +111,7 @@ class SharedMemoryListener:
         return SharedMemoryOffer(socket=self._name, token=token, max_segment_bytes=self._limits.max_segment_bytes)
 
     def admits(self, hello: Hello) -> bool:
-        """Whether a trainer that came through this door may stay; its token is used up."""
+        """Whether a peer has a valid token, which cannot be used again."""
         trainer, until = self._tokens.pop(hello.shared_memory_token, (b"", 0.0))
         return trainer == hello.trainer and asyncio.get_running_loop().time() < until
 
@@ -144,7 +144,7 @@ class SharedMemoryListener:
             self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _admitted(self, peer: socket.socket) -> PeerProcess | None:
-        """The process at the other end, if it may have a shared-memory connection."""
+        """The process at the other end; None if it may not have a shared-memory connection."""
         pid, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         if user != os.geteuid():
             _log.warning("user %d was refused at the shared-memory connection door", user)
@@ -152,7 +152,7 @@ class SharedMemoryListener:
         try:
             return PeerProcess(pid)
         except LookupError as error:
-            # Nothing here would notice that it has stopped. Its gRPC stream does, so the session stays there.
+            # This process would not notice that it has stopped. gRPC does, so the session stays there.
             _log.info("a trainer gets no shared-memory connection: %s", error)
             return None
 
@@ -163,7 +163,7 @@ class SharedMemoryListener:
         self._stopped.pop(shared_memory, None)
 
     def _look(self) -> None:
-        """Cuts the shared-memory connections of processes that are gone, or have been stopped for long."""
+        """Cuts the connections of processes that have ended or have been stopped for long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for shared_memory, process in self._processes.items():
@@ -177,7 +177,7 @@ class SharedMemoryListener:
         self._looking = loop.call_later(_LOOK_SECONDS, self._look) if self._processes else None
 
     def _pause(self) -> None:
-        """Stops accepting for a second: without descriptors the door would ring without end."""
+        """Stops accepting for a second, because without descriptors the socket would stay readable without end."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._socket.fileno())

@@ -1,4 +1,4 @@
-"""The owner's operations as plain gRPC methods, for languages and tools that do not speak the stream."""
+"""The owner's operations as unary gRPC methods, for clients in other languages and for tools."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A request that runs.
+    """A running request.
 
     Attributes:
-        trainer: Id of the trainer that asked.
+        trainer: Id of the trainer that sent it.
         request: Its message.
         task: Waits for its answer.
         lost: Whether it was cancelled because the session of the trainer was ended.
@@ -48,7 +48,7 @@ class _Open:
 
 
 class UnaryMethods:
-    """Answers one request at a time, and numbered ones only once however often they come.
+    """Answers unary requests; a numbered one runs once, however often it is sent.
 
     Args:
         engine: The owner.
@@ -66,7 +66,7 @@ class UnaryMethods:
         self._none_open.set()
 
     def handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """One handler per method of the service, but not for its stream."""
+        """One handler for each method of the service except the stream."""
         handlers = {}
         traffic = self._engine.counters.traffic["grpc"]
         for method in owner_pb2.DESCRIPTOR.services_by_name["Owner"].methods:
@@ -81,15 +81,15 @@ class UnaryMethods:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is running that changes something."""
+        """Whether a request that mutates is running."""
         return self._changing > 0
 
     async def settled(self) -> None:
-        """Waits until every answer is on its way."""
+        """Waits until all answers are sent."""
         await self._none_open.wait()
 
     def cut_off(self) -> None:
-        """Answers what still runs as cut off: what it does from now on is not kept."""
+        """Answers running requests as cut off; their later effects are not kept."""
         self._is_cut_off = True
         self._numbered.cut_off()
 
@@ -98,14 +98,14 @@ class UnaryMethods:
         return (Running(each.trainer, each.request) for each in self._requests)
 
     def dismiss(self, session: SessionState) -> None:
-        """Cancels what runs for a trainer whose session is ended, except for the request that ends it."""
+        """Cancels the requests of a trainer whose session is ended, except the request that ends it."""
         for each in self._requests:
             if each.trainer == session.trainer and each.task is not asyncio.current_task():
                 each.lost = True
                 each.task.cancel()
 
     def close(self) -> None:
-        """Cancels what is still running."""
+        """Cancels the running requests."""
         self._numbered.close()
 
     def _method(self, operation: str) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -142,7 +142,7 @@ class UnaryMethods:
         await context.abort(STATUS[message.code], message.message)
 
     def _check(self, metadata: dict[str, Any]) -> None:
-        """Refuses a caller that says it has seen a state of the owner that is gone."""
+        """Refuses a caller that names an incarnation whose state is lost."""
         seen = metadata.get(INCARNATION_KEY)
         if seen is not None and seen not in self._engine.incarnations:
             raise SessionLostError(
@@ -152,14 +152,14 @@ class UnaryMethods:
 
     async def _answer_of(self, caller: Caller, operation: str, request: Any, timeout: float, peer: str) -> Answer:
         trainer, rules = caller.trainer, OPERATIONS[operation]
-        # A request that is turned away opens no session: its trainer finds it undone when it comes back.
+        # A refused request opens no session, so that it can be sent again later.
         if not rules.mutates or not self._engine.gate.admits(trainer, rules, request):
             item = WorkItem(trainer if caller.named else UNNAMED)
             return await self._run(trainer, operation, request, timeout, item)
         session = self._engine.sessions.open(trainer)
         if not session.streams:
             session.transport, session.peer = "unary", peer
-        # Its lease does not run while it waits.
+        # Its lease does not run while the request waits.
         session.streams += 1
         self._changing += 1
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
 
 UNNAMED: Final = b""
-"""Callers that give no id count, and take turns, as one trainer."""
+"""The trainer id of callers that give none: they count, and take turns, as one trainer."""
 
 
 class UnaryBudget:
@@ -38,7 +38,7 @@ class UnaryBudget:
         """Counts a request for its trainer while the block runs.
 
         Raises:
-            OverloadedError: The trainer, or all together, hold too much.
+            OverloadedError: The trainer, or all trainers together, hold too many bytes.
         """
         budget, limits = self._engine.budget, self._engine.limits
         if operation.large and self._unsent[of] >= limits.max_session_bytes:
@@ -67,7 +67,7 @@ class UnaryBudget:
             budget.release(holding, nbytes)
 
     def count_answer(self, of: bytes, result: Answer, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Counts a large answer until it has been sent, or its caller is gone."""
+        """Counts a large answer until it has been sent, or its caller has gone."""
         nbytes = result.reply.ByteSize()
         if nbytes <= SMALL_BYTES:
             return

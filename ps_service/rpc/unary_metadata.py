@@ -1,4 +1,4 @@
-"""What unary methods read from gRPC's metadata, and the status and metadata with which they answer errors."""
+"""The metadata of unary requests, and the status and metadata of their errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INCARNATION_KEY: Final = "ps-incarnation"
 ERROR_KEY: Final = "ps-error-bin"
 
 _LONGEST_METADATA: Final = 1024
-"""Bytes of an error's message, which travels twice; its traceback may have twice as many. The limit is 8 KiB."""
+"""Most bytes of an error's message, which is sent twice. Its traceback may have twice as many; gRPC allows 8 KiB."""
 
 
 class Caller(NamedTuple):
@@ -63,7 +63,7 @@ def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
     """The caller that a request's metadata names.
 
     Raises:
-        InvalidArgumentError: The metadata is not valid, or is missing although the operation changes something.
+        InvalidArgumentError: The metadata is not valid, or is missing although the operation mutates.
     """
     text, number = metadata.get(TRAINER_KEY, ""), metadata.get(NUMBER_KEY, "0")
     if not text and not operation.mutates:
