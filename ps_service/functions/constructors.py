@@ -9,12 +9,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from ps_service.functions import dtypes
 from ps_service.functions.dispatch_watch import Watch
-from ps_service.functions.guard import check_device
+from ps_service.functions.guard import check_result
 from ps_service.functions.operations import rule_for
 from ps_service.functions.sizes import nbytes
-from ps_wire.errors import InvalidArgumentError, PsError, TooLargeError
+from ps_wire.errors import PsError, TooLargeError
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +56,7 @@ class Budget(Watch):
         self._count += 1
         if self._count > MAX_MADE:
             raise TooLargeError(f"{self._what} takes more than {MAX_MADE:,} operations to make; ask for fewer layers")
-        if kwargs.get("device") is not None:
-            check_device(kwargs["device"], self._device)
-        if kwargs.get("dtype") is not None and kwargs["dtype"] not in dtypes.ORDINARY:
-            raise InvalidArgumentError(f"{self._what} cannot be made with {kwargs['dtype']} here")
+        check_result(kwargs, self._device, f"{self._what} cannot be made with")
         expected = rule_for(func)(args, kwargs)
         if expected + self._made > self._limit:
             raise TooLargeError(

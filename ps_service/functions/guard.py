@@ -6,7 +6,7 @@ with their actual arguments. The same holds for layers, whose settings came from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -57,12 +57,7 @@ class Guard(Watch):
         return func(*args, **kwargs)
 
     def _check_options(self, options: dict[str, Any]) -> None:
-        device = options.get("device")
-        if device is not None:
-            check_device(device, self._device)
-        dtype = options.get("dtype")
-        if dtype is not None and dtype not in dtypes.ORDINARY:
-            raise InvalidArgumentError(f"{self._what} does not compute in {dtype} here")
+        check_result(options, self._device, f"{self._what} does not compute in")
         layout = options.get("layout")
         if layout is not None and layout is not torch.strided and not self._sparse:
             raise InvalidArgumentError(f"{self._what} makes dense tensors only")
@@ -75,6 +70,24 @@ class Guard(Watch):
                 f"{self._what} would need {size:,} bytes for one result; the limit is {self._limit:,}. Ask for less at "
                 "a time, or raise max_result_bytes on the owner"
             )
+
+
+def check_result(options: Mapping[str, Any], device: torch.device, refusal: str) -> None:
+    """Checks the device and the dtype that are asked for among an operation's keyword arguments.
+
+    Args:
+        options: The keyword arguments.
+        device: The owner's device.
+        refusal: The beginning of the message about a dtype that is refused.
+
+    Raises:
+        InvalidArgumentError: The device is another one, or the dtype is none that torch computes in here.
+    """
+    wanted, dtype = options.get("device"), options.get("dtype")
+    if wanted is not None:
+        check_device(wanted, device)
+    if dtype is not None and dtype not in dtypes.ORDINARY:
+        raise InvalidArgumentError(f"{refusal} {dtype} here")
 
 
 def check_device(device: torch.device | str | int, own: torch.device) -> None:

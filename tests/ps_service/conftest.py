@@ -9,6 +9,7 @@ import pytest
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from tests import hosted_models
+from tests.ps_service.clock import Clock
 
 
 @pytest.fixture
@@ -17,3 +18,9 @@ def engine() -> Iterator[Engine]:
     engine = Engine("ps0", AllowList([hosted_models]))
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock for what takes one as an argument."""
+    return Clock()

@@ -6,24 +6,10 @@ import pytest
 
 from ps_service.metrics.counters import DURATION_BOUNDS, WINDOW_SECONDS, Counters
 from ps_wire.v1.errors_pb2 import ErrorCode
+from tests.ps_service.clock import Clock
 from tests.ps_service.threads import Worker
 
 REMOTE = ErrorCode.ERROR_REMOTE
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.5
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -8,26 +8,12 @@ from ps_service.passes.contexts import Contexts
 from ps_service.passes.records import Record
 from ps_wire.errors import ContextEndedError, ContextLostError
 from ps_wire.refs import CallKey, ContextId
+from tests.ps_service.clock import Clock
 
 TRAINER = b"t" * 16
 FIRST, SECOND = ContextId(TRAINER, 1), ContextId(TRAINER, 2)
 CALL = CallKey(TRAINER, 1)
 WHY = "its operator ended it"
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

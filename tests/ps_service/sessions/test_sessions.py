@@ -6,23 +6,9 @@ import pytest
 
 from ps_service.sessions.sessions import Sessions
 from ps_wire.limits import Limits
+from tests.ps_service.clock import Clock
 
 ANNA, BERT = b"a" * 16, b"b" * 16
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
