@@ -22,6 +22,7 @@ from ps_wire.v1.operations_pb2 import CallRequest
 from ps_wire.v1.values_pb2 import DTYPE_UINT8, Handle, Tensor, Value
 from tests.integration import budget_models
 from tests.integration.support import HandMade
+from tests.waiting import until
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -53,14 +54,6 @@ def hosted(server: Server) -> budget_models.Crossing:
     value = server.engine.registry.named("crossing").value
     assert isinstance(value, budget_models.Crossing)
     return value
-
-
-async def until(so: Callable[[], bool]) -> None:
-    """Waits for at most twenty seconds."""
-    async with asyncio.timeout(20):
-        # What happens in threads of the owner has no event of its own here.
-        while not so():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 shared_memory_connections = pytest.mark.parametrize("shared_memory", [True, False], ids=["shared_memory", "grpc"])

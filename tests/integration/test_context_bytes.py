@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
 from tests.integration import held_models
+from tests.waiting import until
 
 COUNT = 64 * 1024
 X = torch.randn(COUNT // 64, 64)
@@ -30,13 +31,14 @@ async def owner(limit: int = MIB) -> AsyncIterator[tuple[Server, tc.Client]]:
         yield server, ps
 
 
-async def until(so: Callable[[], bool]) -> None:
-    """Waits for at most twenty seconds."""
-    async with asyncio.timeout(20):
-        # What happens in threads of the owner has no event of its own here.
-        while not so():
-            gc.collect()
-            await asyncio.sleep(0)
+async def until_nothing_is_held(server: Server) -> None:
+    """Waits until what threads of the owner have let go of is collected."""
+
+    def nothing() -> bool:
+        gc.collect()
+        return server.engine.held.nbytes == 0
+
+    await until(nothing)
 
 
 async def filled(net: tc.RemoteModule) -> list[torch.Tensor]:
@@ -72,7 +74,7 @@ async def test_calls_are_refused_and_backwards_make_space() -> None:
             # Its gradients are still there.
             gradients = sum(each.nbytes for each in (await ctx.get_gradients()).values())
             assert server.engine.held.nbytes == gradients == 64 * 65 * 4
-        await until(lambda: server.engine.held.nbytes == 0)
+        await until_nothing_is_held(server)
         assert server.engine.held.refusals == 1
 
 
@@ -87,7 +89,7 @@ async def test_the_end_of_a_context_and_of_a_session_makes_space() -> None:
                 await filled(theirs)
                 # The other trainer is not concerned.
                 await asyncio.create_task(one_pass(ps, net), context=contextvars.Context())
-        await until(lambda: server.engine.held.nbytes == 0)
+        await until_nothing_is_held(server)
         async with ps.context():
             assert (await net(X)).requires_grad
 
@@ -98,7 +100,7 @@ async def test_storages_count_once_and_what_dies_with_a_call_does_not_count() ->
         async with ps.context():
             with pytest.raises(tc.RemoteError, match="after something"):
                 await net(X, raises=True)
-            await until(lambda: server.engine.held.nbytes == 0)
+            await until_nothing_is_held(server)
             y = await net(X)
             # The input, its product with the weight, and the two results that torch saves; the weight does not count.
             assert 3 * X.nbytes <= server.engine.held.nbytes <= 5 * X.nbytes
@@ -126,7 +128,7 @@ async def test_functions_that_use_no_module_count_with_inputs_and_results() -> N
                     results.append(await ps.call("tests.integration.held_models.double", x))
             assert len(results) == 2
             await ctx.backward(sum(each.sum() for each in results))  # type: ignore[arg-type]
-            await until(lambda: server.engine.held.nbytes == 0)
+            await until_nothing_is_held(server)
 
 
 @pytest.mark.parametrize("how", ["remote", "rref"])
@@ -143,5 +145,5 @@ async def test_results_that_stay_on_the_owner_count(how: str) -> None:
         assert (await kept[0].to_here()).shape == (COUNT,)
         assert (await table.zeros(COUNT)).shape == (COUNT,)
         kept.clear()
-        await until(lambda: server.engine.held.nbytes == 0)
+        await until_nothing_is_held(server)
         await table.left(COUNT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -13,6 +13,7 @@ from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models
+from tests.waiting import until
 from trainer_client.rpc.agent import Agent
 from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
@@ -50,15 +51,6 @@ async def group() -> AsyncIterator[Group]:
         group = Group(stack)
         await group.enter("directory")
         yield group
-
-
-async def until(so: Callable[[], bool]) -> None:
-    """Lets others run until something is so."""
-    for _ in range(200_000):
-        if so():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to be")
 
 
 async def test_owners_are_found_by_name_and_come_first_in_their_order(group: Group) -> None:

@@ -16,6 +16,7 @@ from ps_wire.limits import MIB
 from ps_wire.shared_memory import connection
 from ps_wire.shared_memory.hosts import host_id
 from tests.integration.support import COUNTER
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
@@ -44,9 +45,7 @@ async def test_segments_of_idle_trainers_go_back_to_the_system(owner: Server, mo
         assert shared() >= 256 * MIB
         results.clear()
         gc.collect()
-        async with asyncio.timeout(40):
-            while shared():  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+        await until(lambda: not shared(), 0.1)
         # And then it goes on as before.
         for counter in counters:
             assert torch.equal(await counter.echo(value), value)
@@ -57,15 +56,11 @@ async def test_segments_in_use_stay(ps: tc.Client, owner: Server, monkeypatch: p
     counter = await ps.create(COUNTER)
     (theirs,) = owner.servicer.shared_memory._connections.values()
     kept = await counter.echo(torch.arange(MIB))
-    async with asyncio.timeout(20):
-        while theirs._view.mapped:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not theirs._view.mapped, 0.01)
     # The trainer holds the answer, and nothing else is left.
     assert theirs._pool.nbytes == 8 * MIB and torch.equal(kept, torch.arange(MIB))
     del kept
-    async with asyncio.timeout(20):
-        while theirs._pool.nbytes:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: not theirs._pool.nbytes, 0.01)
     assert torch.equal(await counter.echo(torch.ones(MIB)), torch.ones(MIB))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import torch
 
 import trainer_client as tc
 from ps_wire.limits import MIB
+from ps_wire.v1.operations_pb2 import StatusReply
 from tests.integration.test_idle_memory import shared
 from tests.owner_processes import StartOwner, owner_processes
 
@@ -59,18 +60,23 @@ async def burst(address: str, shared_memory: bool) -> tc.Client:
     return ps
 
 
+async def status_when(ps: tc.Client, so: Callable[[StatusReply], bool]) -> StatusReply:
+    """The first status in which something is so; it is asked for a few times a second."""
+    async with asyncio.timeout(60):
+        while not so(status := await ps.status()):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    return status
+
+
 async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken(start: StartOwner) -> None:
     owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
         before = (await ps.status()).resident_bytes
         clients = [await burst(owner.address, shared_memory) for shared_memory in (True, False)]
         # Five seconds without large messages are enough, however long this machine takes for them.
-        async with asyncio.timeout(60):
-            while True:
-                now = await ps.status()
-                if now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() == 0:
-                    break
-                await asyncio.sleep(0.2)
+        now = await status_when(
+            ps, lambda now: now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() == 0
+        )
         assert now.context_bytes == now.request_bytes == now.answer_bytes == 0
         for client in clients:
             await client.close()

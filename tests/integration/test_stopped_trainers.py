@@ -20,6 +20,7 @@ from ps_wire.limits import Limits
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT
 from tests.integration.support import serving
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
@@ -103,9 +104,7 @@ async def hasty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
 
 
 async def until_sessions(owner: Server, count: int) -> None:
-    async with asyncio.timeout(30):
-        while len(owner.engine.sessions) != count:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: len(owner.engine.sessions) == count, 0.02)
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
@@ -114,7 +113,7 @@ async def test_what_a_stopped_trainer_holds_is_freed_and_it_learns_that_when_it_
 ) -> None:
     engine = hasty.engine
     async with trainer(hasty, transport, "waits") as stopped:
-        assert (hasty.servicer.shared_memory.count, len(engine.contexts)) == (
+        assert (len(hasty.engine.shared_memory), len(engine.contexts)) == (
             int(transport == "shared_memory"),
             1,
         )
@@ -141,14 +140,10 @@ async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
     monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 600.0)
     async with trainer(hasty, "shared_memory", "waits") as stopped:
         stopped.process.send_signal(signal.SIGSTOP)
-        async with asyncio.timeout(20):
-            while not hasty.servicer.shared_memory._stopped:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: hasty.servicer.shared_memory._stopped, 0.02)
         stopped.process.send_signal(signal.SIGCONT)
-        async with asyncio.timeout(20):
-            while hasty.servicer.shared_memory._stopped:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        assert len(hasty.engine.sessions) == 1 and hasty.servicer.shared_memory.count == 1
+        await until(lambda: not hasty.servicer.shared_memory._stopped, 0.02)
+        assert len(hasty.engine.sessions) == 1 and len(hasty.engine.shared_memory) == 1
         (gate,) = [each.value for each in hasty.engine.registry.objects() if not each.name]
         gate.open()
         assert await stopped.line() == "again 4"

@@ -14,6 +14,7 @@ from ps_service.execution.fair_queue import WorkItem
 from ps_service.execution.thread_pool import ThreadPool
 from ps_wire.runtime.scopes import waiting
 from tests.ps_service.threads import PATIENCE
+from tests.waiting import until
 
 marker: ContextVar[str] = ContextVar("marker", default="default")
 
@@ -202,9 +203,7 @@ async def held() -> AsyncIterator[list[Held]]:
 
 async def settled(compute: ThreadPool, lost: int) -> None:
     """Returns once so many threads are lost."""
-    async with asyncio.timeout(PATIENCE):
-        while compute.lost != lost:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: compute.lost == lost, 0.001)
 
 
 async def test_threads_that_are_lost_are_replaced(compute: ThreadPool, held: list[Held]) -> None:
@@ -318,9 +317,7 @@ async def test_a_function_that_holds_threads_for_nothing_is_named_once(
     def said() -> list[str]:
         return [record.getMessage().split(" is still running")[0] for record in caplog.records]
 
-    async with asyncio.timeout(PATIENCE):
-        while len(said()) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: len(said()) >= 3, 0.001)
     assert said() == ["my.Net.forward", "some work", "my.prepare"]
 
 
