@@ -1,1 +1,1 @@
-"""Programs that show what the parameter server is for, one package each."""
+"""Example programs, one package each."""

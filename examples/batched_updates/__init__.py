@@ -1,1 +1,1 @@
-"""Trainers whose gradients a parameter server gathers, so that it steps once for all of them."""
+"""A parameter server that collects the gradients of all trainers and takes one step with their mean."""

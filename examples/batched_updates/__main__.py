@@ -1,4 +1,4 @@
-"""The whole example: both ways of updating, measured, and the batched one compared with one process."""
+"""Measures both ways of updating, and compares the batched one with training in one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 
 def _say(way: str, rounds: list[Round], settings: Settings) -> float:
-    """Prints what one way of updating came to, and returns its seconds."""
+    """Prints the results of one way of updating, and returns its seconds."""
     seconds = statistics.median(each.seconds for each in rounds)
     gradients = settings.trainers * settings.steps
     updates = statistics.median(each.updates for each in rounds)

@@ -1,4 +1,4 @@
-"""The handwritten digits of scikit-learn, and who gets which."""
+"""The handwritten digits of scikit-learn, in batches for each trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 def big_batches(settings: Settings) -> Iterator[tuple[Tensor, Tensor]]:
-    """For every step the batch of all trainers together: ``[trainers * batch_size, 64]`` and labels."""
+    """The batches of all trainers together, one per step: ``[trainers * batch_size, 64]`` float32 and int64 labels."""
     images, labels = digits()
     generator = torch.Generator().manual_seed(settings.seed)
     for _ in range(settings.steps):
@@ -29,7 +29,7 @@ def big_batches(settings: Settings) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def batches(settings: Settings, rank: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """For every step the part of it that one trainer gets: ``[batch_size, 64]`` and labels."""
+    """The parts of these batches for one trainer: ``[batch_size, 64]`` float32 and int64 labels."""
     for images, labels in big_batches(settings):
         part = slice(rank * settings.batch_size, (rank + 1) * settings.batch_size)
         yield images[part], labels[part]

@@ -1,4 +1,4 @@
-"""The group: a parameter server and its trainers, each a process."""
+"""Starts the group of a parameter server and its trainers, each in a process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ SERVER = "ps"
 
 @contextmanager
 def group(trainers: int) -> Iterator[list[str]]:
-    """This process is the parameter server's; trainers run, and can be called, inside the block. None is left after it.
+    """Makes this process the parameter server, and runs trainers during the block; they have ended after it.
 
-    Gives the trainers' names.
+    Yields:
+        The names of the trainers.
 
     Raises:
-        PsError: A member failed, or did not come.
+        PsError: A member failed, or did not join in time.
     """
     trainer_names = [f"trainer{rank}" for rank in range(trainers)]
     names = [SERVER, *trainer_names]
@@ -42,7 +43,7 @@ def group(trainers: int) -> Iterator[list[str]]:
 
 
 def _train(index: int, names: list[str], directory: str) -> None:
-    """A trainer's process: it joins, and then waits to be called."""
+    """The process of a trainer: joins the group and waits for calls."""
     torch.set_num_threads(1)
     rpc.init_rpc(names[index + 1], rank=index + 1, directory=directory, allow=["examples.batched_updates.trainer"])
     rpc.barrier(names)

@@ -1,4 +1,4 @@
-"""Training in both ways, and how long they take."""
+"""Measures the training in both ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS: dict[str, type[BatchingServer | EagerServer]] = {"batched": BatchingServer
 
 @dataclass(frozen=True)
 class Round:
-    """What one training came to."""
+    """The result of one training."""
 
     way: str
     """One of `WAYS`."""
@@ -31,14 +31,14 @@ class Round:
 
 
 def measure(settings: Settings) -> Iterator[Round]:
-    """Trains in both ways by turns, each time from the same first parameters.
+    """Trains in both ways in turn, each time from the same initial parameters.
 
     Raises:
-        PsError: A trainer failed, or did not come.
+        PsError: A trainer failed, or did not join in time.
     """
     with group(settings.trainers) as trainers:
         for way in WAYS:
-            # Not measured: connections are made, and data are loaded.
+            # A warm-up, which opens connections and loads data.
             _train(way, replace(settings, steps=2), trainers)
         for _ in range(settings.rounds):
             for way in WAYS:

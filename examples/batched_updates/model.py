@@ -1,4 +1,4 @@
-"""The network that all of them train."""
+"""The network of the example."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from examples.batched_updates.data import digits
 
 
 def network(seed: int) -> nn.Sequential:
-    """A network as it is before the first step, the same in every process."""
+    """The network with its initial parameters, which are equal in every process."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

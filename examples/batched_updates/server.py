@@ -1,4 +1,4 @@
-"""Parameter servers: one steps for every gradient, the other once for those of all trainers."""
+"""Two parameter servers: one steps for every gradient, the other once for the gradients of all trainers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainer_client import rpc
 
 
 class ParameterServer:
-    """Holds the network and its optimizer; how trainers update it is said by those below.
+    """The network and its optimizer. Subclasses define how trainers update it.
 
     Args:
         settings: Number of trainers, learning rate and seed.
 
     Attributes:
-        updates: How many steps were made.
+        updates: Number of steps so far.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -31,7 +31,7 @@ class ParameterServer:
 
     @remote
     def parameters(self) -> dict[str, Tensor]:
-        """All parameters by name, as they are now."""
+        """Copies of all parameters, by name."""
         with self._lock:
             return self._copied()
 
@@ -41,12 +41,12 @@ class ParameterServer:
         return self._copied()
 
     def _copied(self) -> dict[str, Tensor]:
-        # The next step must not write to what is on its way to a trainer.
+        # The next step must not write to tensors that are being sent.
         return {name: parameter.detach().clone() for name, parameter in self._model.named_parameters()}
 
 
 class EagerServer(ParameterServer):
-    """Steps once for every gradient that comes."""
+    """Steps for every gradient."""
 
     @remote
     def update(self, rank: int, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ class EagerServer(ParameterServer):
 
 
 class BatchingServer(ParameterServer):
-    """Steps once when the gradients of all trainers have come."""
+    """Steps when the gradients of all trainers have arrived."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -75,7 +75,7 @@ class BatchingServer(ParameterServer):
     @remote
     @async_execution
     def update(self, rank: int, gradients: dict[str, Tensor]) -> rpc.Future[dict[str, Tensor]]:
-        """Takes the gradients of one trainer; the last one to come makes the step, by the mean of all.
+        """Adds the gradients of one trainer. With the last trainer's, it takes one step with the mean of all.
 
         No thread waits: the answers are sent when the future that all of them share is done.
 

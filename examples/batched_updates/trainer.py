@@ -1,4 +1,4 @@
-"""A trainer: what the parameter server's process calls it for."""
+"""The function of a trainer that the parameter server calls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainer_client import rpc
 
 @remote
 def run_trainer(server: rpc.RRef, rank: int, settings: Settings) -> None:
-    """Computes gradients here, and goes on with the parameters that the server answers with.
+    """Computes gradients, sends them to the server, and continues with the parameters in its answer.
 
     Args:
         server: A `ParameterServer`.
         rank: This trainer's number, from 0.
-        settings: The run's choices.
+        settings: The settings of the run.
     """
     model = network(settings.seed)
     parameters = server.rpc_sync().parameters()

@@ -1,4 +1,4 @@
-"""The whole example: agent, observers, report and picture; or one member of it."""
+"""Runs the whole example, with report and picture; or one member of the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent: tells observers to play, chooses their actions, and learns from what they report."""
+"""The agent, which starts episodes of observers, chooses their actions, and learns from their rewards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainer_client import rpc
 
 
 class Agent:
-    """Master and learner in one.
+    """The agent of the tutorial.
 
-    The calls of several observers run side by side here, each on its own trajectory and with its own random numbers;
-    the policy changes only between episodes. So a seed gives the same run every time.
+    The calls of several observers run concurrently here, each on its own trajectory and with its own random numbers.
+    The policy changes only between episodes. So a seed gives the same run every time.
 
     Args:
         settings: Seed, learning rate and gamma.
@@ -44,7 +44,7 @@ class Agent:
 
     @remote
     def select_action(self, observer: int, state: Tensor) -> int:
-        """An observer asks what to do.
+        """Chooses the action of an observer.
 
         Args:
             observer: Its number.
@@ -53,7 +53,7 @@ class Agent:
         Returns:
             0 or 1: push to the left or to the right.
         """
-        # What is needed for learning is computed again, for whole episodes at once: that is far cheaper.
+        # Without a graph: learning computes the probabilities again for whole episodes at once, which is far cheaper.
         with torch.no_grad():
             right = self._policy(state)[1].exp()
         action = int(torch.rand((), generator=self._generators[observer]) < right)
@@ -64,11 +64,11 @@ class Agent:
 
     @remote(inline=True)
     def report_reward(self, observer: int, reward: float) -> None:
-        """An observer tells what its last action brought."""
+        """Notes the reward of an observer's last action."""
         self._trajectories[observer].rewards.append(reward)
 
     def run_episode(self) -> list[float]:
-        """All observers play an episode, side by side, and the policy learns from them.
+        """Lets all observers play an episode concurrently, and trains the policy with them.
 
         Returns:
             The reward of each observer.
@@ -87,7 +87,7 @@ class Agent:
         return rewards
 
     def _learn(self, trajectories: list[Trajectory], cut_short: list[bool]) -> None:
-        """One step of REINFORCE: what was worth more than usual becomes more likely."""
+        """Takes one step of REINFORCE: actions with returns above the average become more likely."""
         returns = torch.cat([each.returns(self._gamma, cut) for each, cut in zip(trajectories, cut_short, strict=True)])
         advantages = (returns - returns.mean()) / (returns.std() + torch.finfo(torch.float32).eps)
         states = torch.stack([state for each in trajectories for state in each.states])

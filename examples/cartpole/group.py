@@ -1,4 +1,4 @@
-"""The group: an agent and its observers, started together or each by hand."""
+"""Starts the group of an agent and its observers, together or one member by hand."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ OFFERS = ("examples.cartpole.agent", "examples.cartpole.observer")
 
 
 def observer_names(count: int) -> list[str]:
-    """The observers of a group, by rank from 1."""
+    """The names of the observers of a group, by rank from 1."""
     return [f"observer{rank}" for rank in range(1, count + 1)]
 
 
 def run_together(settings: Settings) -> Report:
-    """This process becomes the agent, and starts observers as processes; none of them is left afterwards.
+    """Makes this process the agent, and starts the observers as processes; they have ended afterwards.
 
     Raises:
-        PsError: An observer failed, or did not come.
+        PsError: An observer failed, or did not join in time.
     """
     names = observer_names(settings.observers)
     rpc.init_rpc(AGENT, rank=0, allow=OFFERS)
@@ -47,13 +47,13 @@ def run_together(settings: Settings) -> Report:
 
 
 def run_by_hand(settings: Settings) -> Report | None:
-    """This process becomes one member, as in torch: rank 0 is the agent, and all meet at its address.
+    """Makes this process one member, as in torch: rank 0 is the agent, and all others connect to its address.
 
     Returns:
-        What the agent has to report; None from an observer.
+        The report of the agent; None for an observer.
 
     Raises:
-        PsError: Another member failed, or did not come.
+        PsError: Another member failed, or did not join in time.
     """
     assert settings.rank is not None and settings.world_size is not None
     names = observer_names(settings.world_size - 1)
@@ -66,13 +66,13 @@ def run_by_hand(settings: Settings) -> Report | None:
         allow=OFFERS,
     )
     report = train(settings, names) if settings.rank == 0 else None
-    # Observers wait here for what the agent wants of them.
+    # Observers wait here for calls of the agent.
     rpc.shutdown()
     return report
 
 
 def _observe(index: int, names: list[str], directory: str) -> None:
-    """One observer's process."""
+    """The process of an observer: joins the group and waits for calls."""
     torch.set_num_threads(1)
     rpc.init_rpc(names[index], rank=index + 1, directory=directory, allow=OFFERS)
     rpc.barrier([AGENT, *names])

@@ -1,4 +1,4 @@
-"""An observer: plays episodes when the agent says so, and asks the agent what to do at every step."""
+"""An observer, which plays episodes for the agent and asks it for every action."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENVIRONMENT = "CartPole-v1"
 
 @hosted
 class Observer:
-    """An environment on a member of its own.
+    """An environment on a member of the group.
 
     Args:
-        seed: Of the run; every observer makes its own of it.
+        seed: Seed of the run; every observer derives its own.
     """
 
     def __init__(self, seed: int) -> None:
@@ -28,10 +28,10 @@ class Observer:
     def run_episode(self, agent: rpc.RRef) -> bool:
         """Plays one episode.
 
-        Two calls to the agent for every step, as in the tutorial; one would do.
+        It makes two calls to the agent for every step, as in the tutorial; one would suffice.
 
         Args:
-            agent: The agent, which is told every state and reward.
+            agent: The agent, which gets every state and reward.
 
         Returns:
             Whether the time limit ended the episode. If not, the pole fell.

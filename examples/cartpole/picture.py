@@ -1,4 +1,4 @@
-"""The picture of a run: how long the pole stood, episode by episode."""
+"""Draws the learning curve of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw(path: Path, report: Report) -> None:
 
     Args:
         path: The file to write.
-        report: The run's figures.
+        report: The report of the run.
     """
     # Figure without pyplot draws with Agg and needs no display.
     with matplotlib.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""What the agent learns: which way to push the cart."""
+"""The policy of the agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HIDDEN = 64
 
 
 class Policy(nn.Module):
-    """Two layers: a state of the pole goes in, a score for each of the two actions comes out."""
+    """Two layers that map a state to a score for each of the two actions."""
 
     def __init__(self) -> None:
         super().__init__()

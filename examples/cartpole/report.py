@@ -1,4 +1,4 @@
-"""What a run of the example comes to."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one run, as they stand in ``cartpole.json``."""
+    """The results of one run, as in ``cartpole.json``."""
 
     solved: bool
-    """Whether the running reward came over the threshold."""
+    """Whether the running reward exceeded the threshold."""
     threshold: float
     episodes: int
     observers: int

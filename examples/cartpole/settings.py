@@ -1,4 +1,4 @@
-"""What can be chosen about a run of the example."""
+"""The settings of the example."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Settings:
-    """One run's choices, with the defaults of the command line."""
+    """The settings of one run, with the defaults of the command line."""
 
     observers: int = 2
     episodes: int = 1000
-    """The run ends after so many, solved or not."""
+    """The run ends after this many, solved or not."""
     seed: int = 0
     gamma: float = 0.99
-    """What a reward is worth one step earlier."""
+    """Discount of rewards per step."""
     lr: float = 0.01
     out: Path = Path("out")
     """Directory for the report and the picture."""
     rank: int | None = None
-    """Which member this process is, if they are started by hand: 0 is the agent."""
+    """Rank of this process, if members are started by hand: 0 is the agent."""
     world_size: int | None = None
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
@@ -41,7 +41,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    """Reads the command line; ends the process with code 2 when it makes no sense."""
+    """Parses the command line; exits with code 2 if it is not valid."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m examples.cartpole",

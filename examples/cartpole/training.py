@@ -1,4 +1,4 @@
-"""The run as the agent sees it: episode after episode until the task is solved."""
+"""Trains the agent, episode after episode, until the task is solved."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ EVERY = 10
 
 
 def train(settings: Settings, names: Sequence[str]) -> Report:
-    """Plays and learns until the running reward is over the environment's threshold, and says how it goes.
+    """Plays and learns until the running reward is over the environment's threshold, and prints the progress.
 
     Args:
-        settings: The run's choices.
-        names: The observers' names in the group; this process has joined it.
+        settings: The settings of the run.
+        names: The observers' names in the group, which this process has joined.
 
     Raises:
         PsError: An observer failed, or cannot be reached.
@@ -45,7 +45,7 @@ def train(settings: Settings, names: Sequence[str]) -> Report:
         episodes=len(rewards),
         observers=len(names),
         seed=settings.seed,
-        # A step that the pole survives or not brings a reward of 1.
+        # Every step has a reward of 1, also the last one.
         steps=int(sum(map(sum, rewards))),
         seconds=seconds,
         rewards=rewards,

@@ -1,4 +1,4 @@
-"""What the agent remembers of one observer's episode."""
+"""One observer's episode, as the agent keeps it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """One episode: what was seen, what was done, what it brought."""
+    """One episode: states, actions and rewards."""
 
     states: list[Tensor] = field(default_factory=list)
     """``[4]`` float32 each."""
@@ -23,13 +23,13 @@ class Trajectory:
         return sum(self.rewards)
 
     def returns(self, gamma: float, cut_short: bool) -> Tensor:
-        """What each action was worth: the rewards after it, the later the less.
+        """The return of each action: the sum of the discounted rewards after it.
 
         Args:
-            gamma: What a reward is worth one step earlier.
-            cut_short: Whether the time limit ended the episode, and not the pole. The rewards then go on in theory: a
-                reward of 1 in every step to come is worth ``1 / (1 - gamma)``. Without that, the last actions of a
-                perfect episode would look like the worst.
+            gamma: Discount of rewards per step.
+            cut_short: Whether the time limit ended the episode, and not the pole. Then a reward of 1 in every later step
+                is assumed, which is worth ``1 / (1 - gamma)``. Otherwise the last actions of a perfect episode would have
+                the lowest returns.
 
         Returns:
             ``[N]`` float64, one for each action.

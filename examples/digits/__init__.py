@@ -1,4 +1,4 @@
-"""Two trainers teach one hosted ConvNet to read handwritten digits; ``python -m examples.digits`` runs it all.
+"""Two trainers train one hosted ConvNet on handwritten digits; ``python -m examples.digits`` runs the example.
 
 An owner that is started with ``--import examples.digits`` may host :class:`Net` under the name
 ``examples.digits.Net``.

@@ -1,4 +1,4 @@
-"""The whole example: owner, trainers, evaluation, report and picture."""
+"""Runs the whole example: owner, trainers, evaluation, report and picture."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from examples.digits.settings import Settings, parse
 
 
 async def run(settings: Settings, digits: Digits, console: Console) -> tuple[Training, Tensor]:
-    """Trains and evaluates; every process it starts has ended when it returns or raises.
+    """Trains and evaluates; all processes that it starts have ended when it returns or raises.
 
     Returns:
-        What the trainers told, and the predictions for the held-out digits, ``[N]`` int64.
+        The messages of the trainers, and the predictions for the held-out digits, ``[N]`` int64.
 
     Raises:
         ChildFailed: the owner or a trainer failed.
@@ -46,7 +46,7 @@ async def run(settings: Settings, digits: Digits, console: Console) -> tuple[Tra
 
 
 def _cancel_on_signals() -> None:
-    """Makes Ctrl-C, SIGTERM and SIGHUP cancel the run, which ends its children on the way out."""
+    """Makes Ctrl-C, SIGTERM and SIGHUP cancel the run, which then ends its children."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

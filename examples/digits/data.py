@@ -1,4 +1,4 @@
-"""Handwritten digits as tensors: loaded, split, sharded and dealt out in batches."""
+"""Loads handwritten digits as tensors, splits and shards them, and makes batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.digits.idx import IdxError, read_images, read_labels
 
 SIDE = 28
 HELD_OUT = 0.2
-# Not the run's seed: runs with different seeds are judged on the same digits.
+# Not the run's seed, so that all runs are evaluated on the same digits.
 SPLIT_SEED = 28
 
 
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Digits:
-    """A data set: what the trainers learn from, and what they never see."""
+    """A data set: the training digits and the held-out digits."""
 
     train: Part
     held_out: Part
@@ -55,7 +55,7 @@ def load(directory: Path | None = None) -> Digits:
 
 def load_small() -> Digits:
     """Loads scikit-learn's 1,797 scans of 8x8 pixels, enlarged to 28x28; a fifth of every digit is held out."""
-    # Takes a second and is of no use to a run on the MNIST files.
+    # Importing takes a second, and a run on the MNIST files does not need it.
     from sklearn.datasets import load_digits
 
     scans = load_digits()
@@ -107,13 +107,13 @@ def shard(part: Part, rank: int, trainers: int) -> Part:
 
 
 def batches(part: Part, size: int, epochs: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Deals out every digit once per epoch, in a fresh order and bent a little each time.
+    """Yields every digit once per epoch, in a new order and slightly distorted each time.
 
     Args:
         part: the digits of one trainer.
         size: digits per batch; an epoch's last batch may be smaller.
-        epochs: how often each digit is dealt.
-        seed: the same seed deals the same batches.
+        epochs: number of passes over the digits.
+        seed: the same seed gives the same batches.
 
     Yields:
         Images ``[<=size, 1, 28, 28]`` float32 and labels ``[<=size]`` int64.
@@ -130,14 +130,14 @@ def count_batches(part: Part, size: int, epochs: int) -> int:
 
 
 def bend(images: Tensor, generator: Generator, amount: float = 0.15) -> Tensor:
-    """Turns, scales and shifts each image at random.
+    """Rotates, scales and shifts each image at random.
 
-    The scikit-learn set is small: without this the network learns it by heart and stops near an accuracy of 0.975.
+    The scikit-learn set is small: without this the network overfits and stops near an accuracy of 0.975.
 
     Args:
         images: ``[N, 1, H, W]`` float32.
-        generator: where the randomness comes from.
-        amount: the most by which an image is turned (radians), scaled (part of its size) or shifted
+        generator: the source of random numbers.
+        amount: the most by which an image is rotated (radians), scaled (part of its size) or shifted
             (part of half its size).
 
     Returns:
@@ -147,7 +147,7 @@ def bend(images: Tensor, generator: Generator, amount: float = 0.15) -> Tensor:
     cosine, sine = (1 + scale) * angle.cos(), (1 + scale) * angle.sin()
     rows = torch.stack([cosine, -sine, right, sine, cosine, down], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(rows, list(images.shape), align_corners=False)
-    # grid_sample fills what comes in from outside with zeros, so paper has to be zero while it runs.
+    # grid_sample fills in zeros from outside the image, so the background has to be zero meanwhile.
     paper = images.min()
     return F.grid_sample(images - paper, grid, align_corners=False) + paper
 
@@ -163,7 +163,7 @@ def _mnist(directory: Path, prefix: str) -> Part:
 
 
 def _normalised(train: Part, held_out: Part, name: str, epochs: int) -> Digits:
-    # The held-out part is scaled with the training part's figures: nothing about it may leak into training.
+    # The held-out part is normalized with the statistics of the training part, so that nothing leaks into training.
     std, mean = torch.std_mean(train.images)
     train, held_out = (Part((part.images - mean) / std, part.labels) for part in (train, held_out))
     return Digits(train, held_out, name, epochs)

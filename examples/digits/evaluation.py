@@ -1,4 +1,4 @@
-"""Reads the held-out digits with the trained network."""
+"""Classifies the held-out digits with the trained network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BATCH_SIZE = 128
 
 
 async def predict(address: str, images: Tensor, advanced: Callable[[int, int], None]) -> Tensor:
-    """Lets the owner's network read digits, without dropout and without recording anything.
+    """Classifies digits with the owner's network, without dropout and without a context.
 
     Args:
         address: the owner's ``host:port``.
         images: ``[N, 1, 28, 28]`` float32.
-        advanced: called with the digits read so far and with N.
+        advanced: called with the number of digits so far and with N.
 
     Returns:
         The predicted digits, ``[N]`` int64.

@@ -16,7 +16,7 @@ LABELS_MAGIC = 0x0801
 
 
 class IdxError(ValueError):
-    """A file is missing or is not the IDX file that it should be."""
+    """A file is missing, or is not a valid IDX file of its kind."""
 
 
 def read_images(directory: Path, stem: str) -> Tensor:

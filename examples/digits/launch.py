@@ -1,4 +1,4 @@
-"""Starts an owner and its trainers as processes and follows them to the end."""
+"""Starts an owner and its trainers as processes, and follows them until they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READY = re.compile(rf"{OWNER} is serving on (\S+)")
 
 @dataclass
 class Training:
-    """What the trainers told while they worked."""
+    """The messages of the trainers."""
 
     losses: list[list[float]]
     """One list per trainer, by rank."""
@@ -45,7 +45,7 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """From the first trainer's start to the last one's finish."""
+        """Seconds from the first trainer's start to the last one's end."""
         return self.ended - self.began
 
 
@@ -56,11 +56,11 @@ async def start_owner(children: Children, settings: Settings, display: Display) 
         The process and its ``host:port``.
 
     Raises:
-        ChildFailed: it ended, or said nothing for a minute.
+        ChildFailed: it ended, or was not ready within a minute.
     """
     command = [*_service(), "serve", "--name", OWNER, "--listen", "127.0.0.1:0"]
     command += ["--import", "examples.digits", "--device", settings.device]
-    # The trainers' passes run side by side; more threads than cores would slow all of them down.
+    # The trainers' passes run concurrently; more threads than cores would slow all of them down.
     command += ["--torch-threads", str(max(1, torch.get_num_threads() // settings.trainers))]
     owner = await children.start(OWNER, command, _environment())
     display.say(f"{OWNER} starts (process {owner.pid})")
@@ -94,7 +94,7 @@ async def train(children: Children, owner: Child, address: str, settings: Settin
             raise trainer.failed(f"ended with code {code}")
 
     async def watch() -> None:
-        # Read on to the end: a full pipe would stop the owner.
+        # Reads to the end, because a full pipe would block the owner.
         async for _ in owner.lines():
             pass
         raise owner.failed(f"ended with code {await owner.wait()} during the training")
@@ -123,7 +123,7 @@ async def _start_trainer(children: Children, rank: int, address: str, settings: 
         command += ["--data", str(settings.data.resolve())]
     if settings.sync:
         command.append("--sync")
-    # A trainer only bends digits and takes a loss: one thread is plenty, and leaves the cores to the owner.
+    # A trainer only distorts digits and computes a loss. One thread suffices, and leaves the cores to the owner.
     return await children.start(f"trainer-{rank}", command, _environment() | {"OMP_NUM_THREADS": "1"})
 
 
@@ -133,6 +133,6 @@ def _service() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # The children find this package whatever directory the example was started from.
+    # So that children find the package whatever directory the example was started from.
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     return dict(os.environ) | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

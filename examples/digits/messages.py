@@ -1,4 +1,4 @@
-"""What a trainer tells its launcher: one JSON object per line on its standard output."""
+"""The messages of a trainer to its launcher: one JSON object per line on standard output."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Start:
-    """The trainer is connected, has the network and the optimizer, and begins."""
+    """The trainer is connected and begins."""
 
     rank: int
     steps: int
-    """How many steps it is going to take."""
+    """Number of steps that it will take."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One batch has been learnt."""
+    """A step was taken."""
 
     rank: int
     step: int

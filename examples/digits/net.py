@@ -11,11 +11,11 @@ from ps_service import hosted
 
 @hosted
 class Net(nn.Module):
-    """Reads digits; all of it lives on the owner, so one device holds every layer.
+    """Classifies digits. The whole network is on one device of the owner.
 
-    The tutorial calls both of its dropouts ``Dropout2d``, which drops whole feature maps. The second one is
-    given ``[N, 128]`` features, where there are no maps (torch warns about it), and the first one stands directly
-    in front of the flattening; plain ``Dropout`` is what both mean.
+    The tutorial uses ``Dropout2d`` twice, which drops whole feature maps. The second one gets ``[N, 128]`` features
+    without maps (torch warns about it), and the first one is directly before the flattening. So both are plain
+    ``Dropout`` here.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a run: how the trainers learnt, how well it ended, and some digits."""
+"""Draws the losses, the accuracy and some digits of a run."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def draw(path: Path, report: Report, held_out: Part, predictions: Tensor) -> Non
 
     Args:
         path: the file to write.
-        report: the run's figures.
-        held_out: the digits the network was judged on.
-        predictions: what it read, ``[N]`` int64, in the same order.
+        report: the report of the run.
+        held_out: the held-out digits.
+        predictions: the predictions for them, ``[N]`` int64.
     """
     # Figure without pyplot draws with Agg and needs no display.
     with matplotlib.rc_context(STYLE):
@@ -141,7 +141,7 @@ def _digits(figure: Figure, place: SubplotSpec, held_out: Part, predictions: Ten
 
 
 def _choose(labels: list[int], predictions: list[int]) -> list[int]:
-    """Picks misread digits for up to a third of the places, then well-read ones, and returns them by label."""
+    """Picks misclassified digits for up to a third of the cells, then correct ones, and returns them by label."""
     places = ROWS * COLUMNS
     wrong = [index for index, label in enumerate(labels) if predictions[index] != label][: places // 3]
     # The n-th of a label comes in turn n, so every label gets its share whatever order the data set has.

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the one who started them."""
+"""Child processes that never outlive their parent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Self
 
 
 class ChildFailed(RuntimeError):
-    """A child process ended in a way it should not have; the message names its log."""
+    """A child process failed; the message names its log."""
 
 
 class Child:
-    """One running process, in a session of its own so that a terminal's Ctrl-C reaches only its launcher."""
+    """A running process, in a session of its own, so that Ctrl-C in a terminal reaches only its launcher."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -30,17 +30,17 @@ class Child:
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yields what the child prints on standard output, until it closes it."""
+        """Yields the lines of the child's standard output."""
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             yield line.decode(errors="replace").rstrip("\n")
 
     async def wait(self) -> int:
-        """Waits for the child's own end and returns its exit code (``-N``: ended by signal ``N``)."""
+        """Waits for the end of the child and returns its exit code (``-N``: ended by signal ``N``)."""
         return await self._process.wait()
 
     async def end(self, grace_seconds: float) -> int:
-        """Asks the child to end, insists after the grace, and returns its exit code."""
+        """Sends SIGTERM, kills the child after the grace period, and returns its exit code."""
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_seconds):
@@ -50,11 +50,11 @@ class Child:
         return await self._process.wait()
 
     def kill(self) -> None:
-        """Ends the child at once."""
+        """Kills the child."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Process.terminate() and kill() poll first, and so can take the exit code away from the loop's own watcher.
+        # Process.terminate() and kill() poll first, and can take the exit code away from the loop's own watcher.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
@@ -66,7 +66,7 @@ class Child:
 
 
 class Children:
-    """Starts children; leaving its ``async with`` block ends those that still run, the youngest first."""
+    """Starts children. The end of its ``async with`` block ends those that still run, the youngest first."""
 
     def __init__(self, logs: Path, grace_seconds: float = 10.0) -> None:
         self._logs = logs

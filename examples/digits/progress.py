@@ -1,4 +1,4 @@
-"""Shows a run while it works: bars on a terminal, plain lines anywhere else."""
+"""Shows the progress of a run: bars in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from examples.digits.messages import Finish, Message, Start, Step
 
-# A plain line for each tenth of a trainer's steps: enough to see that it works.
+# One plain line for each tenth of a trainer's steps.
 PLAIN_LINES = 10
 
 
 class Display(Protocol):
-    """What the launcher needs in order to show how far it is."""
+    """The interface for showing the progress of a run."""
 
     def __enter__(self) -> Self: ...
 
@@ -28,10 +28,10 @@ class Display(Protocol):
         """Shows a line of text."""
 
     def show(self, message: Message) -> None:
-        """Shows what a trainer told."""
+        """Shows a message of a trainer."""
 
     def evaluated(self, done: int, total: int) -> None:
-        """Shows how many held-out digits have been read."""
+        """Shows the number of held-out digits that were evaluated."""
 
 
 def display(console: Console, trainers: int) -> Display:
@@ -104,7 +104,7 @@ class Bars:
 
 
 class Lines:
-    """A line now and then, for logs and pipes."""
+    """Plain lines, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -136,6 +136,6 @@ class Lines:
                 self.say(f"trainer {rank} has finished after {seconds:.1f} s")
 
     def evaluated(self, done: int, total: int) -> None:
-        """Prints a line when all digits have been read."""
+        """Prints a line when all digits were evaluated."""
         if done == total:
             self.say(f"evaluated on {total} held-out digits")

@@ -1,4 +1,4 @@
-"""What a run of the example comes to."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Report:
-    """The figures of one run, as they stand in ``demo.json``."""
+    """The results of one run, as in ``demo.json``."""
 
     accuracy: float
-    """Share of the held-out digits that were read correctly, from 0 to 1."""
+    """Share of the held-out digits that were classified correctly, from 0 to 1."""
     steps: int
     """Optimizer steps taken by all trainers together."""
     trainers: int

@@ -1,4 +1,4 @@
-"""What can be chosen about a run of the example."""
+"""The settings of the example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_OUT = Path("out")
 
 @dataclass(frozen=True)
 class Settings:
-    """One run's choices, with the defaults of the command line."""
+    """The settings of one run, with the defaults of the command line."""
 
     trainers: int = 2
     epochs: int | None = None
@@ -25,7 +25,7 @@ class Settings:
     lr: float = 0.03
     momentum: float = 0.5
     device: str = "cpu"
-    """Where the owner keeps the network."""
+    """Device of the network on the owner."""
     sync: bool = False
     """Whether trainers use the blocking form of the client."""
 
@@ -38,7 +38,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    """Reads the command line; ends the process with code 2 when it makes no sense."""
+    """Parses the command line; exits with code 2 if it is not valid."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m examples.digits",

@@ -1,4 +1,4 @@
-"""One trainer: learns its shard of the digits on a network that lives on an owner.
+"""A trainer, which trains a network on an owner with its shard of the digits.
 
 Run it by hand beside an owner::
 
@@ -29,7 +29,7 @@ SEED_STRIDE = 1000
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one trainer has to do."""
+    """The task of one trainer."""
 
     address: str
     """The owner's ``host:port``."""
@@ -43,7 +43,7 @@ class Lesson:
 
 
 async def learn(lesson: Lesson) -> None:
-    """Takes all steps of the lesson, telling of each on standard output."""
+    """Takes all steps of the lesson, and prints each."""
     async with tc.connect(lesson.address) as ps:
         net = await ps.module("examples.digits.Net", name="net")
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
@@ -58,7 +58,7 @@ async def learn(lesson: Lesson) -> None:
 
 
 def learn_blocking(lesson: Lesson) -> None:
-    """The same lesson for programs without an event loop: the same lines without ``await``."""
+    """Like `learn`, with the blocking client: the same lines without ``await``."""
     with tc.connect(lesson.address) as ps:
         net = ps.module("examples.digits.Net", name="net")
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
@@ -82,17 +82,17 @@ class Diary:
         _tell(Start(lesson.rank, count_batches(lesson.part, lesson.batch_size, lesson.epochs)))
 
     def step(self, loss: float) -> None:
-        """Writes down one step."""
+        """Writes one step."""
         self._steps += 1
         _tell(Step(self._rank, self._steps, loss))
 
     def finish(self) -> None:
-        """Writes down that the lesson is over."""
+        """Writes the end of the lesson."""
         _tell(Finish(self._rank, self._steps, time.perf_counter() - self._began))
 
 
 def _tell(message: Message) -> None:
-    # Flushed, because a pipe would hold lines back until they fill a block.
+    # Flushed, because a pipe is block-buffered.
     print(encode(message), flush=True)
 
 

@@ -1,6 +1,6 @@
 """PyTorch's parameter server tutorial, on this package: one parameter server and any number of trainers.
 
-Function by function it is the tutorial's program; what differs is said where it does. In three terminals::
+Function by function it is the tutorial's program; comments name the differences. In three terminals::
 
     python -m examples.digits.tutorial --world-size 3 --rank 0
     python -m examples.digits.tutorial --world-size 3 --rank 1
@@ -32,17 +32,17 @@ Loader = Iterable[tuple[Tensor, Tensor]]
 BATCH_SIZE = 32
 
 
-# --------- Helper methods: what others call is decorated with @remote, which the tutorial does not need ---------
+# --------- Helper methods: unlike in the tutorial, functions that others call are marked @remote ---------
 
 
 @remote
 def call_method(method: Callable[..., Any], rref: rpc.RRef, *args: Any, **kwargs: Any) -> Any:
-    """Calls a method of what a reference refers to, on its owner."""
+    """Calls a method of a referenced object, on its owner."""
     return method(rref.local_value(), *args, **kwargs)
 
 
 def remote_method(method: Callable[..., Any], rref: rpc.RRef, *args: Any, **kwargs: Any) -> Any:
-    """Calls a method of what a reference refers to, wherever that is, and waits for its result."""
+    """Calls a method of a referenced object on its owner, and waits for the result."""
     return rpc.rpc_sync(rref.owner(), call_method, args=[method, rref, *args], kwargs=kwargs)
 
 
@@ -51,18 +51,18 @@ def remote_method(method: Callable[..., Any], rref: rpc.RRef, *args: Any, **kwar
 
 @hosted
 class ParameterServer(nn.Module):
-    """Has the network; all trainers call the same one."""
+    """The network, which all trainers share."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = Net()
 
     def forward(self, inp: Tensor, training: bool = True) -> Tensor:
-        """Reads digits.
+        """Classifies digits.
 
         Args:
             inp: Images, ``[N, 1, 28, 28]`` float32.
-            training: Whether to drop features. The tutorial always does, also when it measures the accuracy.
+            training: Whether to apply dropout. The tutorial always does, also when it measures the accuracy.
 
         Returns:
             The logarithm of each digit's probability, ``[N, 10]``.
@@ -72,7 +72,7 @@ class ParameterServer(nn.Module):
 
     @remote
     def get_dist_gradients(self, cid: int) -> dict[Tensor, Tensor]:
-        """The gradients that a pass has left here, by parameter."""
+        """The gradients of a pass for the parameters of this process."""
         return dist_autograd.get_gradients(cid)
 
     @remote
@@ -87,7 +87,7 @@ global_lock = Lock()
 
 @remote
 def get_parameter_server() -> ParameterServer:
-    """The one parameter server of this process, which is made when the first trainer asks for it."""
+    """The parameter server of this process; made when the first trainer asks for it."""
     global param_server
     with global_lock:
         if param_server is None:
@@ -96,7 +96,7 @@ def get_parameter_server() -> ParameterServer:
 
 
 def run_parameter_server(rank: int, world_size: int) -> None:
-    """Hosts the model, answers requests, and ends when all trainers have come to their shutdown."""
+    """Hosts the model, answers requests, and ends when all trainers have called shutdown."""
     print("PS master initializing RPC")
     rpc.init_rpc(name="parameter_server", rank=rank, world_size=world_size)
     print("RPC initialized! Running parameter server...", flush=True)
@@ -108,7 +108,7 @@ def run_parameter_server(rank: int, world_size: int) -> None:
 
 
 class TrainerNet(nn.Module):
-    """The network as a trainer sees it: its forward calls the one on the parameter server."""
+    """The network in a trainer: its forward calls the network on the parameter server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class TrainerNet(nn.Module):
         return remote_method(ParameterServer.get_param_rrefs, self.param_server_rref)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Reads digits: ``[N, 1, 28, 28]`` to ``[N, 10]``; ``train()`` and ``eval()`` hold as they do locally."""
+        """Classifies digits: ``[N, 1, 28, 28]`` to ``[N, 10]``; ``train()`` and ``eval()`` work as they do locally."""
         return remote_method(ParameterServer.forward, self.param_server_rref, x, self.training)
 
 
@@ -135,7 +135,7 @@ def run_training_loop(rank: int, train_loader: Loader, test_loader: Loader) -> N
             if i % 5 == 0:
                 print(f"Rank {rank} training batch {i} loss {loss.item()}", flush=True)
             dist_autograd.backward(cid, [loss])
-            # Ensure that gradients were left on the parameter server.
+            # Ensure that the parameter server has gradients.
             assert remote_method(ParameterServer.get_dist_gradients, net.param_server_rref, cid) != {}
             opt.step(cid)
     print("Training complete!")
@@ -144,7 +144,7 @@ def run_training_loop(rank: int, train_loader: Loader, test_loader: Loader) -> N
 
 
 def get_accuracy(test_loader: Loader, model: TrainerNet) -> None:
-    """Prints the share of held-out digits that are read correctly."""
+    """Prints the share of held-out digits that are classified correctly."""
     correct_sum, total = 0, 0
     model.eval()
     with torch.no_grad():
@@ -156,7 +156,7 @@ def get_accuracy(test_loader: Loader, model: TrainerNet) -> None:
 
 
 def run_worker(rank: int, world_size: int, train_loader: Loader, test_loader: Loader) -> None:
-    """Trains, and ends when all others have finished too."""
+    """Trains, and ends when all other trainers have finished, too."""
     print(f"Worker rank {rank} initializing RPC")
     rpc.init_rpc(name=f"trainer_{rank}", rank=rank, world_size=world_size)
     print(f"Worker {rank} done initializing RPC", flush=True)
@@ -165,7 +165,7 @@ def run_worker(rank: int, world_size: int, train_loader: Loader, test_loader: Lo
 
 
 def loaders(rank: int, trainers: int, epochs: int) -> tuple[Loader, Loader]:
-    """What the trainer of a rank learns from, its own share of the digits, and what all are judged on."""
+    """The training batches of one rank, and the test batches that all ranks share."""
     digits = load_small()
     train_loader = batches(shard(digits.train, rank - 1, trainers), BATCH_SIZE, epochs, seed=rank)
     held_out = digits.held_out
@@ -173,11 +173,11 @@ def loaders(rank: int, trainers: int, epochs: int) -> tuple[Loader, Loader]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the parameter server, as number 0, or a trainer."""
+    """Runs the parameter server, as rank 0, or a trainer."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.digits.tutorial", description="Parameter-Server RPC based training"
     )
-    # The tutorial spells its options with underscores, which are understood as well.
+    # The tutorial spells its options with underscores, which are accepted, too.
     parser.add_argument("--world-size", "--world_size", type=int, default=4, help="the server and all trainers")
     parser.add_argument("--rank", type=int, required=True, help="number of this process; 0 is the server")
     parser.add_argument("--master-addr", "--master_addr", default="localhost", help="where number 0 is reached")

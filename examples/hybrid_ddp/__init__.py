@@ -1,1 +1,1 @@
-"""Two trainers share a dense layer by DistributedDataParallel and a table on a parameter server."""
+"""Two trainers that share a dense layer with DistributedDataParallel, and a table on a parameter server."""

@@ -1,4 +1,4 @@
-"""The whole example: the job, the same job in one process, and how far they are apart."""
+"""Runs the job, and compares it with the same job in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the job is from the same job in one process."""
+"""Compares the job with the same job in one process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from examples.hybrid_ddp.job import Outcome
 
 
 def differences(outcome: Outcome, expected: dict[str, Tensor]) -> dict[str, float]:
-    """The largest difference of each parameter, by where it lives.
+    """The largest difference of each parameter, by member and name.
 
     Args:
-        outcome: Of the job.
-        expected: All parameters by name, as one process finds them.
+        outcome: The outcome of the job.
+        expected: All parameters by name, from the job in one process.
     """
     found = {"ps: table": (outcome.table, expected["table"])}
     for rank, layer in enumerate(outcome.layers):

@@ -1,4 +1,4 @@
-"""Batches of bags: rows of a table that belong to one class each, which is asked for."""
+"""Batches of bags of rows of a table. All rows of a bag belong to one class, which the model predicts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
 
 def batches(seed: int, rank: int, steps: int) -> Iterator[Batch]:
-    """The batches of one trainer, the same whenever and wherever they are made."""
+    """The batches of one trainer, which are equal in every process."""
     generator = torch.Generator().manual_seed(seed * 1000 + rank)
 
     def draw(low: int, high: int) -> int:
@@ -37,7 +37,7 @@ def batches(seed: int, rank: int, steps: int) -> Iterator[Batch]:
             starts.append(following)
         offsets = torch.tensor(starts)
         targets = torch.randint(CLASSES, (len(starts),), generator=generator)
-        # The rows of a class are those that leave its number when they are divided by the number of classes.
+        # The class of a row is the remainder of its division by the number of classes.
         sizes = torch.diff(offsets, append=torch.tensor([size]))
         rounds = torch.randint(EMBEDDINGS // CLASSES, (size,), generator=generator)
         yield Batch(rounds * CLASSES + targets.repeat_interleave(sizes), offsets, targets)

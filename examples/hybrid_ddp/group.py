@@ -1,4 +1,4 @@
-"""The group: a master, two trainers and a parameter server, each a process."""
+"""Starts the group of a master, two trainers and a parameter server, each in a process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NAMES = [*TRAINER_NAMES, MASTER, SERVER]
 
 @contextmanager
 def group() -> Iterator[None]:
-    """This process is the master; the others run, and can be called, inside the block. None of them is left afterwards.
+    """Makes this process the master, and runs the others during the block; they have ended after it.
 
     Raises:
-        PsError: A member failed, or did not come.
+        PsError: A member failed, or did not join in time.
     """
     rpc.init_rpc(MASTER, rank=NAMES.index(MASTER))
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ def group() -> Iterator[None]:
 
 
 def _run(index: int, names: list[str], directory: str, folder: str) -> None:
-    """A member's process: it joins, and then waits for what the master wants of it."""
+    """The process of a member: joins the group and waits for calls."""
     torch.set_num_threads(1)
     name = names[index]
     trains = name in TRAINER_NAMES
@@ -65,6 +65,6 @@ def _run(index: int, names: list[str], directory: str, folder: str) -> None:
 
 
 def _join_process_group(rank: int, file: Path) -> None:
-    """The trainers meet at a file, so that no port has to be chosen, and talk on the loopback."""
+    """Joins the trainers' process group. The rendezvous uses a file, so that no port has to be chosen."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=TRAINERS)

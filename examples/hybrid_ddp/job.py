@@ -1,4 +1,4 @@
-"""The job as the master sees it."""
+"""The job of the master."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer_client.nn import RemoteModule
 
 @dataclass(frozen=True)
 class Outcome:
-    """What there is after the job."""
+    """The outcome of the job."""
 
     table_before: Tensor
     """``[EMBEDDINGS, WIDTH]`` float32, as the parameter server made it."""
@@ -33,7 +33,7 @@ def train(settings: Settings) -> Outcome:
     """Starts the group, makes the table, and lets the trainers train.
 
     Raises:
-        PsError: A member failed, or did not come.
+        PsError: A member failed, or did not join in time.
     """
     with group():
         options = {"mode": "sum", "sparse": True}

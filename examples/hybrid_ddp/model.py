@@ -1,4 +1,4 @@
-"""The model: a table that is elsewhere, and a layer that every trainer has."""
+"""The model: a table on the parameter server, and a layer in every trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 16
 
 
 def dense_layer(seed: int) -> nn.Linear:
-    """The layer as it is before the first step, the same in every process."""
+    """The layer with its initial parameters, which are equal in every process."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return nn.Linear(WIDTH, CLASSES)
@@ -23,8 +23,8 @@ class HybridModel(nn.Module):
     """Looks bags up on the parameter server and classifies them here.
 
     Args:
-        table: An `nn.EmbeddingBag` that another member holds.
-        layer: The layer here; its gradients are averaged over the trainers.
+        table: An `nn.EmbeddingBag` on another member.
+        layer: The local layer; its gradients are averaged over the trainers.
     """
 
     def __init__(self, table: RemoteModule, layer: nn.Linear) -> None:

@@ -1,4 +1,4 @@
-"""The same job in one process, with nothing but torch."""
+"""The same job in one process, with torch alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from examples.hybrid_ddp.trainer import TRAINERS
 
 
 def train_here(weight: Tensor, settings: Settings) -> tuple[dict[str, Tensor], list[list[float]]]:
-    """What the trainers together do to the table and the layer.
+    """Computes what the trainers together do to the table and the layer.
 
-    In every step all losses are computed from the same numbers. The layer then moves once, by the mean of the
-    gradients, as `DistributedDataParallel` has it. The table moves once for each trainer, because each steps it.
+    In every step all losses are computed from the same values. The layer is then stepped once, with the mean of the
+    gradients, as `DistributedDataParallel` does. The table is stepped once for each trainer.
 
     Args:
-        weight: The table before the first step, ``[EMBEDDINGS, WIDTH]``; it is left as it is.
+        weight: The table before the first step, ``[EMBEDDINGS, WIDTH]``; it is not changed.
         settings: Steps, seed and learning rate.
 
     Returns:

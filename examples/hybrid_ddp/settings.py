@@ -1,4 +1,4 @@
-"""What can be chosen about a run of the example."""
+"""The settings of the example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_service import by_value
 @by_value
 @dataclass(frozen=True)
 class Settings:
-    """One run's choices, with the defaults of the command line. They travel to the trainers with the call."""
+    """The settings of one run, with the defaults of the command line. They are sent to the trainers."""
 
     steps: int = 100
     seed: int = 0
@@ -23,7 +23,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    """Reads the command line; ends the process with code 2 when it makes no sense."""
+    """Parses the command line; exits with code 2 if it is not valid."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m examples.hybrid_ddp",

@@ -1,4 +1,4 @@
-"""A trainer: what the master calls it for."""
+"""The function of a trainer that the master calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_trainer(table: RemoteModule, rank: int, settings: Settings) -> tuple[dic
 
     Args:
         table: The `nn.EmbeddingBag` on the parameter server.
-        rank: Of this trainer, in the process group that it has joined.
+        rank: Rank of this trainer in its process group.
         settings: Steps, seed and learning rate.
 
     Returns:
@@ -36,7 +36,7 @@ def run_trainer(table: RemoteModule, rank: int, settings: Settings) -> tuple[dic
     for indices, offsets, targets in batches(settings.seed, rank, settings.steps):
         with autograd.context() as context:
             loss = nn.functional.cross_entropy(model(indices, offsets), targets)
-            # It waits for the other trainer's gradients, so by its end both have read the table.
+            # The backward waits for the other trainer's gradients, so both have read the table when it ends.
             autograd.backward(context, [loss])
             for turn in range(TRAINERS):
                 if turn == rank:

@@ -1,4 +1,4 @@
-"""The whole example: two owners, the training, and the figures."""
+"""Runs the whole example: two owners, the training, and the measurements."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from trainer_client.nn import RemoteModule
 
 
 def run(settings: Settings) -> list[Measure]:
-    """Trains with two owners, which have ended afterwards.
+    """Starts two owners, trains with them, and ends them.
 
     Raises:
-        PsError: An owner did not come, or failed.
+        PsError: An owner did not join in time, or failed.
     """
     with together() as (one, two):
         first = RemoteModule(one, Shard1, (settings.width, settings.seed))
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = parse(arguments)
     # A signal to this process ends the others, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # The trainer only deals digits and takes losses; the cores are for the owners.
+    # The trainer has little to compute; the cores are for the owners.
     torch.set_num_threads(1)
     parts = f"{settings.micro_batches} micro-batches of {settings.batch_size // settings.micro_batches} digits"
     print(f"{parts} through two owners; medians of {settings.rounds} rounds", flush=True)

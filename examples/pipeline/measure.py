@@ -1,4 +1,4 @@
-"""Measure: the same training with different numbers of micro-batches in flight."""
+"""Measures the same training with different numbers of micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from examples.pipeline.settings import Settings
 
 @dataclass
 class Measure:
-    """What the steps with one number in flight took, and their losses.
+    """The times and losses of the steps with one number in flight.
 
     Attributes:
-        in_flight: Micro-batches that were on their way at once.
+        in_flight: Micro-batches in flight at once.
         forward_ms: Milliseconds of each forward without a step, in evaluation.
         step_ms: Milliseconds of each step: forward, backward and optimizer.
         losses: The loss of each step.
@@ -53,10 +53,10 @@ class Measure:
 
 
 def measure(pipeline: Pipeline, settings: Settings) -> list[Measure]:
-    """Trains, one step with each number in flight in turn, so that whatever else the machine does hits all of them.
+    """Trains, one step with each number in flight in turn, so that other load on the machine affects all of them.
 
     Returns:
-        A measure for each number in flight. The first round, in which everybody warms up, is not among them.
+        A measure for each number in flight. The first round, a warm-up, does not count.
     """
     dealt = deal(settings.batch_size, settings.seed)
     warm_up, measures = ([Measure(number) for number in settings.in_flight] for _ in range(2))
@@ -67,7 +67,7 @@ def measure(pipeline: Pipeline, settings: Settings) -> list[Measure]:
 
 
 def deal(size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Deals batches of digits without end, all of the same size.
+    """Yields batches of digits without end, all of the same size.
 
     Yields:
         Images ``[size, 1, 28, 28]`` float32 and labels ``[size]`` int64.

@@ -1,4 +1,4 @@
-"""Members: the processes of the example, which come together and leave together."""
+"""Starts the processes of the example, and ends them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ROOT = Path(examples.__file__).resolve().parents[1]
 
 @contextmanager
 def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
-    """While the block runs, this process is the trainer of a group with two owners; gives the owners' names.
+    """Starts two owners and joins their group during a block; yields the owners' names.
 
-    However the block ends, so have the other processes afterwards.
+    The owners have ended after the block, however it ends.
 
     Args:
-        offered: Its classes can be made on the owners, and its functions be called everywhere.
+        offered: The module of the hosted classes and remote functions.
 
     Raises:
-        DeadlineExceededError: An owner did not come.
-        RuntimeError: One did not end well.
+        DeadlineExceededError: An owner did not join in time.
+        RuntimeError: An owner ended with an error.
     """
     rpc.init_rpc(TRAINER, allow=[offered])
     try:
@@ -42,16 +42,16 @@ def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
                 if code := owner.wait():
                     raise RuntimeError(f"{name} ended with code {code}")
     except BaseException:
-        with suppress(RuntimeError):  # it has left
+        with suppress(RuntimeError):  # this process has left already
             rpc.shutdown(graceful=False)
         raise
 
 
 @contextmanager
 def _owner(name: str, directory: str, allow: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts an owner; it has ended when the block is left."""
+    """Starts an owner for a block; it has ended afterwards."""
     command = [sys.executable, "-m", "examples.pipeline.owner", name, "--directory", directory, "--allow", allow]
-    # It is found whatever directory the example was started from.
+    # So that the package is found whatever directory the example was started from.
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # In a session of its own a terminal's Ctrl-C reaches only this process, which then ends it.
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, start_new_session=True) as owner:

@@ -1,4 +1,4 @@
-"""A process that has one half of the network; it does what it is asked until all are done."""
+"""The program of an owner, which hosts one half of the network until all members leave."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MEMBERS = (TRAINER, *SHARDS)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Joins the trainer's group, and leaves it with all others."""
+    """Joins the trainer's group, and leaves it together with the other members."""
     parser = argparse.ArgumentParser(prog="python -m examples.pipeline.owner", description="Runs one owner.")
     parser.add_argument("name", choices=SHARDS, help="its name in the group")
     parser.add_argument("--directory", required=True, help="the trainer, as host:port")
     parser.add_argument("--allow", default="examples.pipeline.shards", help="the module whose classes it hosts")
     options = parser.parse_args(arguments)
-    # Both owners are to work at once: neither may take the cores of the other.
+    # Both owners work at once, so each gets one core.
     torch.set_num_threads(1)
     rpc.init_rpc(options.name, directory=options.directory, allow=[options.allow])
     rpc.barrier(MEMBERS)

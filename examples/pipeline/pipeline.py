@@ -1,4 +1,4 @@
-"""The pipeline: micro-batches on their way through two owners, several at a time."""
+"""Sends several micro-batches at a time through two owners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Pipeline:
 
     Args:
         first: Takes a batch.
-        second: Takes a reference to what the first half made of it.
+        second: Takes a reference to the result of the first half.
         lr: Learning rate of SGD.
     """
 
@@ -34,14 +34,14 @@ class Pipeline:
     def forward(self, micro_batches: Sequence[Tensor], in_flight: int) -> list[Tensor]:
         """Sends micro-batches through both halves.
 
-        What lies between the halves goes from owner to owner: here there are only references to it.
+        The results of the first half go from owner to owner; this process has only references to them.
 
         Args:
-            micro_batches: What the first half takes.
-            in_flight: How many may be on their way at once; 1 waits for each before the next is sent.
+            micro_batches: The inputs of the first half.
+            in_flight: Most micro-batches in flight at once; with 1 each one is awaited before the next is sent.
 
         Returns:
-            What the second half made of each, in their order.
+            The results of the second half, in order.
         """
         outputs: list[Tensor] = []
         sent: deque[rpc.Future[Tensor]] = deque()
@@ -53,13 +53,13 @@ class Pipeline:
         return outputs + rpc.wait_all(sent)
 
     def step(self, x: Tensor, y: Tensor, micro_batches: int, in_flight: int) -> float:
-        """Learns a batch.
+        """Takes one step with a batch.
 
         Args:
-            x: What the first half takes, ``[N, ...]``.
+            x: The input of the first half, ``[N, ...]``.
             y: Labels, ``[N]`` int64.
-            micro_batches: Into how many the batch is cut.
-            in_flight: How many may be on their way at once, forwards and, afterwards, backwards.
+            micro_batches: Number of micro-batches that the batch is split into.
+            in_flight: Most micro-batches in flight at once, in the forward and in the backward.
 
         Returns:
             The loss before the step.
@@ -70,9 +70,9 @@ class Pipeline:
         return loss
 
     def backward(self, context_id: int, x: Tensor, y: Tensor, micro_batches: int, in_flight: int) -> float:
-        """Leaves the gradients of a batch in a context, and gives its loss; see :meth:`step`."""
+        """Adds the gradients of a batch to a context, and returns its loss; see :meth:`step`."""
         outputs = self.forward(x.chunk(micro_batches), in_flight)
-        # The micro-batches' parts of the batch's mean.
+        # The contribution of each micro-batch to the mean over the batch.
         losses = [
             F.nll_loss(output, labels, reduction="sum") / len(y)
             for output, labels in zip(outputs, y.chunk(micro_batches), strict=True)

@@ -1,4 +1,4 @@
-"""What a run of the example comes to, as a table and as a file."""
+"""The report of a run, as a table and as a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.pipeline.settings import Settings
 
 
 def table(measures: Sequence[Measure]) -> str:
-    """The medians, a line for each number in flight, and how much faster each is than the first."""
+    """A table with the medians for each number in flight, and their speed-up over the first."""
     lines = ["in flight   forward              step"]
     first = measures[0]
     for each in measures:
@@ -23,7 +23,7 @@ def table(measures: Sequence[Measure]) -> str:
 
 
 def write(path: Path, settings: Settings, measures: Sequence[Measure]) -> None:
-    """Writes choices, medians, ratios and every single figure as JSON; directories are made."""
+    """Writes settings, medians, ratios and all measurements as JSON; makes the folder."""
     first = measures[0]
     chosen = {name: value for name, value in asdict(settings).items() if name != "out"}
     rows = [

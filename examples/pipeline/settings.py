@@ -1,4 +1,4 @@
-"""What can be chosen about a run of the example."""
+"""The settings of the example."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Settings:
-    """One run's choices, with the defaults of the command line."""
+    """The settings of one run, with the defaults of the command line."""
 
     rounds: int = 10
-    """How often a step is taken with each number in flight."""
+    """Number of steps with each number in flight."""
     batch_size: int = 256
     micro_batches: int = 8
     in_flight: tuple[int, ...] = (1, 2, 4, 8)
-    """Numbers of micro-batches that may be on their way at once; the first is what others are compared with."""
+    """Numbers of micro-batches in flight to compare; ratios are relative to the first."""
     width: int = 64
     """Channels between the halves."""
     lr: float = 0.003
@@ -36,7 +36,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None) -> Settings:
-    """Reads the command line; ends the process with code 2 when it makes no sense."""
+    """Parses the command line; exits with code 2 if it is not valid."""
     default = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m examples.pipeline",

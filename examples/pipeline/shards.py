@@ -1,4 +1,4 @@
-"""The two halves of a network that reads digits. Each takes about as long as the other."""
+"""The two halves of a network that classifies digits, which take about the same time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shard1(nn.Module):
             _begin(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Finds features: ``[N, 1, 28, 28]`` to ``[N, width, 14, 14]`` float32."""
+        """Maps images ``[N, 1, 28, 28]`` to features ``[N, width, 14, 14]``, float32."""
         x = F.relu(self.conv1(x))
         return F.max_pool2d(F.relu(self.conv3(F.relu(self.conv2(x)))), 2)
 
@@ -50,7 +50,7 @@ class Shard2(nn.Module):
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            # A quarter of the places, so twice the channels within make as much work as the first half has.
+            # A quarter of the pixels, so twice the channels take as much time as the first half.
             self.conv1 = nn.Conv2d(width, 2 * width, 3, padding=1)
             self.conv2 = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
             self.conv3 = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
@@ -58,10 +58,10 @@ class Shard2(nn.Module):
             self.fc = nn.Linear(2 * width * (SIDE // 4) ** 2, DIGITS)
 
     def forward(self, features: rpc.RRef | Tensor) -> Tensor:
-        """Reads digits.
+        """Classifies digits.
 
         Args:
-            features: Of the first half, ``[N, width, 14, 14]``; fetched from where they are, if that is elsewhere.
+            features: The result of the first half, ``[N, width, 14, 14]``, or a reference to it, which is fetched.
 
         Returns:
             The logarithm of each digit's probability, ``[N, 10]`` float32.
@@ -73,7 +73,7 @@ class Shard2(nn.Module):
 
 
 def _begin(shard: nn.Module) -> None:
-    """Draws weights that keep the size of what passes through; with torch's own, six layers hardly learn at first."""
+    """Draws weights that preserve the variance of activations; with torch's default, six layers hardly learn."""
     for layer in shard.children():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

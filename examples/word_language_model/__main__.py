@@ -1,4 +1,4 @@
-"""The whole example: the owner's process, the training, the figures and the picture."""
+"""Runs the whole example: the owner, the training, the report and the picture."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from trainer_client import PsError
 
 
 def run(settings: Settings, text: Corpus) -> Report:
-    """Trains in two processes, telling of each epoch on standard output; the other process has ended afterwards.
+    """Trains in two processes, and prints each epoch; the other process has ended afterwards.
 
     Raises:
-        PsError: The other process did not come, or failed.
+        PsError: The other process did not join in time, or failed.
     """
     words = len(text.words)
     torch.manual_seed(settings.seed)
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
     if settings.check_local:
-        # Two processes draw other numbers than one.
+        # Two processes draw other random numbers than one.
         settings = replace(settings, dropout=0.0)
     # A signal to this process ends the other one, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _verdict(report: Report) -> int:
-    """Says whether local training gave the same losses, and gives the exit code."""
+    """Prints whether local training gave the same losses, and returns the exit code."""
     if report.difference is None:
         return 0
     print(

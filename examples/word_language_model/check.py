@@ -1,4 +1,4 @@
-"""Check: a local model takes the same steps beside the distributed one."""
+"""Compares the distributed model with a local one that takes the same steps."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from examples.word_language_model.local import LocalSide
 from examples.word_language_model.model import Hidden
 
 TOLERANCE = 1e-6
-"""How far apart the losses of a step may be."""
+"""Largest difference between the losses of a step."""
 
 STEPS = 50
-"""How many steps are compared. The norm of all gradients is added up in another order, and at a learning rate like 20
-every step makes that rounding larger, as it would between two local models."""
+"""Number of steps that are compared. The norm of all gradients is summed in another order, and at a learning rate of
+20 every step amplifies the difference in rounding, as it would between two local models."""
 
 
 class CheckedSide:
-    """The distributed model, with a local one that takes the first steps too.
+    """The distributed model, with a local one that takes the first steps, too.
 
     Args:
         distributed: The model in two processes.
         local: The same in one.
-        steps: How many steps are compared.
+        steps: Number of steps that are compared.
 
     Attributes:
         model: The distributed one.
-        compared: Steps compared so far.
+        compared: Number of steps compared so far.
         difference: The largest difference so far between the losses of one step.
     """
 
@@ -40,14 +40,14 @@ class CheckedSide:
         self._hidden: Hidden | None = None
 
     def step(self, data: Tensor, target: Tensor, hidden: Hidden) -> tuple[float, Hidden]:
-        """Lets both learn a piece of text, each with its own memory, and compares their losses."""
+        """Trains both on a piece of text, each with its own hidden state, and compares their losses."""
         loss, after = self._distributed.step(data, target, hidden)
         if self.compared < self._steps:
             self._compare(loss, data, target, begins=not hidden[0].any())
         return loss, after
 
     def set_lr(self, lr: float) -> None:
-        """Changes the learning rate of both."""
+        """Sets the learning rate of both."""
         self._distributed.set_lr(lr)
         self._local.set_lr(lr)
 

@@ -1,4 +1,4 @@
-"""Real text that every Python carries: the manual's pages for ``help()``, as streams of words."""
+"""Text that is part of every Python: the manual's pages for ``help()``, as streams of words."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Corpus:
 
     Attributes:
         words: The vocabulary, the most frequent word first after ``<unk>`` and ``<eop>``.
-        train: What is learnt from, ``[N]`` int64.
-        held_out: What is never learnt from, ``[M]`` int64.
+        train: The training text, ``[N]`` int64.
+        held_out: The held-out text, ``[M]`` int64.
     """
 
     words: tuple[str, ...]
@@ -52,11 +52,11 @@ class Corpus:
 def load(vocabulary: int, pages: Mapping[str, str] = topics) -> Corpus:
     """Splits pages into words, numbers them, and holds some out.
 
-    Paragraphs that stand on several pages are taken once; otherwise what is held out would be learnt elsewhere. The
-    last tenth of each page's paragraphs is held out. The vocabulary is made of the others.
+    Paragraphs that occur on several pages are used once, so that the training text holds no held-out paragraph. The
+    last tenth of each page's paragraphs is held out. The vocabulary is made from the others.
 
     Args:
-        vocabulary: How many words have numbers of their own; two of them are ``<unk>`` and ``<eop>``.
+        vocabulary: Number of words with an index of their own; two of them are ``<unk>`` and ``<eop>``.
         pages: The text by the page's name; the pages of this Python's manual unless given.
 
     Raises:
@@ -77,14 +77,14 @@ def load(vocabulary: int, pages: Mapping[str, str] = topics) -> Corpus:
 
 
 def columns(stream: Tensor, count: int) -> Tensor:
-    """Cuts a stream of words into columns of the same length, which are read side by side; the rest is left out.
+    """Splits a stream of words into columns of the same length, which are read in parallel; the rest is left out.
 
     Args:
         stream: ``[N]``.
-        count: How many columns.
+        count: Number of columns.
 
     Returns:
-        ``[N // count, count]``; each column goes on below.
+        ``[N // count, count]``; each column is read downwards.
 
     Raises:
         ValueError: The stream is too short to predict one word per column.
@@ -96,7 +96,7 @@ def columns(stream: Tensor, count: int) -> Tensor:
 
 
 def chunks(table: Tensor, bptt: int) -> list[tuple[Tensor, Tensor]]:
-    """Cuts columns into pieces that follow each other.
+    """Splits columns into consecutive pieces.
 
     Args:
         table: ``[rows, columns]``.
@@ -111,7 +111,7 @@ def chunks(table: Tensor, bptt: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def _pages(pages: Mapping[str, str]) -> Iterable[list[list[str]]]:
-    """The paragraphs of each page that stood on none before, as words."""
+    """The paragraphs of each page that occur on no earlier page, as words."""
     seen: set[tuple[str, ...]] = set()
     for name in sorted(pages):
         fresh = []

@@ -1,4 +1,4 @@
-"""The distributed side: embedding table and decoder on the member `ps`, the LSTM here, one optimizer over all."""
+"""The distributed model: embedding table and decoder on the member `ps`, the LSTM here, one optimizer over all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer_client.optim import DistributedOptimizer, clip_grad_norm_
 
 
 class DistributedSide:
-    """A model in two processes, and how it is trained.
+    """A model in two processes, and its training step.
 
     Args:
         ps: The member that has the embedding table and the decoder.
@@ -38,15 +38,15 @@ class DistributedSide:
         self._clip = settings.clip
 
     def step(self, data: Tensor, target: Tensor, hidden: Hidden) -> tuple[float, Hidden]:
-        """Learns one piece of text.
+        """Takes one step with a piece of text.
 
         Args:
             data: Words, ``[rows, columns]`` int64.
             target: The words that follow, of the same shape.
-            hidden: What the LSTM remembers; gradients do not go back beyond it.
+            hidden: The hidden state of the LSTM; gradients do not propagate beyond it.
 
         Returns:
-            The loss per word before the step, and what the LSTM remembers now.
+            The loss per word before the step, and the new hidden state.
         """
         with autograd.context() as context_id:
             scores, (memory, cell) = self.model.train()(data, hidden)
@@ -57,5 +57,5 @@ class DistributedSide:
         return loss.item(), (memory.detach(), cell.detach())
 
     def set_lr(self, lr: float) -> None:
-        """Changes the learning rate here and on the owner."""
+        """Sets the learning rate here and on the owner."""
         self._opt.unwrapped.set_options(lr=lr).wait()

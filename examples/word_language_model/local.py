@@ -1,4 +1,4 @@
-"""The local side: the same model in one process, to compare with."""
+"""The same model in one process, for comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from examples.word_language_model.settings import Settings
 
 
 class LocalSide:
-    """A model in this process, and how it is trained: what ``DistributedSide`` does, without any of its means.
+    """A model in this process, and its training step, like ``DistributedSide``.
 
     Args:
         words: Size of the vocabulary.
@@ -29,7 +29,7 @@ class LocalSide:
         self._clip = settings.clip
 
     def step(self, data: Tensor, target: Tensor, hidden: Hidden) -> tuple[float, Hidden]:
-        """Learns one piece of text; see ``DistributedSide.step``."""
+        """Takes one step with a piece of text; see ``DistributedSide.step``."""
         self._opt.zero_grad()
         scores, (memory, cell) = self.model.train()(data, hidden)
         loss = F.cross_entropy(scores.flatten(0, 1), target.flatten())
@@ -39,6 +39,6 @@ class LocalSide:
         return loss.item(), (memory.detach(), cell.detach())
 
     def set_lr(self, lr: float) -> None:
-        """Changes the learning rate."""
+        """Sets the learning rate."""
         for group in self._opt.param_groups:
             group["lr"] = lr

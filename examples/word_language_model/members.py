@@ -1,4 +1,4 @@
-"""Members: the processes of the example, which come together and leave together."""
+"""Starts the processes of the example, and ends them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _ROOT = Path(examples.__file__).resolve().parents[1]
 
 @contextmanager
 def together(seed: int) -> Iterator[str]:
-    """While the block runs, this process is the trainer of a group, and another is its owner; gives the owner's name.
+    """Starts an owner and joins its group during a block; yields the owner's name.
 
-    However the block ends, so has the other process afterwards.
+    The owner has ended after the block, however it ends.
 
     Args:
-        seed: Of the dropout there.
+        seed: Seed of the dropout on the owner.
 
     Raises:
-        DeadlineExceededError: The owner did not come.
-        RuntimeError: It did not end well.
+        DeadlineExceededError: The owner did not join in time.
+        RuntimeError: The owner ended with an error.
     """
     rpc.init_rpc(TRAINER)
     try:
@@ -46,7 +46,7 @@ def together(seed: int) -> Iterator[str]:
 def _owner(directory: str, seed: int) -> Iterator[subprocess.Popen[bytes]]:
     """Starts the owner; its process has ended when the block ends."""
     command = [sys.executable, "-m", "examples.word_language_model.ps", "--directory", directory, "--seed", str(seed)]
-    # It is found whatever directory the example was started from.
+    # So that the package is found whatever directory the example was started from.
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # In a session of its own a terminal's Ctrl-C reaches only this process, which then ends it.
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, start_new_session=True) as owner:

@@ -1,4 +1,4 @@
-"""The picture of a run: how the perplexity falls."""
+"""Draws the perplexity of a run, epoch by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training: epochs over the text, and the perplexity of what was held out."""
+"""Trains for some epochs, and computes the perplexity of the held-out text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainers of a cluster: any number, on a network whose layers lie on several owners.
+"""Any number of trainers of a network whose layers are on several owners.
 
 Owners are started with ``--import examples.digits.cluster``, and trainers with ``python -m examples.digits.cluster``.
 """

@@ -30,7 +30,7 @@ async def run(trainer: Trainer) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one trainer and returns its exit code: 1 if an owner failed it, 2 if its settings make no sense."""
+    """Runs one trainer and returns its exit code: 1 if an owner failed, 2 if its settings are not valid."""
     settings = parse(arguments)
     try:
         asyncio.run(run(Trainer(settings, load(settings.data))))

@@ -1,4 +1,4 @@
-"""The network of the example as a row of layers, of which each owner hosts a part."""
+"""The layers of the example's network, split over owners."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Layers(nn.Sequential):
 
 
 def cut(owners: int) -> list[tuple[int, int]]:
-    """Deals the layers out, in their order and as evenly as they come.
+    """Splits the layers over owners, in order and evenly.
 
-    Two owners get the convolutions and the linear layers; one gets everything.
+    Of two owners, the first gets the convolutions and the second the linear layers.
 
     Args:
-        owners: How many share them.
+        owners: Number of owners.
 
     Returns:
         The first layer of each owner, and the one after its last.

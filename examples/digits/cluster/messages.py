@@ -1,4 +1,4 @@
-"""What a trainer of the cluster says: lines for people, which programs can read too."""
+"""The output of a trainer of the cluster: lines for people, which programs can parse, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ACCURACY = re.compile(r"accuracy (\d\.\d{4})$")
 
 @dataclass(frozen=True)
 class Step:
-    """One batch has been learnt."""
+    """A step was taken."""
 
     step: int
     """Counted from 1, per trainer."""
@@ -27,7 +27,7 @@ class Step:
 
     @classmethod
     def read(cls, line: str) -> Self | None:
-        """The step at the end of a line; None if it tells of something else."""
+        """Parses the step at the end of a line; None if there is none."""
         found = _STEP.search(line)
         if found is None:
             return None
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The share of the held-out digits that the network reads correctly."""
+    """The share of the held-out digits that the network classifies correctly."""
 
     share: float
 
@@ -46,6 +46,6 @@ class Accuracy:
 
     @classmethod
     def read(cls, line: str) -> Self | None:
-        """The accuracy at the end of a line; None if it tells of something else."""
+        """Parses the accuracy at the end of a line; None if there is none."""
         found = _ACCURACY.search(line)
         return cls(float(found[1])) if found else None

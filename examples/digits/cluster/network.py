@@ -1,4 +1,4 @@
-"""The network as a trainer sees it: handles of its parts, and of the one optimizer over all of them."""
+"""A trainer's handles to the parts of the network, and to the optimizer over all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Network:
 
     ps: tc.Client
     parts: Sequence[tc.RemoteModule]
-    """One per owner, in the order in which they are called."""
+    """One per owner, in the order of the forward."""
     optimizer: tc.DistributedOptimizer
     optimizer_name: str
 
@@ -67,8 +67,8 @@ class Network:
             The loss, and the version that the optimizer has on each owner after the step.
 
         Raises:
-            tc.ContextLostError: An owner has lost the pass: nothing of this batch was learnt there.
-            tc.SessionLostError, tc.StaleHandleError: An owner has forgotten this trainer: attach again.
+            tc.ContextLostError: An owner has lost the pass, and has not applied its step.
+            tc.SessionLostError, tc.StaleHandleError: An owner has ended the session: attach again.
         """
         async with self.ps.context() as ctx:
             loss = F.nll_loss(await self._read(batch.images), batch.labels)
@@ -76,7 +76,7 @@ class Network:
             return loss.item(), await self.optimizer.step(ctx)
 
     async def versions(self) -> dict[str, int]:
-        """How many steps all trainers together have taken so far, by owner."""
+        """The number of steps of all trainers together so far, by owner."""
         owners = list(self.optimizer.remotes)
         statuses = await asyncio.gather(*map(self.ps.status, owners))
         return {
@@ -85,7 +85,7 @@ class Network:
         }
 
     async def accuracy(self, digits: Part) -> float:
-        """The share of digits that are read correctly, without dropout and without recording anything."""
+        """The share of digits that are classified correctly, without dropout and without a context."""
         for part in self.parts:
             part.eval()
         correct = 0

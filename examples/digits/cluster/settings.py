@@ -1,4 +1,4 @@
-"""What can be chosen about a trainer of the cluster: by flags, or else in the environment."""
+"""The settings of a trainer of the cluster, from flags or the environment."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ PREFIX = "PS_TRAINER_"
 
 @dataclass(frozen=True)
 class Settings:
-    """One trainer's choices, with the defaults of the command line."""
+    """The settings of one trainer, with the defaults of the command line."""
 
     directory: str = "127.0.0.1:50051"
-    """The owner that knows where the others are, as ``host:port``."""
+    """Address of the owner that keeps the directory, as ``host:port``."""
     owners: tuple[str, ...] = ("ps0", "ps1")
     """Names of the owners that share the network; the first has its first layers."""
     model: str = "digits"
-    """How the names of the shared objects begin; another one is another network."""
+    """Prefix of the names of the shared objects; another prefix makes another network."""
     steps: int = 1500
-    """How many steps all trainers take together."""
+    """Number of steps of all trainers together."""
     batch_size: int = 32
     lr: float = 0.03
     momentum: float = 0.5
     seed: int = 0
-    """Of this trainer's batches: no two should have the same."""
+    """Seed of this trainer's batches; every trainer should have its own."""
     log_every: int = 25
-    """Own steps from one line to the next."""
+    """A line is printed after this many own steps."""
     patience: float = 60.0
-    """Seconds that an owner which is away is waited for, and at most an answer."""
+    """Seconds to wait for an owner that does not answer, and most seconds to wait for an answer."""
     grace: float = 5.0
     """Seconds that a pass may still take after SIGTERM."""
     data: Path | None = None
@@ -42,7 +42,7 @@ class Settings:
 
 
 def parse(arguments: list[str] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Reads flags and ``PS_TRAINER_…`` variables; ends the process with code 2 when they make no sense."""
+    """Parses flags and ``PS_TRAINER_…`` variables; exits with code 2 if they are not valid."""
     parser = _parser(environment)
     settings = Settings(**vars(parser.parse_args(arguments)))
     try:
@@ -61,7 +61,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     )
 
     def add(name: str, kind: type | object, fallback: object, text: str) -> None:
-        # argparse converts a default that is text like any argument, and names the flag if it does not fit.
+        # argparse converts a default that is text like an argument, and names the flag if it is not valid.
         given = environment.get(PREFIX + name.upper().replace("-", "_")) or fallback
         parser.add_argument(f"--{name}", type=kind, default=given, metavar="…", help=text)  # type: ignore[arg-type]
 

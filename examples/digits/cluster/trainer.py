@@ -1,4 +1,4 @@
-"""One trainer of the cluster: takes steps until all trainers together have taken enough."""
+"""A trainer of the cluster, which takes steps until all trainers together have taken enough."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from examples.digits.cluster.settings import Settings
 from examples.digits.data import Digits, Part, bend
 
 LONGEST_STREAK = 20
-"""How often in a row a batch may be lost before that is no accident any more."""
+"""Most attempts in a row to take a step with the same batch."""
 
 
 class Trainer:
-    """Joins the trainers of a network, and leaves when it is trained or when it is told to.
+    """Trains a network together with other trainers, until it is trained or `stop` is called.
 
     Args:
-        settings: Where the network is, and how long to train it.
-        digits: What it learns from, and what it is judged on.
+        settings: The owners of the network, and the number of steps.
+        digits: The training digits and the held-out digits.
     """
 
     def __init__(self, settings: Settings, digits: Digits) -> None:
@@ -37,7 +37,7 @@ class Trainer:
         """Trains and evaluates, or trains until `stop` is called.
 
         Raises:
-            tc.PsError: An owner was away for too long, or refused something.
+            tc.PsError: An owner did not come back in time, or has refused a request.
         """
         self._task = asyncio.current_task()
         settings, patience = self._settings, self._settings.patience
@@ -54,7 +54,7 @@ class Trainer:
             say(f"stopped by a signal after {self._steps} steps; goodbye")
 
     def stop(self) -> None:
-        """Leaves after the pass that is running, which has as long as the settings say. Called on the event loop."""
+        """Stops after the running pass, which may take `grace` seconds more. Called on the event loop."""
         assert self._task is not None
         self._stopping = True
         if self._in_pass:
@@ -83,7 +83,7 @@ class Trainer:
         return network
 
     async def _learn(self, network: Network, batch: Part) -> tuple[Network, float, dict[str, int]]:
-        """Learns one batch, if need be more than once."""
+        """Takes one step with a batch; repeats it if it is lost."""
         self._in_pass = True
         try:
             for _ in range(LONGEST_STREAK):
@@ -100,7 +100,7 @@ class Trainer:
 
 
 def say(what: object) -> None:
-    """Writes a line; flushed, because a pipe would hold it back until it fills a block."""
+    """Writes a line and flushes it, because a pipe would be block-buffered."""
     print(what, flush=True)
 
 
@@ -110,7 +110,7 @@ def _total(versions: dict[str, int], settings: Settings) -> str:
 
 
 def _batches(part: Part, settings: Settings) -> Iterator[Part]:
-    """Deals out random digits, bent a little, for ever: no trainer need know how many others there are."""
+    """Yields random, slightly distorted digits without end, so that trainers need not know of each other."""
     generator = torch.Generator().manual_seed(settings.seed)
     while True:
         chosen = part[torch.randint(len(part), (settings.batch_size,), generator=generator)]
