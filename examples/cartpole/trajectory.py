@@ -27,9 +27,9 @@ class Trajectory:
 
         Args:
             gamma: Discount of rewards per step.
-            cut_short: Whether the time limit ended the episode, and not the pole. Then a reward of 1 in every later step
-                is assumed, which is worth ``1 / (1 - gamma)``. Otherwise the last actions of a perfect episode would have
-                the lowest returns.
+            cut_short: Whether the time limit ended the episode, and not the pole. Then a reward of 1 is assumed for
+                every later step, which is worth ``1 / (1 - gamma)``. Otherwise the last actions of a perfect episode
+                would have the lowest returns.
 
         Returns:
             ``[N]`` float64, one for each action.
