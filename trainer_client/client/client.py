@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,32 +11,28 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
-from ps_wire.codec.payload import PayloadWriter
-from ps_wire.codec.values import Encoder
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.runtime import forks
-from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import (
     AttachRequest,
-    CreateRequest,
     DeleteRequest,
     StatusReply,
     StatusRequest,
 )
+from trainer_client.client import objects
 from trainer_client.client.sessions import Sessions
 from trainer_client.contexts.context import Context
-from trainer_client.graph.current import current_context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
-from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
 from trainer_client.optimizers import optimizer, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import PayloadReader
     from ps_wire.connections.connection import Connector
+    from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.optimizer import DistributedOptimizer, NonFinite, Reads
@@ -151,7 +146,7 @@ class Client:
             RemoteError: The constructor raised an exception.
             UnknownNameError: The client is not connected to that owner.
         """
-        return self._create(cls, args, kwargs, name, owner, seed, timeout)
+        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout)
 
     def create(
         self,
@@ -164,7 +159,7 @@ class Client:
         **kwargs: Any,
     ) -> Pending[RemoteObject]:
         """Makes an instance of any class on the owner's allow-list, or attaches to one; otherwise like `module`."""
-        return self._create(cls, args, kwargs, name, owner, seed, timeout)
+        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout)
 
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
         """A handle to an object that exists.
@@ -179,14 +174,14 @@ class Client:
             InvalidArgumentError: `target` begins like a handle and is none.
         """
         if not target.startswith("ps://"):
-            return _attach(self.session(owner), AttachRequest(name=target))
+            return objects.attach(self.session(owner), AttachRequest(name=target))
         ref = Ref.parse(target)
         request = AttachRequest(handle=ref.to_message())
         if ref.owner in self.sessions:
-            return _attach(self.sessions[ref.owner], request)
+            return objects.attach(self.sessions[ref.owner], request)
 
         async def attach_there() -> RemoteObject:
-            return await _attach(await self.reach(ref.owner), request)
+            return await objects.attach(await self.reach(ref.owner), request)
 
         return Pending.run(self._loop, attach_there())
 
@@ -350,36 +345,5 @@ class Client:
         """
         return self.session(owner).submit(Request(status=StatusRequest()), None, lambda reply, _: reply.status)
 
-    def _create(
-        self,
-        cls: type | str,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        name: str,
-        owner: str,
-        seed: int | None,
-        timeout: float | None,
-    ) -> Pending[Any]:
-        session = self.session(owner)
-        payload = PayloadWriter()
-        context = current_context()
-        handles: list[RRef] = []
-        encoder = Encoder(payload, partial(calls.handle_met, handles, context))
-        default_seed = self._seeding.next(context.seeds if context is not None else None)
-        request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
-        encoder.encode_into(request.args, args)
-        encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
-        # Keeps the handles among the arguments alive until the object is made.
-        read = partial(_created, session, (args, kwargs, handles))
-        return session.submit(Request(create=request), payload, read, timeout)
-
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._sessions.opening)}>"
-
-
-def _created(session: Session, held: tuple[object, ...], reply: Reply, payload: PayloadReader) -> RemoteObject:
-    return handle_from(session, reply.create.object)
-
-
-def _attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
-    return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))

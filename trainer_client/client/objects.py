@@ -1,0 +1,70 @@
+"""Makes objects on owners, and attaches to them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.codec.names import name_of
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
+from trainer_client.graph.current import current_context
+from trainer_client.handles import calls
+from trainer_client.handles.handles import RemoteObject, handle_from
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainer_client.handles.references import RRef
+    from trainer_client.numerics import Seeding
+    from trainer_client.pending import Pending
+    from trainer_client.session.session import Session
+
+
+def create(
+    session: Session,
+    cls: type | str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    name: str,
+    seed: int | None,
+    seeding: Seeding,
+    timeout: float | None,
+) -> Pending[Any]:
+    """Makes an object on an owner, or attaches to the object of that name.
+
+    Args:
+        session: The session with the owner.
+        cls: The class, or its name on the owner's allow-list.
+        args: Arguments of the constructor.
+        kwargs: Keyword arguments of the constructor.
+        name: Of the object; empty for one without a name.
+        seed: Seed of the constructor.
+        seeding: Gives the constructor a seed if `seed` is None.
+        timeout: Seconds this may take; None is no limit.
+
+    Returns:
+        A handle.
+    """
+    payload = PayloadWriter()
+    context = current_context()
+    handles: list[RRef] = []
+    encoder = Encoder(payload, partial(calls.handle_met, handles, context))
+    default_seed = seeding.next(context.seeds if context is not None else None)
+    request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
+    encoder.encode_into(request.args, args)
+    encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
+    # Keeps the handles among the arguments alive until the object is made.
+    read = partial(_created, session, (args, kwargs, handles))
+    return session.submit(Request(create=request), payload, read, timeout)
+
+
+def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
+    """A handle to an object that exists."""
+    return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
+
+
+def _created(session: Session, held: tuple[object, ...], reply: Reply, payload: PayloadReader) -> RemoteObject:
+    return handle_from(session, reply.create.object)
