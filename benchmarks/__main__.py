@@ -1,4 +1,4 @@
-"""Everything: measures the rows, shows them, and writes `bench.json` and `bench.png`."""
+"""Measures the rows, shows them, and writes `bench.json` and `bench.png`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Anatomy: what the Python of both sides costs per operation, and where.
+"""Measures the cost of Python on both sides per operation, and in which part.
 
-`python -m benchmarks.anatomy` runs an owner and a trainer in one process, on one event loop, joined by shared memory:
-no process waits for another to wake up, so that what remains is work. Each operation is timed first without a profiler;
-then cProfile says how the time is shared. Together with `benchmarks.floors` that explains a figure of `make bench`.
+`python -m benchmarks.anatomy` runs an owner and a trainer in one process, on one event loop, with shared memory. No
+process waits for another to wake up, so that only work is measured. Each operation is timed first without a profiler.
+Then cProfile divides the time among the parts. Together with `benchmarks.floors` that explains `make bench`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARTS: Final = {
 
 
 def main() -> None:
-    """Measures and prints it."""
+    """Measures and prints the costs."""
     torch.set_num_threads(1)
     uvloop.run(_measure())
 

@@ -1,4 +1,4 @@
-"""Data: the batches of the rows, the same numbers on every side."""
+"""The batches of the rows, with the same values on every side."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from benchmarks.sizes import Sizes
 MODEL_SEED: Final = 11
 """Seeds the constructors; a second object takes the next number."""
 OWNER_SEED: Final = 21
-"""Seeds the owner before the first step: its dropout."""
+"""Seeds the owner before the first step, for its dropout."""
 TRAINER_SEED: Final = 31
-"""Seeds the trainer before the first step: the dropout of what is local."""
+"""Seeds the trainer before the first step, for local dropout."""
 
 EMB_LR: Final = 1.0
 CONVNET_LR: Final = 0.03
 RNN_LR: Final = 0.05
 
 PROBE: Final = 2048
-"""Rows of the table that are read at the end and compared."""
+"""Number of rows of the table that are compared at the end."""
 
 Batch = tuple[Tensor, Tensor]
 
 
 def bags(sizes: Sizes, rank: int = 0, trainers: int = 1) -> list[Batch]:
-    """Batches of bags of ids, and the sums they should have.
+    """Batches of bags of ids, and their target sums.
 
-    Each of several trainers has a part of the table's rows to itself. So the result of all their steps does not depend
-    on who came first, and can be compared with local torch; the owner knows nothing of it.
+    Each trainer uses its own part of the table's rows. So the result of all steps does not depend on their order, and
+    can be compared with local torch.
     """
     generator = torch.Generator().manual_seed(1000 + rank)
     part = sizes.table_rows // trainers
@@ -47,12 +47,12 @@ def bags(sizes: Sizes, rank: int = 0, trainers: int = 1) -> list[Batch]:
 
 
 def bag_loss(sums: Tensor, wanted: Tensor) -> Tensor:
-    """The squared error per bag: unlike a plain sum, its gradient depends on the parameters."""
+    """The squared error per bag. Unlike that of a sum, its gradient depends on the parameters."""
     return F.mse_loss(sums, wanted, reduction="sum") / len(sums)
 
 
 def probe_ids(batches: list[Batch]) -> Tensor:
-    """Bags of a single id: what an EmbeddingBag gives for them are rows of its table, bit by bit."""
+    """Bags of a single id, for which an EmbeddingBag returns rows of its table, bit by bit."""
     return batches[0][0].flatten()[:PROBE].unsqueeze(1)
 
 
@@ -70,7 +70,7 @@ def images(sizes: Sizes) -> list[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class Rnn:
-    """Dimensions of the tutorial's RNN, as it trains it."""
+    """Dimensions of the tutorial's RNN."""
 
     batch: int = 5
     ntoken: int = 10
@@ -85,7 +85,7 @@ RNN: Final = Rnn()
 
 
 def sentences(sizes: Sizes) -> list[Batch]:
-    """Batches of words and what shall be said of them."""
+    """Batches of words and their targets."""
     generator = torch.Generator().manual_seed(3000)
     return [
         (
@@ -97,10 +97,10 @@ def sentences(sizes: Sizes) -> list[Batch]:
 
 
 def split(ids: Tensor, first: int) -> list[tuple[Tensor, Tensor]]:
-    """Splits bags by hand over two tables, of which the first holds the rows below `first`.
+    """Splits bags over two tables, of which the first holds the rows below `first`.
 
     Returns:
-        For each table the ids it has, counted from its own first row, and where each bag begins.
+        For each table: its ids, counted from its own first row, and the offsets of the bags.
     """
     low = ids < first
     parts = []
@@ -116,12 +116,12 @@ Hidden = tuple[Tensor, Tensor]
 
 
 def lstm() -> tuple[nn.LSTM, Hidden]:
-    """The local part of the RNN and the state it begins with; torch is to be seeded before."""
+    """The local part of the RNN and its initial state; torch has to be seeded before."""
     made = nn.LSTM(RNN.ninp, RNN.nhid, RNN.nlayers, dropout=RNN.dropout)
     shape = (RNN.nlayers, RNN.nindices, RNN.nhid)
     return made, (torch.randn(shape), torch.randn(shape))
 
 
 def detached(hidden: Hidden) -> Hidden:
-    """The state as the next pass takes it over: its numbers, not its history."""
+    """The state for the next pass, without its history."""
     return hidden[0].detach(), hidden[1].detach()

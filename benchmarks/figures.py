@@ -1,4 +1,4 @@
-"""Figures: puts what was measured into the README of this folder, between two markers."""
+"""Writes the results into the README of this folder, between two markers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rewrite(source: Path, readme: Path = README) -> None:
 
 
 def block(report: Report) -> str:
-    """The figures as Markdown."""
+    """The results as Markdown."""
     lines = [
         f"Measured on {machine.line(report['machine'])}; in {report['seconds']:.0f} s"
         + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),

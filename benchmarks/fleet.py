@@ -1,4 +1,4 @@
-"""Fleet: the processes of one side, started once, and paused whenever it is another side's turn."""
+"""The processes of one side, which are started once and paused during the turns of other sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TORCH_TCP: Final = "torch_rpc_tcp"
 LOCAL: Final = "local"
 
 SIDES: Final = (OURS, TORCH, OURS_TCP, TORCH_TCP, LOCAL)
-"""All sides, in the order of their turns: what is compared stands side by side."""
+"""All sides, in the order of their turns; sides that are compared are adjacent."""
 
 _START_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 180.0
@@ -34,9 +34,9 @@ class Fleet:
 
     Args:
         side: One of `SIDES`.
-        shape: How many processes of each kind.
-        sizes: How large the work is.
-        children: What starts them.
+        shape: The number of processes of each kind.
+        sizes: The dimensions of the work.
+        children: Starts the processes.
         scratch: A folder for files that they share.
 
     Attributes:
@@ -55,7 +55,7 @@ class Fleet:
         self._trainers: list[Child] = []
 
     def start(self) -> None:
-        """Starts every process, and waits for none, so that all fleets can start at once."""
+        """Starts every process without waiting, so that all fleets can start at once."""
         self.broken = False
         owners, trainers = range(self.shape.owners), range(self.shape.trainers)
         if self.side in (OURS, OURS_TCP):
@@ -73,7 +73,7 @@ class Fleet:
         """Waits until every process is ready, and pauses them.
 
         Raises:
-            ChildFailed: One is not.
+            ChildFailed: A process is not ready in time.
         """
         listening = self.side in (TORCH, TORCH_TCP)
         if listening:
@@ -86,7 +86,7 @@ class Fleet:
             "trainers": len(self._trainers),
             "owners": owners,
             "tcp": self._tcp,
-            # A fresh file: a world that finds the traces of another waits for its members for ever.
+            # A new file: with the file of an earlier group, torch would wait for its members for ever.
             "store": str(self._scratch / f"store-{next(_worlds)}"),
         }
         told_to = [*(self._owners if listening else ()), *self._trainers]
@@ -99,7 +99,7 @@ class Fleet:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Lets the processes run while the block runs."""
+        """Lets the processes run during a block."""
         for child in (*self._owners, *self._trainers):
             child.resume()
         try:
@@ -108,15 +108,15 @@ class Fleet:
             self._pause()
 
     def ask(self, **message: Any) -> list[dict[str, Any]]:
-        """Tells every trainer the same at once, and returns their answers.
+        """Sends the same message to every trainer at once, and returns their answers.
 
         Raises:
-            ChildFailed: One ended, gave no answer in time, or answered with an error.
+            ChildFailed: A trainer ended, gave no answer in time, or answered with an error.
         """
         return self.ask_each([message] * len(self._trainers))
 
     def ask_each(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Tells every trainer something else, and returns their answers; raises what `ask` raises."""
+        """Sends a message of its own to every trainer, and returns their answers; raises what `ask` raises."""
         if self.broken:
             raise ChildFailed(f"a process of {self.side} failed before")
         try:
@@ -133,11 +133,11 @@ class Fleet:
 
     @property
     def trainers(self) -> int:
-        """How many trainers it really has; plain torch has one, whatever the shape."""
+        """Its number of trainers; plain torch has one, whatever the shape."""
         return len(self._trainers)
 
     def finish(self) -> None:
-        """Lets go of the work of a row. A fleet that cannot is broken from then on."""
+        """Frees the work of a row. A fleet in which that fails is broken from then on."""
         if self.broken:
             return
         try:

@@ -1,8 +1,8 @@
-"""Floors: what the machine, Python's gRPC and torch take before a line of this project has run.
+"""Measures the floors: the time that the machine, gRPC and torch take without any code of this project.
 
-`python -m benchmarks.floors` prints them. A figure of `make bench` cannot fall below the floors it stands on: two
-messages through a socket, the hop between a thread that waits and the event loop, gRPC's own stream, the copies of a
-tensor, and the kernels of torch.
+`python -m benchmarks.floors` prints them. A result of `make bench` cannot be lower than its floors: two messages on a
+socket, the hand-over between a waiting thread and the event loop, gRPC's own stream, the copies of a tensor, and the
+kernels of torch.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _OPTIONS: Final = [
 ]
 _SIZES: Final = {"4 B": 4, "64 KiB": 64 * 1024, "1 MiB": MIB, "16 MiB": 16 * MIB, "64 MiB": 64 * MIB}
 _SMALL: Final = bytes(100)
-"""About what an empty call is on the wire."""
+"""About the size of an empty call on the wire."""
 
 
 def main() -> None:
-    """Measures and prints them."""
+    """Measures and prints the floors."""
     torch.set_num_threads(1)
     teach_malloc()
     table = Table("floor", "median", "unit")

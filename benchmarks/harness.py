@@ -1,4 +1,4 @@
-"""Harness: rounds in which every side has its turn, and what came of them."""
+"""Measures rows in rounds, in which every side has a turn."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 RTOL: Final = 1e-4
 ATOL: Final = 1e-5
-"""How near parameters, losses and outputs have to be to those of local torch: sums may be made in another order."""
+"""Tolerance for parameters, losses and outputs against local torch, because sums may be in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much to measure.
+    """The number and length of the measurements.
 
     Attributes:
         rounds: Turns of each side per row.
@@ -37,16 +37,16 @@ class Settings:
 
 @dataclass(slots=True)
 class Entrant:
-    """Who takes part in a row.
+    """One side in a row.
 
     Attributes:
-        column: Where the figure goes.
-        fleet: Who does the work.
-        row: The work: the row itself, or the one it is compared with.
-        count: Operations of each trainer per turn, or, of work without state, at a stretch within a turn.
+        column: The column of the result.
+        fleet: The processes.
+        row: The work: the row itself, or the row that it is compared with.
+        count: Operations of each trainer per turn; for work without state, per repetition within a turn.
         done: Operations of each turn.
-        turns: Seconds per operation in each round; None where there is no figure.
-        error: Why there is no figure.
+        turns: Seconds per operation in each round; None if there is no result.
+        error: Why there is no result.
     """
 
     column: str
@@ -66,8 +66,8 @@ def measure(
     Args:
         row: The row.
         fleets: The sides, in the order of their turns.
-        settings: How much to measure.
-        scratch: A folder for results on their way.
+        settings: The number and length of the measurements.
+        scratch: A folder for temporary results.
         done: Called after every round with its number.
     """
     entrants = [Entrant(fleet.side, fleet, row) for fleet in fleets if fleet.side != LOCAL or row.local]
@@ -91,7 +91,7 @@ def measure(
 
 
 def _awake(entrant: Entrant, work: Callable[[], T]) -> T | None:
-    """Does something while the entrant's processes run; a failure is noted and ends its part in the row."""
+    """Calls a function while the entrant's processes run; a failure is noted and ends its part in the row."""
     if entrant.error:
         return None
     try:
@@ -103,10 +103,10 @@ def _awake(entrant: Entrant, work: Callable[[], T]) -> T | None:
 
 
 def _calibrate(row: Row, entrants: Sequence[Entrant], settings: Settings) -> None:
-    """Chooses the operations of a turn.
+    """Chooses the number of operations of a turn.
 
-    Where parameters change, all sides take the same number of steps: as many as fit into a turn between the fastest and
-    the slowest. Other work goes on until its time is over, so that a side that is slow at first has full turns later.
+    If parameters change, all sides take the same number of steps, between the numbers that the fastest and the slowest
+    can take in a turn. Other work is repeated until its time is over.
     """
     estimates: dict[str, float] = {}
     for entrant in entrants:
@@ -139,9 +139,9 @@ def _turn(entrant: Entrant, count: int, seconds: float = 0.0) -> float:
     """One turn; returns seconds per operation, those of all trainers taken together.
 
     Args:
-        entrant: Whose turn it is.
-        count: Operations of each trainer, all at a stretch.
-        seconds: How long to repeat them.
+        entrant: The side.
+        count: Operations of each trainer per repetition.
+        seconds: Time of the repetitions.
     """
     trainers = entrant.row.shape.trainers
     # Plain torch takes the steps of all trainers, in one process.
@@ -156,7 +156,7 @@ def _turn(entrant: Entrant, count: int, seconds: float = 0.0) -> float:
 
 
 def _compare(entrants: Sequence[Entrant], scratch: Path) -> None:
-    """Compares what every side computed with what local torch computed; a difference is an error."""
+    """Compares the results of every side with those of local torch; a difference is an error."""
     results: dict[str, dict[str, Tensor]] = {}
     for entrant in entrants:
         result = _awake(entrant, lambda entrant=entrant: _result(entrant, scratch))
@@ -184,13 +184,13 @@ def _result(entrant: Entrant, scratch: Path) -> dict[str, Tensor]:
         path.unlink()
     merged = {key: value for part in parts for key, value in part.items()}
     if "losses" in merged:
-        # Local torch took the trainers' steps by turns.
+        # Local torch took the trainers' steps in turn.
         merged["losses"] = torch.stack([part["losses"] for part in parts], dim=1).flatten()
     return merged
 
 
 def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> str:
-    """What differs from local torch; empty if nothing does."""
+    """Describes a difference from local torch; empty if there is none."""
     if found.keys() != expected.keys():
         return f"wrong result: {sorted(found)} instead of {sorted(expected)}"
     for key, value in expected.items():

@@ -15,11 +15,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    """Becomes the program; its process id stays."""
+    """Replaces this process by the program, with the same PID."""
     parent, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have gone before it was asked for.
+    # The parent may have ended before prctl was called.
     if os.getppid() != int(parent):
         sys.exit(1)
     os.execvp(command[0], command)

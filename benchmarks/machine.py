@@ -1,4 +1,4 @@
-"""Machine: where figures were taken, without which they say little."""
+"""Describes the machine of the measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.sides import shared_memory
 
 
 def describe(torch_threads: int) -> dict[str, Any]:
-    """Hardware, versions, and how the processes were set up."""
+    """Hardware, versions, and settings of the processes."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -36,7 +36,7 @@ def describe(torch_threads: int) -> dict[str, Any]:
 
 
 def line(machine: dict[str, Any]) -> str:
-    """The same in one line, for people."""
+    """The description in one line, for people."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB, {machine['kernel']}, "
         f"Python {machine['python']}, torch {machine['torch']}, grpcio {machine['grpcio']}, "

@@ -1,4 +1,4 @@
-"""Models: what the rows host. The same classes on every side."""
+"""The hosted classes of the rows, the same on every side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Calls", "Decoder", "EmbeddingTable", "Net"]
 
 @hosted
 class Calls:
-    """Methods that do nothing worth mentioning, so that a call's own cost shows."""
+    """Methods that do almost nothing, to measure the cost of a call."""
 
     @remote(inline=True)
     def nothing(self) -> None:

@@ -1,4 +1,4 @@
-"""The picture of a run: how much faster each row is, and how much was wanted."""
+"""Draws the speed-up of each row, and its target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STYLE: dict[Any, str | int] = {
 }
 
 BARS = (("speedup", AUTO, 0.2), ("speedup_tcp", TCP, -0.2))
-"""Name of the ratio, colour of its bar, and where it lies in its row."""
+"""Name of the ratio, colour of its bar, and its offset in the row."""
 THICKNESS = 0.34
 TIMES = "\N{MULTIPLICATION SIGN}"
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -43,7 +43,7 @@ def draw(path: Path, report: Report) -> None:
 
     Args:
         path: The file to write.
-        report: What was measured.
+        report: The report.
     """
     rows = report["rows"]
     # Figure without pyplot draws with Agg and needs no display.
@@ -108,7 +108,7 @@ def _bars(axes: Axes, rows: list[Report]) -> None:
 def _bar(axes: Axes, y: float, row: Report, name: str, color: str) -> None:
     figure, spread, wanted = row[name], row["spread"][name], row["target"].get(name)
     missed = wanted is not None and not row["reached"][name]
-    # From 1, where both are equal: to the left we are slower.
+    # Bars begin at 1, where both are equal; to the left we are slower.
     axes.barh(
         y, figure - 1, THICKNESS, left=1,
         facecolor="white" if missed else color, edgecolor=color, hatch="////" if missed else None,

@@ -1,4 +1,4 @@
-"""Child processes that talk in lines, can be paused, and never outlive the one who started them."""
+"""Child processes that exchange lines, can be paused, and never outlive their parent."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ChildFailed(RuntimeError):
 
 
 class Child:
-    """One running process, in a session of its own so that a terminal's Ctrl-C reaches only its starter.
+    """A running process, in a session of its own, so that Ctrl-C in a terminal reaches only its parent.
 
     Args:
-        name: For people, and of its log.
+        name: Name in messages, and of its log.
         command: The program.
-        log: Where its standard error goes.
+        log: The file for its standard error.
         env: Its environment.
-        listens: Whether it reads its standard input, and ends when that is closed; others get SIGTERM.
+        listens: Whether it reads its standard input and ends when that is closed; otherwise it gets SIGTERM.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, env: Mapping[str, str], listens: bool) -> None:
@@ -51,20 +51,20 @@ class Child:
                 bufsize=1,
                 start_new_session=True,
             )
-        # A thread reads, so that waiting can end after a time, and so that a full pipe never stops the child.
+        # A thread reads, so that waiting can time out, and a full pipe never blocks the child.
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its PID."""
         return self._process.pid
 
     def send(self, **message: Any) -> None:
         """Writes a line of JSON to its standard input.
 
         Raises:
-            ChildFailed: It does not read any more.
+            ChildFailed: It no longer reads.
         """
         assert self._process.stdin is not None
         try:
@@ -100,20 +100,20 @@ class Child:
         return message
 
     def failed(self, what: str) -> ChildFailed:
-        """The error that says what went wrong and how the child's log ends."""
+        """An error with a message and the end of the child's log."""
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-3:])
         return ChildFailed(f"{self.name} {what}" + (f": {tail}" if tail else ""))
 
     def pause(self) -> None:
-        """Stops it until `resume`: it takes no time from others."""
+        """Stops the process until `resume`, so that it takes no time from others."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Lets the process continue."""
         self._signal(signal.SIGCONT)
 
     def ask_to_end(self) -> None:
-        """Closes its standard input, or sends SIGTERM if it does not look there."""
+        """Closes its standard input, or sends SIGTERM if it does not read that."""
         self.resume()
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -122,7 +122,7 @@ class Child:
             self._signal(signal.SIGTERM)
 
     def end(self, until: float) -> None:
-        """Waits for its end until that moment of the monotonic clock, and then kills it."""
+        """Waits for its end until a time of the monotonic clock, and then kills it."""
         try:
             self._process.wait(max(until - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
@@ -146,7 +146,7 @@ class Child:
 
 
 class Children:
-    """Starts children; leaving its block ends those that still run.
+    """Starts children. The end of its block ends those that still run.
 
     Args:
         logs: Folder of their logs.
@@ -167,7 +167,7 @@ class Children:
         return child
 
     def end(self, children: Sequence[Child], grace_seconds: float = 5.0) -> None:
-        """Asks all of them to end, kills those that do not, and waits for the last."""
+        """Asks all of them to end, kills those that do not, and waits for them."""
         for child in children:
             child.ask_to_end()
         until = time.monotonic() + grace_seconds
@@ -176,7 +176,7 @@ class Children:
             self._running.remove(child)
 
     def __enter__(self) -> Self:
-        # What an earlier run left would be read as this one's.
+        # Logs of an earlier run would be read as those of this one.
         for log in self._logs.glob("*.log"):
             log.unlink()
         return self
@@ -189,7 +189,7 @@ class Children:
 
 
 def environment(torch_threads: int) -> dict[str, str]:
-    """The environment of every child of every side: the same, and nothing tuned for one of them."""
+    """The environment of every child of every side, which is the same, without tuning for one of them."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "OMP_", "GLIBC_"))}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     threads = str(torch_threads)
@@ -198,6 +198,6 @@ def environment(torch_threads: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        # Where TensorPipe's TCP shall listen: on loopback, as ours does.
+        # TensorPipe's TCP listens on loopback, as our owner does.
         "TP_SOCKET_IFNAME": "lo",
     }

@@ -1,4 +1,4 @@
-"""Report: medians, ratios and targets, as they stand in `bench.json`."""
+"""Medians, ratios and targets, as in `bench.json`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FairQueue = Sequence[float | None]
 def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     """The report of one row.
 
-    `speedup` and the other ratios are medians over rounds of the ratio within a round, and above 1 we are better;
-    `over_local` is our time divided by that of local torch. A side with an error has no figure, and no ratio.
+    `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster.
+    `over_local` is our time divided by that of local torch. A side with an error has no result and no ratio.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -54,7 +54,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
 
 
 def write(path: Path, report: Report) -> None:
-    """Writes a report, with a line for each row, so that two of them can be compared by eye."""
+    """Writes a report with one line for each row, so that two reports can be compared line by line."""
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in report.items() if key != "rows")
     rows = ",\n".join(json.dumps(row) for row in report["rows"])
     path.parent.mkdir(parents=True, exist_ok=True)

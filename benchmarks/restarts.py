@@ -1,8 +1,8 @@
-"""Restarts: how long an owner is away when it drains, writes its checkpoint, and starts from it again.
+"""Measures how long an owner is down when it drains, writes its checkpoint, and starts from it again.
 
-`python -m benchmarks.restarts` prints it for several sizes. The owner is a process of its own, as in production; a
-trainer is connected and calls it as soon as it answers again. The plain copy beside it is what the disk takes for as
-many bytes, written and synced.
+`python -m benchmarks.restarts` prints it for several sizes. The owner is a process of its own, as in production. A
+trainer is connected and calls it as soon as it answers again. For comparison, as many bytes are written to a plain file
+and synced.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Pause:
     start: float
     """From the start of the process to the answer of a call that waited for it."""
     plain: float
-    """For writing and syncing as many bytes to a file."""
+    """Seconds for writing and syncing as many bytes to a file."""
     peak: int
     """The most resident memory while it drained, over what it had before."""
 
 
 async def pause(mib: int) -> Pause:
-    """Restarts an owner of that many MiB of parameters, which Adam makes three times as many."""
+    """Restarts an owner with `mib` MiB of parameters, and twice as much state of Adam."""
     with tempfile.TemporaryDirectory() as folder:
         owner = await _serve(folder, "127.0.0.1:0")
         async with tc.connect(owner.address, reconnect_timeout=300, timeout=300) as ps:
@@ -95,7 +95,7 @@ class _Owner:
         self._process.send_signal(signal.SIGTERM)
 
     async def gone(self) -> int:
-        """Waits for its end; the most memory it had until then."""
+        """Waits for its end, and returns the most memory that it had until then."""
         peak = 0
         ending = asyncio.ensure_future(self._process.wait())
         while not ending.done():
@@ -133,7 +133,7 @@ def _plain(folder: Path, nbytes: int) -> float:
 
 
 def main() -> None:
-    """Measures and prints them."""
+    """Measures and prints the restarts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restarts", description="Measures restarts of an owner.")
     parser.add_argument("--mib", type=int, nargs="+", default=[4, 64, 256], help="MiB of parameters")
     table = Table("state, MiB", "drain, s", "start, s", "plain file, s", "memory while it drains, MiB")

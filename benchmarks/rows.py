@@ -1,4 +1,4 @@
-"""Rows: what is measured, in which unit, and what we want to reach."""
+"""The rows: their work, units and targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PER_SECOND: Final = ("calls/s", "steps/s")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many processes of each kind a side has.
+    """The number of processes of each kind.
 
     Attributes:
         owners: Server processes.
@@ -34,19 +34,19 @@ class Row:
 
     Attributes:
         name: Its name, also in `bench.json`.
-        work: What is done, for people.
-        kind: What is done, for the sides.
-        unit: Of its figures: `us` or `ms` per operation, or operations per second.
-        target: The least speed-up wanted where both sides pick their transports; None if there is none.
-        target_tcp: The least speed-up wanted where both are held to TCP.
-        over_local: The most that we may take of the time of purely local torch; None if there is no such wish.
-        shape: The processes it needs.
-        bytes: Size of the payload, where there is one.
+        work: Description of the work, for people.
+        kind: Name of the work, for the sides.
+        unit: Unit of its results: `us` or `ms` per operation, or operations per second.
+        target: The target of the speed-up if both sides pick their transports; None if there is no target.
+        target_tcp: The target of the speed-up if both use TCP.
+        over_local: The target of our time divided by that of local torch; None if there is no target.
+        shape: The processes that it needs.
+        bytes: Size of the payload, if it has one.
         per_operation: Calls in one operation of the work.
-        stateful: Every side has to take the same steps, because parameters change.
-        local: Whether it means something in one process.
-        seconds: How long one turn of one side takes, roughly.
-        baseline: The row it is compared with in the same rounds.
+        stateful: Whether parameters change, so that every side has to take the same steps.
+        local: Whether the work exists in one process.
+        seconds: Approximate time of one turn of one side.
+        baseline: The row that it is compared with in the same rounds.
     """
 
     name: str
@@ -113,14 +113,14 @@ BASELINES: Final = (
         shape=Shape(owners=2), stateful=True, local=True, seconds=0.6,
     ),
 )  # fmt: skip
-"""Rows that are only there for others to be compared with."""
+"""Rows that only serve as a baseline of others."""
 
 
 def row_named(name: str) -> Row:
     """The row of that name.
 
     Raises:
-        KeyError: There is none.
+        KeyError: There is no such row.
     """
     return {row.name: row for row in (*ROWS, *BASELINES)}[name]
 
@@ -129,7 +129,7 @@ def choose(words: Sequence[str]) -> list[Row]:
     """The rows whose names contain one of the words; all of them without words.
 
     Raises:
-        ValueError: No row does.
+        ValueError: There is no such row.
     """
     chosen = [row for row in ROWS if not words or any(word in row.name for word in words)]
     if not chosen:

@@ -1,4 +1,4 @@
-"""Sizes: how large the work of the rows is."""
+"""The dimensions of the work of the rows."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ class Sizes:
 
 FULL: Final = Sizes()
 QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8)
-"""For smoke tests: figures taken with these mean nothing."""
+"""For smoke tests; results with these are meaningless."""

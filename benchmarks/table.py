@@ -1,4 +1,4 @@
-"""Table: the rows as they come in, with bars on a terminal and plain lines anywhere else."""
+"""Shows the rows as they are measured: a table with bars in a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COLUMNS = {
 
 
 _NARROW = 95
-"""Columns of a terminal below which the table leaves out the figures over TCP; their ratio stays."""
+"""Width of a terminal below which the table leaves out the results over TCP; their ratio stays."""
 _ROOMY = 130
-"""Columns of a terminal from which the spread finds room in the table."""
+"""Width of a terminal from which the table shows the spread."""
 
 
 class Display(Protocol):
-    """What a run needs in order to show how far it is."""
+    """The interface for showing the progress of a run."""
 
     def __enter__(self) -> Self: ...
 
@@ -42,16 +42,16 @@ class Display(Protocol):
     ) -> None: ...
 
     def say(self, text: str) -> None:
-        """Says what is being done besides measuring."""
+        """Shows a message about work other than measuring."""
 
     def begin(self, row: Row) -> None:
-        """A row begins."""
+        """Shows that a row begins."""
 
     def advance(self, row: Row, number: int) -> None:
-        """A round of it is over."""
+        """Shows that a round of the row has ended."""
 
     def finish(self, report: Report) -> None:
-        """A row is done."""
+        """Shows the result of a row."""
 
 
 def display(console: Console, rows: int, rounds: int) -> Display:
@@ -79,7 +79,7 @@ class Growing:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The caller prints the table once more, whole.
+        # The caller prints the whole table once more.
         self._reports.clear()
         self._progress.update(self._row, visible=False)
         self._live.__exit__(kind, error, trace)
@@ -141,7 +141,7 @@ class Lines:
 
 
 def table(reports: Sequence[Report], width: int) -> Table:
-    """The rows as a table. Ratios are followed by the quarters of their rounds, if there is room, and by the target."""
+    """The rows as a table. Ratios are followed by their quartiles, if there is room, and by the target."""
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     made.add_column("row", no_wrap=True)
     sides = [side for side in _COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP)]
@@ -162,7 +162,7 @@ def table(reports: Sequence[Report], width: int) -> Table:
 
 
 def remarks(report: Report) -> list[str]:
-    """What else is to be said of a row, in rich's markup."""
+    """Remarks on a row, in rich's markup."""
     said = []
     if "over_local" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of purely local torch")

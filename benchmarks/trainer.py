@@ -1,4 +1,4 @@
-"""Trainer: the loop in which a measured process does what the harness tells it, one JSON object per line."""
+"""The loop of a measured process, which handles commands of the harness, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from benchmarks.work import Mismatch, Work
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a trainer is told before anything else.
+    """The configuration of a trainer, its first message.
 
     Attributes:
-        sizes: How large the work is.
-        rank: Which of the trainers it is.
-        trainers: How many there are.
-        owners: Where the owners are: addresses, or names in a world of torch.distributed.rpc.
-        tcp: Whether to hold to TCP.
-        store: File through which a world of torch.distributed.rpc meets.
+        sizes: The dimensions of the work.
+        rank: Rank of the trainer.
+        trainers: Number of trainers.
+        owners: The owners: addresses, or names in a group of torch.distributed.rpc.
+        tcp: Whether to use TCP only.
+        store: File for the rendezvous of torch.distributed.rpc.
     """
 
     sizes: Sizes
@@ -46,10 +46,10 @@ class Config:
 
 
 class Side(Protocol):
-    """One way to do the work of the rows."""
+    """One side's implementation of the work."""
 
     def work(self, row: Row) -> AbstractContextManager[Work]:
-        """The work of a row, until the block is left."""
+        """The work of a row, for a block."""
 
 
 class Wire:
@@ -70,7 +70,7 @@ class Wire:
 
 
 def serve(wire: Wire, side: Side) -> None:
-    """Does what the harness says, until it closes the wire."""
+    """Handles commands of the harness, until it closes the pipe."""
     works: dict[str, Work] = {}
     with ExitStack() as stack:
         wire.put(ready=True)
@@ -93,13 +93,13 @@ def serve(wire: Wire, side: Side) -> None:
             except Mismatch as error:
                 wire.put(error=f"wrong result: {error}")
             except Exception as error:
-                # The harness shows it in the table; the log has all of it.
+                # The harness shows the message in the table; the log has the traceback.
                 sys.excepthook(type(error), error, error.__traceback__)
                 wire.put(error=f"{type(error).__name__}: {error}")
 
 
 def _turn(work: Work, count: int, seconds: float) -> dict[str, Any]:
-    # The monotonic clock is the same in all processes of a machine, so turns of several trainers can be put together.
+    # The monotonic clock is the same in all processes of a machine, so turns of several trainers can be combined.
     began = time.monotonic()
     done, taken = count, work.turn(count)
     while taken < seconds:

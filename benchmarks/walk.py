@@ -1,4 +1,4 @@
-"""Counts the functions that one gradient crosses, from the backward on a trainer to the step on its owner.
+"""Counts the functions that run for one gradient, from the backward on a trainer to the step on its owner.
 
 `python -m benchmarks.walk` runs an owner and a trainer in one process, joined by shared memory. It trains a small table
 until requests take their usual way, then records every Python function of this project that runs in one pass: from the
@@ -30,14 +30,14 @@ _PACKAGES: Final = tuple(str(_ROOT / name) for name in ("ps_wire", "ps_service",
 _WARM_UP: Final = 200
 
 _SLOWER: Final = 10
-"""How many times as long work may take while it is watched, and still counts as short."""
+"""Factor by which the limits of short work are raised, because recording makes it slower."""
 
 
 class Recorder:
-    """Records which functions of the project are called, in every thread, until an optimizer of torch steps.
+    """Records the functions of the project that are called in any thread, until an optimizer of torch steps.
 
     Attributes:
-        calls: How often each was called.
+        calls: Number of calls of each function.
     """
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class Recorder:
         self._recording = False
 
     def install(self) -> None:
-        """Watches this thread, and those that begin later."""
+        """Watches this thread, and threads that begin later."""
         threading.setprofile(self._saw)
         sys.setprofile(self._saw)
 
     def begin(self) -> None:
-        """Records from now on."""
+        """Begins to record."""
         self.calls.clear()
         self._recording = True
 
     def end(self) -> None:
-        """Records no more."""
+        """Stops recording."""
         self._recording = False
 
     def _saw(self, frame: FrameType, event: str, argument: Any) -> None:
@@ -86,7 +86,7 @@ async def _walk(recorder: Recorder) -> None:
 
 
 def main() -> None:
-    """Counts and prints."""
+    """Counts the functions and prints them."""
     torch.set_num_threads(1)
     latency.INLINE_SECONDS *= _SLOWER  # type: ignore[misc]
     short_graphs.INLINE_SECONDS *= _SLOWER  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""Work: what a trainer does in its turns, timed and checked. The same loops on every side.
+"""The work of a trainer in its turns, timed and checked, with the same loops on every side.
 
-Results are checked while the work is timed, and the time of checking is taken out again: what remains is what the loop
-would have taken without it, the freeing of results included.
+Results are checked while the work is timed, and the time of the checks is subtracted. The rest is the time of the loop
+without checks, including the freeing of results.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from benchmarks.data import Batch
 
 
 class Mismatch(AssertionError):
-    """A result is not what it should be."""
+    """A result is wrong."""
 
 
 class Work(Protocol):
-    """One row's work on one side."""
+    """The work of one row on one side."""
 
     def turn(self, count: int) -> float:
-        """Does `count` operations; returns their seconds.
+        """Runs `count` operations; returns their seconds.
 
         Raises:
             Mismatch: A result is wrong.
         """
 
     def result(self) -> dict[str, Tensor]:
-        """What shall equal the results of local torch."""
+        """The results to compare with those of local torch."""
 
 
 class Calls:
@@ -76,11 +76,11 @@ class AwaitedCalls:
 
 
 class Bursts:
-    """Many small calls at once, and then the next as many.
+    """Bursts of many small calls.
 
     Args:
         burst: Calls `increment` with each number, all of them in flight together, and returns their results.
-        size: Calls at once.
+        size: Calls per burst.
     """
 
     def __init__(self, burst: Callable[[range], Sequence[int]], size: int) -> None:
@@ -105,7 +105,7 @@ class Bursts:
 
 
 class Echoes:
-    """A tensor there and back; every single echo is compared bit by bit.
+    """Sends a tensor there and back; every echo is compared bit by bit.
 
     Args:
         echo: Sends a tensor there and back.
@@ -114,7 +114,7 @@ class Echoes:
 
     def __init__(self, echo: Callable[[Tensor], Tensor], size: int) -> None:
         self._echo = echo
-        # Integers of random bits: floats would hide differences between NaNs.
+        # Integers with random bits, because floats would hide differences between NaNs.
         generator = torch.Generator().manual_seed(size)
         self._payload = torch.randint(-(1 << 31), 1 << 31, (size // 4,), dtype=torch.int32, generator=generator)
         self._sent = 0
@@ -136,7 +136,7 @@ class Echoes:
             raise Mismatch(f"the echo of {4 * len(self._payload)} bytes came back changed")
 
     def _change(self) -> None:
-        # No two echoes in a row are equal, so that what was left in a reused buffer is never taken for an answer.
+        # Successive echoes differ, so that old contents of a reused buffer cannot pass for an answer.
         self._sent += 1
         self._payload[self._sent * 997 % len(self._payload)] += 1
         self._payload[-1] += 1

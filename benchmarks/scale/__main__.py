@@ -1,4 +1,4 @@
-"""Everything: answers each question, and writes `bench-scale.json` and `bench-scale.png`."""
+"""Runs all series, and writes `bench-scale.json` and `bench-scale.png`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _answer(series: Series, values: tuple[int, ...], pace: Pace, children: Child
 
 
 def _memory(series: list[dict[str, Any]]) -> dict[str, float]:
-    """KiB of the owner for each, where there were most."""
+    """KiB of the owner for each item, at the largest value of a series."""
     names = {"sessions_idle": "idle_session_kib", "contexts": "open_context_kib", "objects": "object_kib"}
     return {names[each["name"]]: each["points"][-1]["kib_each"] for each in series if each["name"] in names}
 
@@ -113,7 +113,7 @@ def _values(series: Series, quick: bool) -> tuple[int, ...]:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    # As the owner's, and as that of the blocking client.
+    # The event loop of owners and of the blocking client.
     import uvloop
 
     return uvloop.new_event_loop()

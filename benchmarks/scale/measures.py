@@ -1,4 +1,4 @@
-"""Measures: one function per question, each with an owner of its own."""
+"""The series: one function for each, with an owner of its own."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from benchmarks.scale.steps import DIM, Pace, Step, bag_step, local_bag_step, sm
 
 Points = list[dict[str, Any]]
 Told = Callable[[str], None]
-"""Is told what has been measured."""
+"""Called with a line of progress."""
 
 BAGS: Final = 1024
-"""Bags of a batch where the table grows."""
+"""Bags of a batch in the series in which the table grows."""
 ROWS: Final = 1_000_000
-"""Rows of the table where the batch grows."""
+"""Rows of the table in the series in which the batch grows."""
 AT_ONCE: Final = 64
-"""Requests that are on their way at once while something is being set up."""
+"""Requests in flight at once during setup."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One question.
+    """One series.
 
     Attributes:
         name: Its name in `bench-scale.json`.
-        title: What grows, for people.
-        measure: Answers it, for each of `values`, on a fresh owner.
-        values: How far it grows.
-        quick: The same for a smoke test.
+        title: The quantity that grows, for people.
+        measure: Measures it for each of `values`, on a new owner.
+        values: The values of the quantity.
+        quick: The values for a smoke test.
     """
 
     name: str
@@ -66,7 +66,7 @@ async def _tables(
         if 8 * rows * DIM > psutil.virtual_memory().available:
             told(f"{value:,}: left out, memory is short")
             continue
-        # The table is gone with the client, before the local one is made.
+        # The table is freed with the client, before the local one is made.
         async with tc.connect(owner.address) as ps:
             point = {"x": value, **await timed(await bag_step(ps, rows, bags), pace)}
         point["local_ms"] = (await timed(local_bag_step(rows, bags), pace))["ms"]
@@ -76,7 +76,7 @@ async def _tables(
 
 
 async def sessions_idle(owner: Owner, values: Sequence[int], pace: Pace, told: Told) -> Points:
-    """One trainer's step while others are connected and silent."""
+    """One trainer's step while other trainers are connected and idle."""
     points: Points = []
     async with AsyncExitStack() as stack:
         ps = await stack.enter_async_context(tc.connect(owner.address))

@@ -1,4 +1,4 @@
-"""Owner: a fresh one for each series, so that memory is that of the series alone."""
+"""A new owner for each series, so that its memory is that of the series alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Owner:
     """A running owner.
 
     Attributes:
-        address: Where it listens.
+        address: Its address.
         process: Its process.
     """
 
@@ -27,13 +27,13 @@ class Owner:
     process: psutil.Process
 
     def rss(self) -> int:
-        """Bytes of memory it holds."""
+        """Its resident memory, in bytes."""
         return int(self.process.memory_info().rss)
 
 
 @contextmanager
 def running(children: Children) -> Iterator[Owner]:
-    """An owner, until the block is left.
+    """Starts an owner for a block.
 
     Raises:
         ChildFailed: It does not start.

@@ -1,4 +1,4 @@
-"""The picture: one small chart per question, time of a step against what grows."""
+"""Draws one small chart per series: the time of a step against the growing quantity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw(path: Path, report: dict[str, Any]) -> None:
 
     Args:
         path: The file to write.
-        report: What was measured.
+        report: The report.
     """
     series = report["series"]
     rows = -(-len(series) // COLUMNS)

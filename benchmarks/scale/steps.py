@@ -1,4 +1,4 @@
-"""Steps: the work whose time is taken, remote and local."""
+"""The steps that are timed, remote and local."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Step = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long to measure.
+    """The length of the measurements.
 
     Attributes:
-        seconds: For one point, roughly.
-        most: Steps for one point, at most.
+        seconds: Approximate seconds for one point.
+        most: Most steps for one point.
     """
 
     seconds: float = 1.5
@@ -35,7 +35,7 @@ class Pace:
 
 
 async def timed(step: Step, pace: Pace) -> dict[str, float]:
-    """Milliseconds of a step: the median, and the quarters."""
+    """Milliseconds of a step: the median, and the quartiles."""
     await step()
     await step()
     taken: list[float] = []
@@ -69,7 +69,7 @@ async def bag_step(ps: tc.Client, rows: int, bags: int) -> Step:
 
 
 def local_bag_step(rows: int, bags: int) -> Step:
-    """The same with plain torch: what the work itself needs."""
+    """The same step with plain torch."""
     torch.manual_seed(0)
     table = nn.EmbeddingBag(rows, DIM, mode="sum", sparse=True)
     opt = torch.optim.SGD(table.parameters(), lr=0.1)
@@ -84,11 +84,11 @@ def local_bag_step(rows: int, bags: int) -> Step:
 
 
 async def small_step(ps: tc.Client, name: str) -> Step:
-    """Forward, backward and SGD on a small layer: little but the cost of a step itself.
+    """Forward, backward and SGD on a small layer, which is mostly the overhead of a step.
 
     Args:
         ps: The client.
-        name: Name of the layer; those who give the same share it.
+        name: Name of the layer; steps with the same name share it.
     """
     layer, x = await small_layer(ps, name)
     opt = await ps.optimizer(torch.optim.SGD, layer.parameters(), lr=1e-6)

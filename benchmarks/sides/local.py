@@ -1,4 +1,4 @@
-"""The side of plain torch: everything in one process."""
+"""The side of plain torch, in one process."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 
 class Local:
-    """The work of the rows without anything remote.
+    """The work of the rows in one process.
 
     Args:
-        config: How large the work is.
+        config: The dimensions of the work.
     """
 
     def __init__(self, config: Config) -> None:
@@ -31,7 +31,7 @@ class Local:
 
     @contextmanager
     def work(self, row: Row) -> Iterator[Work]:
-        """The work of a row, until the block is left."""
+        """The work of a row, for a block."""
         match row.kind:
             case "emb_forward":
                 table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
@@ -99,7 +99,7 @@ class Local:
 
 
 class _Numbers:
-    """Random numbers as another process would draw them, so that dropout here equals dropout on an owner."""
+    """Draws random numbers like another process, so that dropout here equals dropout on an owner."""
 
     def __init__(self, seed: int) -> None:
         self._state = torch.Generator().manual_seed(seed).get_state()

@@ -1,4 +1,4 @@
-"""Our side: the trainer client, in front of owners that `ps-service serve` runs."""
+"""Our side: the trainer client, with owners that `ps-service serve` runs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from benchmarks.work import AwaitedCalls, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
 
 AWAITED = ("empty_call_async", "calls_in_flight")
-"""Kinds of work for the client with `await`; all others use the one without."""
+"""Kinds of work for the asynchronous client; all others use the blocking one."""
 
 
 class Ours:
     """The work of the rows through `trainer_client`.
 
     Args:
-        config: Where the owners are.
+        config: The addresses of the owners.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,7 +38,7 @@ class Ours:
 
     @contextmanager
     def work(self, row: Row) -> Iterator[Work]:
-        """The work of a row, until the block is left."""
+        """The work of a row, for a block."""
         # A client for each row, of the kind that the row measures: gRPC wants one event loop per process.
         if row.kind in AWAITED:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -89,7 +89,7 @@ class Ours:
 
     def _bags(self, ps: Any) -> Work:
         config = self._config
-        # Several trainers share one table and one optimizer, whichever of them is first: a name is made once.
+        # Several trainers share one table and one optimizer, by name.
         name = "table" if config.trainers > 1 else ""
         table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED, name=name)
         opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.EMB_LR, fused=True)
@@ -112,7 +112,7 @@ class Ours:
         )
 
         def sums(ids: Tensor) -> Tensor:
-            # Both are on their way before either is waited for.
+            # Both calls are in flight before either is awaited.
             pending = [table.unwrapped(*part) for table, part in zip(tables, data.split(ids, half), strict=True)]
             return pending[0].wait() + pending[1].wait()
 
@@ -172,7 +172,7 @@ class Ours:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    # As the blocking client's own background loop is, and as the owner's.
+    # The event loop of owners and of the blocking client.
     import uvloop
 
     return uvloop.new_event_loop()

@@ -1,6 +1,6 @@
-"""Shared memory: whether both halves of this project know it, and so can be told not to use it.
+"""Tells whether client and owner have an option to switch shared memory off.
 
-Where they do not, `ours` and `ours_tcp` are the same thing measured twice.
+If they have not, `ours` and `ours_tcp` measure the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs on the owners of the side of torch.distributed.rpc: functions that trainers name in their calls."""
+"""The functions that trainers call on the owners of the side of torch.distributed.rpc."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def seed(number: int) -> None:
 
 def make(seed: int, cls: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
     """A new module."""
-    # Calls run side by side in several threads, and torch's generator is one for all of them.
+    # Calls run concurrently in several threads, which share torch's generator.
     with _lock, torch.random.fork_rng():
         torch.manual_seed(seed)
         return cls(*args, **kwargs)
 
 
 def make_shared(name: str, seed: int, cls: Callable[..., nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
-    """The module of that name: made for the first trainer, and the same for all others."""
+    """The module of that name; made at the first call."""
     with _lock:
         if name not in _shared:
             _shared[name] = make(seed, cls, *args, **kwargs)
@@ -50,12 +50,12 @@ def make_shared(name: str, seed: int, cls: Callable[..., nn.Module], *args: Any,
 
 
 def call_method(method: Callable[..., Any], rref: RRef, *args: Any) -> Any:
-    """Calls a method of what a reference refers to."""
+    """Calls a method of a referenced object."""
     return method(rref.local_value(), *args)
 
 
 def parameter_rrefs(rref: RRef) -> list[RRef]:
-    """References to a module's parameters, as the distributed optimizer wants them."""
+    """References to a module's parameters, for the distributed optimizer."""
     return [RRef(parameter) for parameter in rref.local_value().parameters()]
 
 

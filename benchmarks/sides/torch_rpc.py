@@ -1,4 +1,4 @@
-"""The side of torch.distributed.rpc, written as its tutorials write it. Owners and trainers are one world."""
+"""The side of torch.distributed.rpc, written like its tutorials. Owners and trainers are one group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TorchRpc:
 
     @contextmanager
     def work(self, row: Row) -> Iterator[Work]:
-        """The work of a row, until the block is left."""
+        """The work of a row, for a block."""
         to = self._owner
         match row.kind:
             case "empty_call":
@@ -89,7 +89,7 @@ class TorchRpc:
         tables = [self._table(to, half, data.MODEL_SEED + place) for place, to in enumerate(self._config.owners)]
 
         def sums(ids: Tensor) -> Tensor:
-            # Both are on their way before either is waited for.
+            # Both calls are in flight before either is awaited.
             futures = [
                 rpc.rpc_async(table.owner(), owner.call_method, args=(nn.EmbeddingBag.forward, table, *part))
                 for table, part in zip(tables, data.split(ids, half), strict=True)
@@ -186,7 +186,7 @@ def main() -> None:
         sys.stdin.read()
     else:
         serve(wire, TorchRpc(config))
-    # Waits until every other process of this world is here too.
+    # Waits until every other process of the group has called it, too.
     rpc.shutdown()
 
 
