@@ -1,4 +1,4 @@
-"""Fixtures: owners and trainers that are real, on ports that the system chooses."""
+"""Fixtures: real owners and trainers, on ports that the system chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers: imports point down only, files stay short, and everything public says what it is."""
+"""Tests that imports only point down, files stay short, and public names have docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks: each one that a compute thread may have to wait for either reports the wait or is held for microseconds."""
+"""Tests that every lock that a compute thread may wait for reports the wait, or is held for microseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Monitoring: every question to Prometheus, wherever it stands, names what owners really tell, and can be asked."""
+"""Tests that all queries to Prometheus use metrics that owners export, and are valid."""
 
 from __future__ import annotations
 

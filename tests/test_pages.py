@@ -1,4 +1,4 @@
-"""Pages: what they list, name and link to is what there is."""
+"""Tests that the lists, names and links in pages are right."""
 
 from __future__ import annotations
 

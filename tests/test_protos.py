@@ -1,4 +1,4 @@
-"""Protocol: the messages, the handlers, the service and the errors know the same operations and codes."""
+"""Tests that messages, handlers, service and errors have the same operations and codes."""
 
 from __future__ import annotations
 

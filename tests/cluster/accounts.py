@@ -1,4 +1,4 @@
-"""Accounts: every version of the shared optimizer was told to one trainer, and to no other."""
+"""Checks that every version of the shared optimizer was reported to exactly one trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting: for something to become so, and never longer than was said."""
+"""Waits for a condition, with a limit."""
 
 from __future__ import annotations
 

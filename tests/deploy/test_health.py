@@ -1,4 +1,4 @@
-"""The health check: against owners that serve, that drain, and that are not there."""
+"""Tests the health check with owners that serve, that drain, and that cannot be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batched updates: one step for the gradients of all trainers, equal to one process with a larger batch."""
+"""Tests that one step with the gradients of all trainers equals a step of one process with a larger batch."""
 
 from __future__ import annotations
 

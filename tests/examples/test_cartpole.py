@@ -1,4 +1,4 @@
-"""CartPole: observers that really call the agent, and an agent that really learns from them."""
+"""Tests CartPole with real observers that call the agent, and an agent that learns from them."""
 
 from __future__ import annotations
 

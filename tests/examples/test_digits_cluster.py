@@ -1,4 +1,4 @@
-"""Trainers of a cluster: real processes on two owners that are found through a directory."""
+"""Tests trainers of a cluster: real processes, with two owners that are found through a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digits: read from IDX files, split, sharded, dealt out."""
+"""Tests that digits are read from IDX files, split, sharded and put into batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: whatever happens to the launcher, none is left."""
+"""Tests that no child process is left, whatever happens to the launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes: the figures, the picture, and the trainers' messages."""
+"""Tests the output of a run: the report, the picture, and the trainers' messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline: what one process would compute, and two owners that are really at work at once."""
+"""Tests that the pipeline equals one process, and that its two owners work concurrently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input: each kind of it is a typed error that says what to do, and leaves the owner bit for bit as it was."""
+"""Tests that bad input raises a typed error that says what to do, and does not change the owner."""
 
 from __future__ import annotations
 

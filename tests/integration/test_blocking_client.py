@@ -1,4 +1,4 @@
-"""Without await: the same client in plain threads, over an owner that is a process of its own."""
+"""Tests the blocking client in plain threads, with an owner in a process of its own."""
 
 from __future__ import annotations
 

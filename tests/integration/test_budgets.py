@@ -1,5 +1,4 @@
-"""Budgets in bytes: what one session and all together may hold, that who has too much waits, and that nothing waits
-for itself."""
+"""Tests the budgets in bytes of sessions and of an owner, and that waiting for space never deadlocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: what crosses, many at once, deadlines, cancellation, plain threads, and how exceptions arrive."""
+"""Tests calls: values, concurrency, deadlines, cancellation, plain threads and exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts: passes that run at the same moment never mix, and what ended has ended."""
+"""Tests that concurrent passes never mix, and that an ended context cannot be used."""
 
 from __future__ import annotations
 

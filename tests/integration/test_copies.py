@@ -1,4 +1,4 @@
-"""Copies: how many times a byte of a tensor is copied on its way to an owner and back."""
+"""Counts how many times the bytes of a tensor are copied on the way to an owner and back."""
 
 from __future__ import annotations
 

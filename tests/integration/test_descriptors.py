@@ -1,4 +1,4 @@
-"""Descriptors: shared memory costs none; an owner that runs out of them refuses new trainers and harms no others."""
+"""Tests that shared memory costs no descriptors, and that an owner without descriptors refuses only new trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: the workers of a DataLoader live, and no child touches what belongs to its parent, or waits for ever."""
+"""Tests that forked workers live, do not affect their parent's connections, and never wait for ever."""
 
 from __future__ import annotations
 

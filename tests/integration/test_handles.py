@@ -1,4 +1,4 @@
-"""Handles: who gets which object, how long it lives, how handles travel, and what they refuse."""
+"""Tests handles: their objects and lifetimes, how they are sent, and what they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quick: what takes no time runs on the owner's event loop, and gives way where it would have to wait."""
+"""Tests that short requests run on the owner's event loop, and in a thread if they would have to wait."""
 
 from __future__ import annotations
 

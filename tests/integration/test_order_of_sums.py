@@ -1,4 +1,4 @@
-"""Sums of gradients: a program gives the same bits however its answers overtake each other, and those of torch."""
+"""Tests that sums of gradients have the same bits in every run, and those of local torch."""
 
 from __future__ import annotations
 

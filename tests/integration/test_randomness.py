@@ -1,4 +1,4 @@
-"""Randomness: a trainer that seeds its calls gets the same numbers in every run, whatever others do meanwhile."""
+"""Tests that a trainer that seeds its calls gets the same random numbers in every run."""
 
 from __future__ import annotations
 

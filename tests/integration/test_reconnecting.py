@@ -1,4 +1,4 @@
-"""Reconnecting: what a session keeps across broken streams, and what is said when it, or its owner, is gone."""
+"""Tests what a session keeps across broken streams, and the errors when a session or owner is lost."""
 
 from __future__ import annotations
 

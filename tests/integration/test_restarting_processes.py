@@ -1,4 +1,4 @@
-"""Owners as processes: SIGTERM writes a checkpoint, the next start goes on, and trainers notice a pause."""
+"""Tests owners as processes: SIGTERM writes a checkpoint, the next start continues, and trainers only see a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries are exact: wherever a stream breaks, a job ends bit for bit as it would have without."""
+"""Tests that a job has the same result, bit for bit, wherever a stream breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staleness: what an owner says of two trainers whose passes are interleaved in a known way."""
+"""Tests the staleness that an owner reports for two trainers with interleaved passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration: in every field flags win over the environment, that over the TOML file, and that over the default."""
+"""Tests that flags override the environment, that overrides the TOML file, and that overrides the defaults."""
 
 from __future__ import annotations
 

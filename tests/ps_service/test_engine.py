@@ -1,4 +1,4 @@
-"""The engine: complete when it is constructed, and the same objects for its whole life."""
+"""Tests that an engine is complete when it is constructed, and keeps the same parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers: where they listen, how they say whether they serve, and how they come to an end."""
+"""Tests the addresses of servers, their health, and how they stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A zoo of modules: torch's own, and user code of the kinds that people write, each with arguments to call it with."""
+"""Many modules, of torch and of user code, each with arguments to call it with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact comparison: the same types, the same structure and the same bits."""
+"""Compares types, structure and bits."""
 
 from __future__ import annotations
 

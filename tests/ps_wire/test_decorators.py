@@ -1,4 +1,4 @@
-"""Marks: a class is hosted only where it wears the mark itself, a method is remote only where it wears its own."""
+"""Tests that classes and methods are allowed only if they are marked themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors: one class for every code of the protocol, one code for every class, and the drawn tree is the real one."""
+"""Tests that every code has one class and every class one code, and that the drawn tree is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seen numbers: the same answers as a set of all of them, in memory that does not grow with their count."""
+"""Tests that seen numbers behave like a set of all of them, in bounded memory."""
 
 from __future__ import annotations
 

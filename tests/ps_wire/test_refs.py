@@ -1,4 +1,4 @@
-"""References: handles read back from their text exactly, and nothing else is taken for one."""
+"""Tests that handles are parsed from their text exactly, and that other texts are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: who is there, who waits for whom, who may leave; under the names of torch's own suite."""
+"""Tests joining, waiting and leaving in groups, under the names of torch's own suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pending: one result for every task and thread that waits, whichever way the answer comes."""
+"""Tests that all waiting tasks and threads get the same result, in whatever way it arrives."""
 
 from __future__ import annotations
 

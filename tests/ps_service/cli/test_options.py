@@ -1,4 +1,4 @@
-"""Options: each field of the configuration can be given on the command line, and only what was given is passed on."""
+"""Tests that each field of the configuration is an option, and that only given options are passed on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe: what the command line asks an owner."""
+"""Tests the requests of the command line to an owner."""
 
 from __future__ import annotations
 

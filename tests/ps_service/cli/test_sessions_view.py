@@ -1,4 +1,4 @@
-"""Sessions view: the tables say what the message says, in words that people read."""
+"""Tests that the tables of sessions and contexts show what the message holds, in readable form."""
 
 from __future__ import annotations
 

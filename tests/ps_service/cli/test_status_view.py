@@ -1,4 +1,4 @@
-"""Status view: the tables say what the message says, in numbers that people read."""
+"""Tests that the tables of the status show what the message holds, in readable form."""
 
 from __future__ import annotations
 

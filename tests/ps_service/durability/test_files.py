@@ -1,4 +1,4 @@
-"""Files of a checkpoint: written once, readable by their user alone, and named when they are whole."""
+"""Tests the files of a checkpoint: written once, readable by their user only, and renamed when they are complete."""
 
 from __future__ import annotations
 

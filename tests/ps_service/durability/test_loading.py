@@ -1,4 +1,4 @@
-"""Loading: objects that were made again get the state that they had."""
+"""Tests that objects that are made again get their state back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests: a checkpoint is read only if it is what was written."""
+"""Tests that a checkpoint is read only if it is what was written."""
 
 from __future__ import annotations
 

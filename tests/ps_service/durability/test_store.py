@@ -1,4 +1,4 @@
-"""The data directory: at any moment a whole checkpoint, and nothing else is ever taken for one."""
+"""Tests that the data directory always holds a complete checkpoint, and that incomplete ones are never read."""
 
 from __future__ import annotations
 

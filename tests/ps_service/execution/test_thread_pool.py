@@ -1,4 +1,4 @@
-"""Compute: torch work runs in a bounded number of threads, never in the event loop's."""
+"""Tests that torch work runs in a bounded number of threads, and never in that of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples: for every listed function of torch, arguments that it takes."""
+"""Sample arguments for every listed function of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership: hosted code reaches other owners once its owner has joined a group."""
+"""Tests that hosted code reaches other owners once its owner has joined a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers: an owner that knows no other owners says so."""
+"""Tests the errors of an owner that is in no group."""
 
 from __future__ import annotations
 

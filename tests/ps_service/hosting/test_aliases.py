@@ -1,4 +1,4 @@
-"""Aliases: a module that keeps the memory of its parameters under another name is refused."""
+"""Tests that a module with other tensors in the memory of its parameters is refused."""
 
 from __future__ import annotations
 

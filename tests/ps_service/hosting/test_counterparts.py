@@ -1,4 +1,4 @@
-"""Counterparts: a copy of a module's structure with empty places for parameters, which shares everything else."""
+"""Tests that a copy of a module's structure lists its parameters' places and shares everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosting: objects are made from allowed classes, the same each time for the same seed, and found by name or handle."""
+"""Tests that objects are made from allowed classes, are equal for equal seeds, and are found by name or handle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories: later runs find the numbers of what an earlier one left behind, and no gradient goes back through them."""
+"""Tests that later runs find the values of stored tensors, and that gradients do not propagate through them."""
 
 from __future__ import annotations
 

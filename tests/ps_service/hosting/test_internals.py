@@ -1,4 +1,4 @@
-"""Internals: the tensors that a module keeps are found, and calls that change them take turns."""
+"""Tests that the tensors of a module are found, and that calls that change them take turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms: which layers take turns, and that torch's compiler is not imported to find out."""
+"""Tests which layers take turns, and that torch's compiler is not imported to find out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structure: which objects lead to parameters, whatever lies in between, and which are never looked into."""
+"""Tests which objects count as referring to parameters, and which are never followed."""
 
 from __future__ import annotations
 

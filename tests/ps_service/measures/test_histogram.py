@@ -1,4 +1,4 @@
-"""Histograms: a number falls into the first bucket whose bound it does not exceed."""
+"""Tests that a number is counted in the first bucket whose bound it does not exceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget: what is let in, who is let in first, and that what was let go makes way."""
+"""Tests the budget: which messages are admitted, in which order, and that freed bytes admit others."""
 
 from __future__ import annotations
 

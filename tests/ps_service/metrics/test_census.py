@@ -1,4 +1,4 @@
-"""Census: what is kept as objects come and go is what counting them all would give."""
+"""Tests that the running counts of objects equal a full count."""
 
 from __future__ import annotations
 

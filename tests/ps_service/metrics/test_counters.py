@@ -1,4 +1,4 @@
-"""Counters: every request is counted once, and the rate looks back over ten whole seconds."""
+"""Tests that every request is counted once, and that the rate covers ten whole seconds."""
 
 from __future__ import annotations
 

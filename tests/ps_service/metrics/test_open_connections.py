@@ -1,4 +1,4 @@
-"""Open connections: they count while they are open, with the memory they share."""
+"""Tests that connections and their shared memory count while they are open."""
 
 from __future__ import annotations
 

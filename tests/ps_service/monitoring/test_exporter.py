@@ -1,4 +1,4 @@
-"""Metrics: an owner's numbers are right, named by the book, and the page of documentation says what there is."""
+"""Tests that metrics are right, follow the naming rules, and are all on their page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Web: metrics and health over HTTP, from before an owner serves until after it has drained."""
+"""Tests metrics and health over HTTP, from before an owner serves until after it has drained."""
 
 from __future__ import annotations
 

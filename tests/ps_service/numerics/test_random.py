@@ -1,4 +1,4 @@
-"""Seeding: what torch draws inside a seeded block is what it draws alone after `torch.manual_seed`, bit for bit."""
+"""Tests that torch draws the same numbers in a seeded block as alone after `torch.manual_seed`, bit for bit."""
 
 from __future__ import annotations
 

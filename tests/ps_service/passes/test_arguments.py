@@ -1,4 +1,4 @@
-"""Arguments: tensors that need a gradient enter the graph once, and handles become references to objects."""
+"""Tests that tensors that need a gradient enter the graph once, and that handles become references."""
 
 from __future__ import annotations
 

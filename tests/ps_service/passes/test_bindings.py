@@ -1,4 +1,4 @@
-"""Bindings: what becomes of a parameter to which a call writes while others change it."""
+"""Tests calls that write to parameters while other calls change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts: gradients of one pass add up, never mix with another's, and are gone when the pass ends."""
+"""Tests that gradients of a pass accumulate, never mix with those of another, and are freed at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry: tensors enter the graph as intermediate results, and their gradients are told apart from no gradient."""
+"""Tests that tensors enter the graph as intermediate results, and that missing gradients are None."""
 
 from __future__ import annotations
 

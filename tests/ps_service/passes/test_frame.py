@@ -1,4 +1,4 @@
-"""Frames: what a call borrows, which parameters its backward pins, and what leaves it as a copy."""
+"""Tests the modules of a call, the parameters that its backward pins, and the results that are copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of a pass: added in the order of the calls, whatever order they come in, and as soon as that allows."""
+"""Tests that gradients are added in the order of the calls, as early as possible, in whatever order they arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lineage: the results of a call that gradients go back through, and whether hosted code has autograd functions."""
+"""Tests which results of a call have a history, and whether hosted code has autograd functions."""
 
 from __future__ import annotations
 

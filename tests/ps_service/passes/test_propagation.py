@@ -1,4 +1,4 @@
-"""Propagation: backwards of recorded calls, and what is done with the gradients of a pass."""
+"""Tests backwards of recorded calls, and operations on the gradients of a pass."""
 
 from __future__ import annotations
 

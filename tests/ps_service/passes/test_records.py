@@ -1,4 +1,4 @@
-"""Records: the backward of one recorded call, what it frees, and the gradients that it waits for."""
+"""Tests the backward of one recorded call, what it frees, and the gradients that it waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: a call is recorded in its pass with everything that gradients go back through."""
+"""Tests that a call is recorded with everything that its backward needs."""
 
 from __future__ import annotations
 

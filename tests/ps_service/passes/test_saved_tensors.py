@@ -1,4 +1,4 @@
-"""Saved tensors: writes to them are noticed before a backward uses them, and their storages stay pinned."""
+"""Tests that writes to saved tensors are noticed, and that their storages stay pinned."""
 
 from __future__ import annotations
 

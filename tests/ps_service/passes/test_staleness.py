@@ -1,4 +1,4 @@
-"""Steps: how stale each of them was, and under which name it is counted."""
+"""Tests the staleness of steps, and the names under which they are counted."""
 
 from __future__ import annotations
 

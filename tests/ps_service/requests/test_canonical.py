@@ -1,4 +1,4 @@
-"""Canonical: equal arguments have equal bytes, and others do not."""
+"""Tests that equal arguments have equal bytes, and different ones have not."""
 
 from __future__ import annotations
 

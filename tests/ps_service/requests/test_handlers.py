@@ -1,4 +1,4 @@
-"""Handlers: every operation reads its message, asks the engine, and fills in its reply."""
+"""Tests that every handler reads its request and fills in its reply."""
 
 from __future__ import annotations
 

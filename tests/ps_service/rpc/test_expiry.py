@@ -1,4 +1,4 @@
-"""Expiry: requests end when their time has run out, with one timer for all."""
+"""Tests that requests end at their deadlines, with one timer for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peer processes: alive, stopped or gone, as the kernel tells it."""
+"""Tests that a peer process is reported as running, stopped or ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration: an operator sees sessions and contexts under short ids, and ends those that are meant."""
+"""Tests that an operator lists sessions and contexts under short ids, and ends the right ones."""
 
 from __future__ import annotations
 

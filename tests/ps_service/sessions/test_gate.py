@@ -1,4 +1,4 @@
-"""The gate: what an owner still takes up while it stops."""
+"""Tests which requests an owner accepts while it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incarnations: an owner knows its own start, and those whose state it restored."""
+"""Tests that an owner knows its own incarnation, and those whose state it has restored."""
 
 from __future__ import annotations
 

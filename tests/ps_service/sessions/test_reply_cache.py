@@ -1,4 +1,4 @@
-"""The reply cache: answers are kept until they are confirmed, and wait for a log if there is one."""
+"""Tests that answers are kept until they are confirmed, and wait for a log if there is one."""
 
 from __future__ import annotations
 

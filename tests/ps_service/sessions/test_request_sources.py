@@ -1,4 +1,4 @@
-"""Request sources: what runs is known, and can be ended, whatever way it came."""
+"""Tests that running requests of every source are listed and can be ended."""
 
 from __future__ import annotations
 

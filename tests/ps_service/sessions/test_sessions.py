@@ -1,4 +1,4 @@
-"""Sessions: a trainer that is silent for longer than its lease is gone, one with an open stream never is."""
+"""Tests that a session ends with its lease, and never while it has an open stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sweeper: looks again and again until it is ended, whatever goes wrong when it looks."""
+"""Tests that the sweeper runs again and again until it is closed, also after errors."""
 
 from __future__ import annotations
 

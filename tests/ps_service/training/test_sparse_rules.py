@@ -1,4 +1,4 @@
-"""Sparse rules: they refuse exactly what torch's own optimizers would raise for."""
+"""Tests that steps are refused exactly where torch's own optimizers would raise."""
 
 from __future__ import annotations
 

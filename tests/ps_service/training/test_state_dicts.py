@@ -1,4 +1,4 @@
-"""Snapshots: the state of a module that is given out is from between two steps, and what is loaded is loaded whole."""
+"""Tests that a state_dict is read between two steps, and loaded as a whole."""
 
 from __future__ import annotations
 

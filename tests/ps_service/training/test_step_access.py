@@ -1,4 +1,4 @@
-"""Step access: parameters that nothing uses are taken at once; otherwise a step waits, and copies what passes need."""
+"""Tests that a step takes unused parameters at once, and otherwise waits or copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo on an owner: recorded calls, backward and steps give what local torch gives, whatever the module."""
+"""Tests that recorded calls, backwards and steps of many modules equal those of local torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Hostile bytes: whatever arrives, reading it gives a value or one of two errors, in no more memory than it brought.
+"""Tests that decoding hostile bytes gives a value or one of two errors, in memory bounded by their size.
 
-Bytes are changed at random, from fixed seeds, and messages are made that lie about every number in them.
+Bytes are changed at random, with fixed seeds, and messages get wrong values in every number.
 """
 
 from __future__ import annotations

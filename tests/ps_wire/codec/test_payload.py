@@ -1,4 +1,4 @@
-"""Payload: buffers stand where the writer said, aligned, and the reader hands out those bytes and no others."""
+"""Tests that buffers are aligned at their offsets, and that the reader returns exactly those bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized tensors: scale, zero point and integers arrive as they were; what torch cannot copy is refused."""
+"""Tests that quantized tensors arrive unchanged, and that those torch cannot copy are refused."""
 
 from __future__ import annotations
 

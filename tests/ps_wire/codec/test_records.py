@@ -1,4 +1,4 @@
-"""Records: instances of registered classes travel by value, and of no others."""
+"""Tests that instances of registered classes travel by value, and those of other classes do not."""
 
 from __future__ import annotations
 

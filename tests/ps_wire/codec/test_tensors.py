@@ -1,4 +1,4 @@
-"""Dense tensors: every dtype arrives with the same bits, whatever the layout, as a tensor that owns what it holds."""
+"""Tests that tensors of every dtype and layout arrive with the same bits, and own their memory."""
 
 from __future__ import annotations
 

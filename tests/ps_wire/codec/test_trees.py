@@ -1,4 +1,4 @@
-"""Trees: tensors are found in the order of the codec, and changing them leaves everything else as it was."""
+"""Tests that tensors are found in the order of the codec, and that replacing them changes nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values: the closed set goes through the wire unchanged, everything else is refused by name."""
+"""Tests that values of the closed set arrive unchanged, and that others are refused."""
 
 from __future__ import annotations
 

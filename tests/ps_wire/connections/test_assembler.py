@@ -1,4 +1,4 @@
-"""Assembler: messages come out as they went in, however their parts mingle, and lies about lengths cost no memory."""
+"""Tests that messages are assembled from interleaved parts, and that wrong lengths cost no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames: their bytes are plain protobuf in both directions, and the payload is neither copied nor misplaced."""
+"""Tests that the bytes of frames are plain protobuf, and that the payload is not copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outbox: messages leave whole and in parts of bounded size, and a small one never waits for a large one to end."""
+"""Tests that messages are sent in bounded parts, and that a small one never waits for a large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reclaim: memory goes back to the system once nothing large has crossed for a while, and not before."""
+"""Tests that memory is given back after some time without large messages, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tryout: options and states with which an optimizer could not make a step are found before it makes one."""
+"""Tests that options and states that an optimizer cannot step with are refused before a step."""
 
 from __future__ import annotations
 

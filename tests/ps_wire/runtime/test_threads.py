@@ -1,4 +1,4 @@
-"""Threads of their own: work that waits never takes the place of the work it waits for."""
+"""Tests that work that waits never takes the threads of the work that it waits for."""
 
 from __future__ import annotations
 

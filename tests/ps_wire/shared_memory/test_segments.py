@@ -1,4 +1,4 @@
-"""Segments: shared memory that is handed over once, used again and given back."""
+"""Tests that segments are sent once, used again and given back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Portals: one background loop for all blocking clients of a process, gone with the last of them."""
+"""Tests that all blocking clients of a process share one background loop, which ends with the last of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backwards: short ones that wait for nothing run on the event loop, all others in threads, in the same order."""
+"""Tests that short backwards run on the event loop, all others in threads, and all in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clipping: one norm over gradients on owners and here, as torch computes it over all of them."""
+"""Tests that gradients are clipped by one norm over owners and local parameters, as with torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contexts: calls are counted, gradients stay in their pass, and owners are told of its end."""
+"""Tests that calls are counted, gradients stay in their pass, and owners are told of its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes: backwards of a context run in the order in which they were asked for, and know the order of their calls."""
+"""Tests that backwards of a context run in the requested order, and know the order of their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The current context: each task and thread has its own."""
+"""Tests that each task and thread has its own current context."""
 
 from __future__ import annotations
 

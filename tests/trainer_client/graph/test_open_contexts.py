@@ -1,4 +1,4 @@
-"""Openings: what the end of a context says of the others is always true, and short."""
+"""Tests that the list of ended contexts is always right, and short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorder: gradients of a remote call's outputs go to the owner, and those of its inputs come back."""
+"""Tests that gradients of outputs are sent to the owner, and those of inputs are returned."""
 
 from __future__ import annotations
 

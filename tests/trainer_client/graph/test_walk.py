@@ -1,4 +1,4 @@
-"""Graph: the leaves that a backward reaches, and passes that wait for each other only where they must."""
+"""Tests which leaves a backward reaches, and that only passes that share leaves wait for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls: what a request says, how handles travel among its arguments, and what comes back."""
+"""Tests the requests of calls, the handles among their arguments, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other owners: they are found by name, reached once, and their objects are held with one count each."""
+"""Tests that other owners are found by name and connected once, and that each object has one reference."""
 
 from __future__ import annotations
 

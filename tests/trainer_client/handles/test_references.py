@@ -1,4 +1,4 @@
-"""References: a handle keeps its object alive, says where it is, and its value comes here."""
+"""Tests that a handle keeps its object alive, and that its value can be fetched."""
 
 from __future__ import annotations
 

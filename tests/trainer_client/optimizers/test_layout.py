@@ -1,4 +1,4 @@
-"""Layout: many optimizers in many places are, for their users, one torch optimizer with one state."""
+"""Tests that the parts of an optimizer have the groups and the state of one torch optimizer."""
 
 from __future__ import annotations
 

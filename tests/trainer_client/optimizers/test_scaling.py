@@ -1,4 +1,4 @@
-"""Scaling: a GradScaler of torch decides, and the parts of an optimizer do the work."""
+"""Tests that torch's GradScaler works with a distributed optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lifecycle: a member is found by the others, and an owner that cannot join a group has stopped."""
+"""Tests that a member is found by others, and that an owner that cannot join a group stops."""
 
 from __future__ import annotations
 

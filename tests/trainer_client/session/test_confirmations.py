@@ -1,4 +1,4 @@
-"""Confirmations: an owner hears which answers have arrived, with the next request or soon after."""
+"""Tests that answers are confirmed with the next request or soon after."""
 
 from __future__ import annotations
 

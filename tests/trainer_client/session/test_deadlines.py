@@ -1,4 +1,4 @@
-"""Deadlines: one timer ends every request whose time is up, at its own time."""
+"""Tests that one timer ends every request at its deadline."""
 
 from __future__ import annotations
 

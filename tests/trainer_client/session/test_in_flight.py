@@ -1,4 +1,4 @@
-"""Requests in flight: a caller gives one up, or its time runs out."""
+"""Tests that requests in flight can be cancelled, and time out."""
 
 from __future__ import annotations
 

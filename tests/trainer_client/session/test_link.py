@@ -1,4 +1,4 @@
-"""Links: a stream is opened again whenever it breaks, and given up only when that is no use or takes too long."""
+"""Tests that a broken stream is opened again, and given up only if that is refused or takes too long."""
 
 from __future__ import annotations
 

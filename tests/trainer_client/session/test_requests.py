@@ -1,4 +1,4 @@
-"""Requests: a message becomes a pending result, and what surrounds the call decides how long it may take."""
+"""Tests that requests have results, and take their deadlines from the surrounding call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: requests are numbered, sent again after a broken stream, and end with an error when the session is lost."""
+"""Tests that requests are numbered, sent again after a broken stream, and fail when the session is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window: how many requests are sent at once, and how many bytes of large ones."""
+"""Tests the limits on the number of requests in flight, and on the bytes of large ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels: both kinds reach an owner, and no other module opens one."""
+"""Tests that channels of both kinds reach an owner, and that no other module opens channels."""
 
 from __future__ import annotations
 
