@@ -15,8 +15,9 @@ from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.passes import LocalPass, Pass, first_failure
-from trainer_client.graph.short_graphs import INLINE_SECONDS, local_graph
+from trainer_client.graph.short_graphs import local_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
+from trainer_client.latency import INLINE_SECONDS
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
@@ -60,12 +61,12 @@ class Backwards:
 
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then.
         """
-        if asyncio._get_running_loop() is self._loop:
+        if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             local = local_graph(start.roots, context)
             if local is not None and local[0].seconds < INLINE_SECONDS and (turn := self._queue.begin()) is not None:
-                graph, leaves = local
+                latency, leaves = local
                 if not leaves or reservations.take_now(leaves):
-                    return self._run_here(LocalPass(start.retain_graph, turn, graph), leaves, start)
+                    return self._run_here(LocalPass(start.retain_graph, turn, latency), leaves, start)
                 self._queue.leave(turn)
         number, autocasts = self._queue.join(), Autocasts.current()
         # It may be cancelled before a thread begins it.
@@ -128,8 +129,8 @@ class Backwards:
             current: Pass | LocalPass
             local = local_graph(start.roots, context)
             if local is not None:
-                graph, leaves = local
-                current = LocalPass(start.retain_graph, number, graph)
+                latency, leaves = local
+                current = LocalPass(start.retain_graph, number, latency)
             else:
                 leaves, calls = reached_from(start.roots)
                 current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
@@ -151,7 +152,7 @@ class Backwards:
         finally:
             self.current = None
         if isinstance(current, LocalPass):
-            current.graph.note(time.perf_counter() - began)
+            current.latency.note(time.perf_counter() - began)
             current.post()
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.graph.recorder import WayBack
-    from trainer_client.graph.short_graphs import LocalGraph
+    from trainer_client.latency import Latency
     from trainer_client.pending import Pending
 
 
@@ -77,16 +77,16 @@ class LocalPass:
     Args:
         retain_graph: Whether the graph is kept for another backward.
         number: Number of the backward in its context, from 1.
-        graph: The graph to propagate through.
+        latency: How long backwards of such graphs take.
 
     Attributes:
         posts: The requests with gradients.
     """
 
-    def __init__(self, retain_graph: bool, number: int, graph: LocalGraph) -> None:
+    def __init__(self, retain_graph: bool, number: int, latency: Latency) -> None:
         self.retain_graph = retain_graph
         self.number = number
-        self.graph = graph
+        self.latency = latency
         self.posts: dict[Pending[Any], None] = {}
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
 

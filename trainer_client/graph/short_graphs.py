@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -10,14 +9,12 @@ from torch.autograd.function import BackwardCFunction
 
 from ps_wire.numerics.autograd_graph import ACCUMULATING
 from trainer_client.graph.nodes import RECEIVING
+from trainer_client.latency import Latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainer_client.contexts.context import Context
-
-INLINE_SECONDS: Final = 200e-6
-"""Graphs whose backward takes less than this run on the event loop."""
 
 _MOST_NODES: Final = 32
 """Most nodes of a graph that is considered."""
@@ -26,37 +23,11 @@ _MOST_KNOWN: Final = 256
 """Most kinds of graphs whose average time is kept."""
 
 
-class LocalGraph:
-    """The measured time of graphs with the same kinds of nodes, whose backward needs no answer of an owner.
-
-    Args:
-        kinds: The classes of the nodes, in the order of a walk.
-
-    Attributes:
-        seconds: Moving average of the time of their backward; infinity before the first.
-    """
-
-    __slots__ = ("_kinds", "seconds")
-
-    def __init__(self, kinds: tuple[type, ...]) -> None:
-        self._kinds = kinds
-        self.seconds = math.inf
-
-    def note(self, seconds: float) -> None:
-        """Adds a measurement, and keeps the average for other graphs."""
-        if self.seconds == math.inf:
-            self.seconds = seconds
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[self._kinds] = self
-        else:
-            self.seconds = 0.8 * self.seconds + 0.2 * seconds
+_latencies: Final[dict[tuple[type, ...], Latency]] = {}
+"""Of backwards, by the classes of the nodes of their graphs in the order of the walk."""
 
 
-_known: Final[dict[tuple[type, ...], LocalGraph]] = {}
-
-
-def local_graph(roots: Sequence[Any], context: Context) -> tuple[LocalGraph, list[torch.Tensor]] | None:
+def local_graph(roots: Sequence[Any], context: Context) -> tuple[Latency, list[torch.Tensor]] | None:
     """Recognizes a small graph whose backward never waits.
 
     Such a backward needs no gradient from an owner, and runs no hook of a leaf and no autograd function of the program.
@@ -67,8 +38,8 @@ def local_graph(roots: Sequence[Any], context: Context) -> tuple[LocalGraph, lis
         context: The pass of all recorded calls.
 
     Returns:
-        The measured time of graphs with the same nodes, and the leaves; None if the graph is not of this kind, or too
-        large.
+        How long backwards of graphs with the same nodes take, and the leaves; None if the graph is not of this kind, or
+        too large.
     """
     stack: list[Any] = []
     for root in roots:
@@ -99,7 +70,12 @@ def local_graph(roots: Sequence[Any], context: Context) -> tuple[LocalGraph, lis
                 stack.append(following)
         if len(seen) > _MOST_NODES:
             return None
-    return _known.get(tuple(kinds)) or LocalGraph(tuple(kinds)), leaves
+    latency = _latencies.get(tuple(kinds))
+    if latency is None:
+        if len(_latencies) >= _MOST_KNOWN:
+            _latencies.clear()
+        latency = _latencies[tuple(kinds)] = Latency()
+    return latency, leaves
 
 
 def _is_in_a_group() -> bool:

@@ -163,7 +163,8 @@ class DistributedOptimizer:
 
     async def _step(self, local: LocalOptimizer, context: Context, steps: Pending[dict[str, int]]) -> dict[str, int]:
         versions = await steps
-        await BLOCKING.run(local.step, context)
+        if not local.step_now(context):
+            await BLOCKING.run(local.step, context)
         return versions
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:

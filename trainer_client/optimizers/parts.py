@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,11 +13,13 @@ from torch import optim
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
+from trainer_client.latency import INLINE_SECONDS, Latency
 from trainer_client.optimizers.scaling import Unscaled
 from trainer_client.session.in_flight import nothing
 
@@ -116,6 +119,7 @@ class LocalOptimizer:
             raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
         self._validator = OptimizerValidator(self.optimizer, options)
         self._refuse = refuse_non_finite
+        self._latency = Latency()
 
     def check(self, context: Context) -> None:
         """Checks the context's gradients of these parameters.
@@ -127,12 +131,41 @@ class LocalOptimizer:
             raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
 
     def step(self, context: Context) -> None:
-        """Applies the context's gradients of these parameters."""
-        found = self._found(context)
-        with reservations.of(self._parameters), borrowed_grads(self._parameters):
-            for parameter, gradient in found:
+        """Applies the context's gradients of these parameters. Waits for passes that use the parameters."""
+        with reservations.of(self._parameters):
+            self._apply(context)
+
+    def step_now(self, context: Context) -> bool:
+        """Like `step`, on the event loop, if the step is short and waits for nothing.
+
+        Only the classes of torch are known to wait for nothing, and only without hooks. A block of autocast or of
+        inference mode that is open on the event loop would change what is computed.
+
+        Returns:
+            Whether the step was made.
+        """
+        optimizer = self.optimizer
+        if (
+            self._latency.seconds >= INLINE_SECONDS
+            or not type(optimizer).__module__.startswith("torch.optim.")
+            or optimizer._optimizer_step_pre_hooks
+            or optimizer._optimizer_step_post_hooks
+            or torch.is_inference_mode_enabled()
+            or Autocasts.current().regions
+            or not reservations.take_now(self._parameters)
+        ):
+            return False
+        with reservations.freed(self._parameters):
+            self._apply(context)
+        return True
+
+    def _apply(self, context: Context) -> None:
+        began = time.perf_counter()
+        with borrowed_grads(self._parameters):
+            for parameter, gradient in self._found(context):
                 parameter.grad = gradient
             self.optimizer.step()
+        self._latency.note(time.perf_counter() - began)
 
     def unscale(self, context: Context, factor: float) -> Unscaled:
         """Multiplies the context's gradients of these parameters.

@@ -13,24 +13,17 @@ from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
 from trainer_client.graph import short_graphs
-from trainer_client.graph.short_graphs import INLINE_SECONDS, LocalGraph, local_graph
+from trainer_client.graph.short_graphs import local_graph
 from trainer_client.graph.walk import reservations
+from trainer_client.latency import Latency
 from trainer_client.session.session import Session
-
-
-class AllShort(dict[Any, LocalGraph]):
-    """Stands for the graphs that are known: every one is, and is short."""
-
-    def get(self, kinds: Any, default: Any = None) -> LocalGraph:
-        graph = LocalGraph(kinds)
-        graph.seconds = 0.0
-        return graph
 
 
 @pytest.fixture
 def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is taken for short."""
-    monkeypatch.setattr(short_graphs, "_known", AllShort())
+    monkeypatch.setattr(Latency, "__init__", lambda self: setattr(self, "seconds", 0.0))
+    monkeypatch.setattr(short_graphs, "_latencies", {})
 
 
 async def thread_of(context: Context, stream: Stream, loss: torch.Tensor, through: torch.Tensor, *inputs: Any) -> int:
@@ -152,6 +145,19 @@ async def test_a_leaf_that_another_pass_has_is_waited_for_in_a_thread(all_short:
         assert seen != [threading.get_ident()]
 
 
+async def test_inference_mode_does_not_reach_a_backward(all_short: None) -> None:
+    async with opened() as (session, stream, _):
+        context, leaf = new_context(), torch.ones(2, requires_grad=True)
+        (output,) = recorded(context, session)
+        loss = (output * leaf).sum()
+        with torch.inference_mode():
+            backward = context.backward(loss)
+        await carry_back(stream)
+        await backward
+        gradient = context.gradient(leaf)
+        assert gradient is not None and not gradient.is_inference()
+
+
 async def test_a_call_with_inputs_that_want_gradients_has_a_thread(all_short: None) -> None:
     async with opened() as (session, stream, _):
         context = new_context()
@@ -214,38 +220,28 @@ async def test_a_loss_of_another_context_is_refused(all_short: None) -> None:
             await new_context().backward(output.sum())
 
 
-def test_a_graph_is_short_by_the_average_of_its_backwards() -> None:
-    graph = LocalGraph((int, str))
-    assert graph.seconds > INLINE_SECONDS
-    graph.note(INLINE_SECONDS / 2)
-    assert graph.seconds < INLINE_SECONDS
-    graph.note(10 * INLINE_SECONDS)
-    assert graph.seconds > INLINE_SECONDS
-    for _ in range(30):
-        graph.note(INLINE_SECONDS / 2)
-    assert graph.seconds < INLINE_SECONDS
-
-
-def test_only_so_many_graphs_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[Any, LocalGraph] = {}
-    monkeypatch.setattr(short_graphs, "_known", known)
-    for number in range(10_000):
-        LocalGraph((type(f"Node{number}", (), {}),)).note(0.0)
-    assert 0 < len(known) < 1000
-
-
-def known(roots: tuple[torch.Tensor, ...], context: Context) -> LocalGraph:
-    found = local_graph(roots, context)
-    assert found is not None
-    return found[0]
-
-
-async def test_graphs_of_the_same_nodes_share_what_is_known() -> None:
+async def test_graphs_of_the_same_nodes_share_their_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    latencies: dict[Any, Latency] = {}
+    monkeypatch.setattr(short_graphs, "_latencies", latencies)
     async with opened() as (session, _, _owner):
         context = new_context()
         outputs = [recorded(context, session)[0] for _ in range(2)]
-        first, second = (known((output.sinh().sum(),), context) for output in outputs)
-        assert first is not second
-        first.note(0.5)
-        assert known((outputs[1].sinh().sum(),), context) is first
-        assert known((outputs[1].cosh().sum(),), context) is not first
+        first, second = (latency_of(output.sinh().sum(), context) for output in outputs)
+        assert first is second is not latency_of(outputs[1].cosh().sum(), context)
+        assert set(latencies.values()) == {first, latency_of(outputs[1].cosh().sum(), context)}
+
+
+async def test_only_so_many_latencies_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[Any, Latency] = {(number,): Latency() for number in range(10_000)}  # type: ignore[misc]
+    monkeypatch.setattr(short_graphs, "_latencies", kept)
+    async with opened() as (session, _, _owner):
+        context = new_context()
+        (output,) = recorded(context, session)
+        latency = latency_of(output.sum(), context)
+    assert list(kept.values()) == [latency]
+
+
+def latency_of(loss: torch.Tensor, context: Context) -> Latency:
+    found = local_graph((loss,), context)
+    assert found is not None
+    return found[0]

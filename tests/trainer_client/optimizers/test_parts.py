@@ -9,6 +9,7 @@ from torch import optim
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from tests.trainer_client.scripted_passes import new_context
 from trainer_client.contexts.context import Context
+from trainer_client.graph.walk import reservations
 from trainer_client.optimizers.parts import LocalOptimizer
 
 
@@ -33,6 +34,62 @@ async def test_a_step_applies_the_gradients_of_the_context() -> None:
     assert [each.tolist() for each in (*parameters, without)] == [[-0.5, -1.0], [-2.0], [0.0]]
     assert parameters[0].grad.tolist() == [100.0, 100.0]
     assert parameters[1].grad is None
+
+
+async def test_a_step_that_was_seen_to_be_short_is_made_at_once() -> None:
+    context, parameters = await context_with([1.0, 2.0])
+    parameters[0].grad = torch.full((2,), 100.0)
+    part = short_sgd(parameters)
+    assert part.step_now(context)
+    assert parameters[0].tolist() == [-0.5, -1.0]
+    assert parameters[0].grad.tolist() == [100.0, 100.0]
+
+
+async def test_a_step_that_was_not_measured_or_was_long_is_not_made_at_once() -> None:
+    context, parameters = await context_with([1.0])
+    part = sgd(parameters)
+    assert not part.step_now(context)
+    part._latency.note(1.0)
+    assert not part.step_now(context)
+    assert parameters[0].tolist() == [0.0]
+
+
+async def test_a_step_that_may_wait_is_not_made_at_once() -> None:
+    context, parameters = await context_with([1.0])
+    for hook in ("register_step_pre_hook", "register_step_post_hook"):
+        part = short_sgd(parameters)
+        getattr(part.optimizer, hook)(lambda *_: None)
+        assert not part.step_now(context)
+    part = LocalOptimizer(Own, [{"params": parameters}], {"lr": 0.5}, False)
+    part._latency.note(0.0)
+    assert not part.step_now(context)
+    part = short_sgd(parameters)
+    with reservations.of(parameters):
+        assert not part.step_now(context)
+    assert parameters[0].tolist() == [0.0]
+    assert part.step_now(context)
+    # What a step that was made has reserved is free again.
+    assert part.step_now(context)
+
+
+async def test_blocks_of_torch_that_are_open_do_not_reach_a_step() -> None:
+    context, parameters = await context_with([1.0])
+    part = short_sgd(parameters)
+    with torch.inference_mode():
+        assert not part.step_now(context)
+    with torch.autocast("cpu"):
+        assert not part.step_now(context)
+    assert part.step_now(context)
+
+
+class Own(optim.SGD):
+    """Not one of torch's own classes."""
+
+
+def short_sgd(parameters: list[torch.Tensor]) -> LocalOptimizer:
+    part = sgd(parameters)
+    part._latency.note(0.0)
+    return part
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
