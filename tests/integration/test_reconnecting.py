@@ -280,7 +280,7 @@ async def test_a_stream_that_was_closed_here_is_broken_for_who_reads_from_it() -
         reading = asyncio.create_task(stream.connection.receive())
         await asyncio.sleep(0)
         await stream.connection.close()
-        with pytest.raises(ConnectionBroken, match="closed here"):
+        with pytest.raises(ConnectionBroken, match="closed on this side"):
             await reading
         # A reader that is cancelled itself is not told that something broke.
         other = await HandMade.greeted(GrpcConnector(owner.address))
