@@ -15,7 +15,7 @@ import torch
 from ps_wire.errors import CancelledCallError, DeadlineExceededError, InvalidArgumentError, NotAllowedError, PsError
 from tests.forking.process import Forking
 from tests.rpc import situations as s
-from tests.rpc.test_rrefs import freed, references, settled
+from tests.rpc.references import freed, references, settled
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 from trainer_client.rpc.current import agent

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.rpc import situations as s
-from tests.rpc.test_autograd import leaf
+from tests.rpc.passes import leaf
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 

@@ -1,0 +1,36 @@
+"""How many references a member counts, and whether a value is gone."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+from ps_wire.errors import StaleHandleError
+from ps_wire.refs import Ref
+from trainer_client.rpc.current import agent
+
+
+def references(worker: str) -> int:
+    agent().session(worker)  # opened now, if this test is the first
+    return int(agent().client.status(worker).wait().references)
+
+
+def settled(worker: str, at_most: int) -> None:
+    """References are given back soon, and not at once: looks until so few are left."""
+    gc.collect()
+    end = time.monotonic() + 20
+    while references(worker) > at_most and time.monotonic() < end:
+        pass
+    assert references(worker) <= at_most
+
+
+def freed(reference: Ref) -> bool:
+    """Waits until a value is gone; says whether that came to be."""
+    gc.collect()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            agent().client.attach(str(reference)).wait()
+        except StaleHandleError:
+            return True
+    return False
