@@ -14,10 +14,26 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from tests import hooked_modules, odd_modules, parameter_modules, restructuring_modules, stateful_modules
+from tests import (
+    hooked_modules,
+    odd_modules,
+    odd_structure,
+    parameter_modules,
+    restructuring_modules,
+    stateful_modules,
+)
 from tests.training import same_gradients, same_state, twin
 
 MODELS = "tests.odd_modules"
+MODULES = [
+    odd_modules,
+    odd_structure,
+    hooked_modules,
+    stateful_modules,
+    parameter_modules,
+    restructuring_modules,
+]
+"""The modules that an owner imports whose classes are unusual."""
 
 
 @asynccontextmanager
@@ -26,7 +42,7 @@ async def training() -> AsyncIterator[tuple[Server, tc.Client]]:
     server = Server(
         Engine(
             "ps0",
-            AllowList([odd_modules, hooked_modules, stateful_modules, parameter_modules, restructuring_modules]),
+            AllowList(MODULES),
             threads=8,
         )
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -12,68 +10,14 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.cli import probe
 from ps_service.server import Server
 from ps_service.sessions import administration
 from ps_wire.connections.outbox import Outbox
-from ps_wire.limits import Limits
 from ps_wire.refs import ContextId
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from tests.hosted_models import Gate
-from tests.integration.support import COUNTER, GATE, in_memory, serving, until
-
-WAIT = 30.0
-
-
-@asynccontextmanager
-async def serving_gates(limits: Limits | None = None, threads: int = 0) -> AsyncIterator[Server]:
-    """An owner whose gates are open at the end, whatever happened: its threads could not end otherwise."""
-    gates: list[Gate] = []
-    begin = Gate.__init__
-
-    def remembered(gate: Gate) -> None:
-        begin(gate)
-        gates.append(gate)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gate, "__init__", remembered)
-        async with serving(limits, threads) as owner:
-            try:
-                yield owner
-            finally:
-                for gate in gates:
-                    gate.open()
-
-
-async def listed(owner: Server) -> pb.SessionsReply:
-    return await asyncio.to_thread(probe.sessions, owner.address, WAIT)
-
-
-def gate_of(owner: Server) -> Gate:
-    """The gate that an owner hosts."""
-    (gate,) = [each.value for each in owner.engine.registry.objects() if isinstance(each.value, Gate)]
-    return gate
-
-
-async def entered(owner: Server, callers: int) -> None:
-    """Waits until so many calls wait at the gate."""
-    await asyncio.to_thread(gate_of(owner).wait_for, callers)
-
-
-async def evict(owner: Server, **what: Any) -> pb.EvictReply:
-    return await asyncio.to_thread(probe.evict, owner.address, pb.EvictRequest(**what), WAIT)
-
-
-def id_of(ps: tc.Client) -> str:
-    return ps.trainer.hex()[:8]
-
-
-@asynccontextmanager
-async def training(owner: Server, shared_memory: bool = False) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
-        yield ps
-
+from tests.integration.administering import entered, evict, gate_of, id_of, listed, serving_gates, training
+from tests.integration.support import COUNTER, GATE, in_memory, until
 
 # What is listed
 
@@ -360,56 +304,3 @@ async def test_contexts_that_were_not_used_for_long_are_ended_together() -> None
             await new.backward(loss)
         with pytest.raises(tc.ContextLostError):
             owner.engine.contexts.find(old.id)
-
-
-# The limit on the age of a context
-
-
-async def test_a_context_that_was_left_lying_is_ended_and_says_how_to_keep_it(caplog: pytest.LogCaptureFixture) -> None:
-    said = r"no request had used it for 0\.05 s, the limit max_context_seconds .*raise the limit there"
-    async with serving_gates(Limits(max_context_seconds=0.05)) as owner, training(owner) as ps:
-        net = await ps.module(torch.nn.Linear, 2, 2, name="net")
-        async with ps.context() as ctx:
-            loss = (await net(torch.ones(1, 2))).sum()
-            await until(ps, lambda status: status.contexts == 0)
-            with pytest.raises(tc.ContextLostError, match=said):
-                await ctx.backward(loss)
-        assert owner.engine.counters.contexts_ended == {"unused": 1, "operator": 0}
-        assert f"context {ctx.id} was ended: no request had used it for 0.05 s" in caplog.text
-
-
-async def test_a_context_in_which_a_call_runs_is_in_use() -> None:
-    async with serving_gates(Limits(max_context_seconds=0.01), threads=4) as owner, training(owner) as ps:
-        gate = await ps.create(GATE)
-        held = gate_of(owner)
-        async with ps.context() as ctx:
-            waiting = gate.wait()
-            await asyncio.to_thread(held.wait_for, 1)
-            owner.engine.contexts.find(ctx.id).used -= 1000.0
-            for _ in range(3):
-                owner.servicer.sweep()
-            assert ctx.id in owner.engine.contexts
-            held.open()
-            assert await waiting == "through"
-
-
-async def test_without_a_limit_contexts_live_as_long_as_their_session() -> None:
-    async with serving_gates(Limits(max_context_seconds=0.0, lease_seconds=0.1)) as owner, training(owner) as ps:
-        net = await ps.module(torch.nn.Linear, 2, 2, name="net")
-        async with ps.context() as ctx:
-            loss = (await net(torch.ones(1, 2))).sum()
-            owner.engine.contexts.find(ctx.id).used -= 1e9
-            administration.end_unused(owner.engine)
-            await ctx.backward(loss)
-
-
-async def test_contexts_are_looked_at_although_the_leases_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving_gates(Limits(max_context_seconds=50.0)) as owner, training(owner) as ps:
-        net = await ps.module(torch.nn.Linear, 2, 2, name="net")
-        async with ps.context() as ctx:
-            await net(torch.ones(1, 2))
-            owner.engine.contexts.find(ctx.id).used -= 100.0
-            monkeypatch.setattr(owner.engine.sessions, "expired", lambda: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                owner.servicer.sweep()
-            assert ctx.id not in owner.engine.contexts

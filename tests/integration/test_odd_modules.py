@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from tests import odd_modules, parameter_modules
+from tests import odd_modules, odd_structure, parameter_modules
 from tests.integration.odd_training import MODELS, beside_local, train_both, training
 from tests.training import apart, hosted_value, pins, same_gradients, twin
 
@@ -14,9 +14,9 @@ from tests.training import apart, hosted_value, pins, same_gradients, twin
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
-@pytest.mark.parametrize("way", odd_modules.WAYS)
+@pytest.mark.parametrize("way", odd_structure.WAYS)
 async def test_whatever_leads_to_a_parameter_is_followed(way: str) -> None:
-    await beside_local("Odd", (way,))
+    await beside_local("Odd", (way,), models=odd_structure)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -28,7 +28,7 @@ async def test_compiled_modules_train(backend: str, whole: bool) -> None:
 @pytest.mark.parametrize("way", ["dataclass", "slots"])
 async def test_helpers_keep_what_is_not_a_parameter(way: str) -> None:
     async with training() as (server, ps):
-        net = await ps.module(f"{MODELS}.Odd", way)
+        net = await ps.module("tests.odd_structure.Odd", way)
         for _ in range(3):
             await net(torch.ones(2, odd_modules.SIZE))
         assert hosted_value(server, net).run.calls == 3

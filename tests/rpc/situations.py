@@ -11,7 +11,34 @@ import torch
 from ps_service import async_execution, by_value, hosted, remote
 from ps_wire.errors import ContextEndedError
 from ps_wire.refs import Ref
-from ps_wire.runtime.scopes import current_scope
+from tests.rpc.differentiable import (
+    LEAF,
+    call_on_module,
+    complex_args,
+    fails_in_backward,
+    forward_module,
+    gradient_of_leaf,
+    gradient_sum,
+    gradients_of_hosted,
+    leaf_of_this_process,
+    my_add,
+    my_mul_nested,
+    parameter_rrefs,
+    ps_trainer,
+    split_in_three,
+    unused_second,
+)
+from tests.rpc.held_up import (
+    EVENTS,
+    KEPT,
+    begun,
+    for_ever,
+    how_it_ended,
+    let_go,
+    nested_wait,
+    seconds_of_a_nested_call,
+    wait_for,
+)
 from tests.rpc.later import (
     FUTURES,
     async_add,
@@ -42,11 +69,23 @@ from tests.rpc.models import (
     Scale,
     Table,
 )
+from tests.rpc.referring import (
+    add_rrefs,
+    call_method,
+    forward_rref,
+    make_rref,
+    owner_of,
+    remote_rref,
+    to_here_of,
+    value_of,
+)
 from trainer_client import autograd, rpc
-from trainer_client.nn import RemoteModule
 
 __all__ = [
+    "EVENTS",
     "FUTURES",
+    "KEPT",
+    "LEAF",
     "Chain",
     "Failing",
     "FailingAtOnce",
@@ -57,6 +96,7 @@ __all__ = [
     "Plain",
     "Scale",
     "Table",
+    "add_rrefs",
     "async_add",
     "async_chained",
     "async_fails",
@@ -68,9 +108,37 @@ __all__ = [
     "async_until",
     "async_with_torchs_future",
     "async_wrong_type",
+    "begun",
     "borrows_in_a_callback",
+    "call_method",
+    "call_on_module",
     "calls_in_a_callback",
+    "complex_args",
+    "fails_in_backward",
+    "for_ever",
+    "forward_module",
+    "forward_rref",
+    "gradient_of_leaf",
+    "gradient_sum",
+    "gradients_of_hosted",
+    "how_it_ended",
+    "leaf_of_this_process",
+    "let_go",
+    "make_rref",
+    "my_add",
+    "my_mul_nested",
+    "nested_wait",
+    "owner_of",
+    "parameter_rrefs",
+    "ps_trainer",
+    "remote_rref",
     "returns_a_future",
+    "seconds_of_a_nested_call",
+    "split_in_three",
+    "to_here_of",
+    "unused_second",
+    "value_of",
+    "wait_for",
     "with_callback",
 ]  # situations that stand in rooms of their own
 
@@ -151,11 +219,6 @@ class Keeper:
 
 
 @remote
-def my_add(x: Any, y: Any) -> Any:
-    return x + y
-
-
-@remote
 def nothing() -> None:
     return None
 
@@ -201,107 +264,11 @@ def nested_async(to: str, depth: int) -> int:
 
 
 @remote
-def for_ever() -> None:
-    rpc.rpc_sync(rpc.get_worker_info().name, for_ever)
-
-
-@remote
-def wait_for(event: str, seconds: float = 60.0) -> bool:
-    EVENTS.setdefault(f"{event} begun", threading.Event()).set()
-    return EVENTS.setdefault(event, threading.Event()).wait(seconds)
-
-
-@remote
-def nested_wait(to: str, event: str) -> None:
-    try:
-        rpc.rpc_sync(to, wait_for, args=(event,), timeout=0)
-    except Exception as error:
-        KEPT[event] = type(error).__name__
-        raise
-    finally:
-        let_go(f"{event} ended")
-
-
-@remote
-def how_it_ended(event: str) -> str:
-    wait_for(f"{event} ended", 20)
-    return KEPT[event]
-
-
-@remote
-def seconds_of_a_nested_call() -> float:
-    """How long a call that is made here, and asks for a minute, may take."""
-    scope = current_scope.get()
-    assert scope is not None
-    seconds = scope.within(60.0)
-    assert seconds is not None
-    return seconds
-
-
-@remote
-def let_go(event: str) -> None:
-    EVENTS.setdefault(event, threading.Event()).set()
-
-
-@remote
-def begun(event: str) -> bool:
-    return EVENTS.setdefault(f"{event} begun", threading.Event()).wait(20)
-
-
-EVENTS: dict[str, threading.Event] = {}
-
-
-@remote
 def threads() -> int:
     return threading.active_count()
 
 
 # References
-
-
-@remote
-def value_of(rref: rpc.RRef) -> Any:
-    return rref.local_value()
-
-
-@remote
-def to_here_of(rref: rpc.RRef) -> Any:
-    return rref.to_here()
-
-
-@remote
-def add_rrefs(x: rpc.RRef, y: Any) -> Any:
-    return x.to_here() + (y.to_here() if isinstance(y, rpc.RRef) else y)
-
-
-@remote
-def make_rref(value: Any) -> rpc.RRef:
-    return rpc.RRef(value)
-
-
-@remote
-def remote_rref(to: str, x: torch.Tensor, y: Any) -> rpc.RRef:
-    """A reference to something a third member has."""
-    return rpc.remote(to, my_add, args=(x, y))
-
-
-@remote
-def forward_rref(rref: rpc.RRef, *via: str) -> Any:
-    """Passes a reference on, from member to member, and looks at its value at the end."""
-    return rpc.rpc_sync(via[0], forward_rref, args=(rref, *via[1:])) if via else rref.to_here()
-
-
-@remote
-def owner_of(rref: rpc.RRef) -> str:
-    return rref.owner_name()
-
-
-@remote
-def call_method(rref: rpc.RRef, method: str, *args: Any) -> Any:
-    return getattr(rref.rpc_sync(), method)(*args)
-
-
-KEPT: dict[str, Any] = {}
 
 
 @remote
@@ -324,43 +291,6 @@ def drop(name: str) -> None:
 
 
 @remote
-def parameter_rrefs(module: rpc.RRef) -> list[rpc.RRef]:
-    return [rpc.RRef(parameter) for parameter in module.local_value().parameters()]
-
-
-@remote
-def call_on_module(method: Any, module: rpc.RRef, *args: Any) -> Any:
-    return method(module.local_value(), *args)
-
-
-@remote
-def my_mul_nested(to: str, back: str, x: torch.Tensor, y: torch.Tensor, depth: int) -> torch.Tensor:
-    if depth == 0:
-        return x * y
-    return rpc.rpc_sync(to, my_mul_nested, args=(back, to, x, y, depth - 1)) + y
-
-
-@remote
-def gradient_sum(context_id: int) -> float:
-    return float(sum(gradient.sum() for gradient in autograd.get_gradients(context_id).values()))
-
-
-@remote
-def fails_in_backward(x: torch.Tensor) -> torch.Tensor:
-    return Failing.apply(x)
-
-
-@remote
-def unused_second(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return x * 3
-
-
-@remote
-def split_in_three(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return torch.split(x, 2)
-
-
-@remote
 def seen_contexts() -> int:
     from trainer_client.rpc.current import agent
 
@@ -373,51 +303,12 @@ def call_kept(name: str, method: str, *args: Any) -> Any:
 
 
 @remote
-def forward_module(module: RemoteModule, x: torch.Tensor) -> torch.Tensor:
-    return module.forward(x)
-
-
-@remote
-def gradients_of_hosted(context_id: int) -> list[torch.Tensor]:
-    return list(autograd.get_gradients(context_id).values())
-
-
-LEAF = torch.ones(3, 3, requires_grad=True)
-
-
-@remote
-def leaf_of_this_process() -> torch.Tensor:
-    return LEAF
-
-
-@remote
-def gradient_of_leaf(context_id: int) -> torch.Tensor:
-    return autograd.get_gradients(context_id)[LEAF]
-
-
-@remote
 def knows_context(context_id: int) -> bool:
     try:
         autograd.get_gradients(context_id)
     except (RuntimeError, ContextEndedError):
         return False
     return True
-
-
-@remote
-def complex_args(tensors: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(tensors)
-
-
-@remote
-def ps_trainer(x: rpc.RRef, owner: str) -> torch.Tensor:
-    """A whole pass that a call from another process runs; returns the gradient of its argument."""
-    with autograd.context() as context_id:
-        value = x.to_here().requires_grad_()
-        y = rpc.rpc_sync(owner, my_add, args=(value, value))
-        autograd.backward(context_id, [(y.to_dense() if y.is_sparse else y).sum()])
-        (gradient,) = autograd.get_gradients(context_id).values()
-        return gradient
 
 
 @remote

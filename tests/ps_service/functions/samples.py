@@ -6,37 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ps_service.functions.listing import Listed
+from tests.ps_service.functions.sample_tensors import bools, coo, floats, ints, spd
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-def floats(*shape: int) -> Tensor:
-    """Floating-point numbers in (0, 1)."""
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.1
-
-
-def ints(high: int, *shape: int) -> Tensor:
-    """Integers in [0, high)."""
-    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(0))
-
-
-def bools(*shape: int) -> Tensor:
-    """Truth values."""
-    return floats(*shape) > 0.5
-
-
-def coo() -> Tensor:
-    """A sparse tensor of shape (4, 4)."""
-    return torch.sparse_coo_tensor(torch.tensor([[0, 1, 3], [2, 0, 3]]), floats(3), (4, 4), check_invariants=True)
-
-
-def spd() -> Tensor:
-    """A matrix that can be factorized."""
-    a = floats(4, 4)
-    return a @ a.T + torch.eye(4)
 
 
 def _args(*args: Any, **kwargs: Any) -> Call:

@@ -61,12 +61,18 @@ class Pair(tuple):
     """A tuple of a class of its own."""
 
 
-class Weak:
-    """Holds an object weakly and keeps it alive elsewhere."""
+ALIVE: list[Holder] = []
+"""Objects to which only weak references lead."""
 
-    def __init__(self, held: Holder, reference: Any) -> None:
-        self.reference = reference
-        self._alive = held
+
+def weakly(make: Callable[[Holder], Any]) -> Callable[[Any], Any]:
+    """A way over a weak reference, which is made of an object that nothing else leads to."""
+
+    def way(held: Any) -> Any:
+        ALIVE.append(Holder(held))
+        return make(ALIVE[-1])
+
+    return way
 
 
 def closure(held: Any) -> Callable[[], Any]:
@@ -123,9 +129,9 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "keyword default": keyword,
     "attribute of a function": attribute,
     "cycle": cycle,
-    "weak reference": lambda held: (lambda one: Weak(one, weakref.ref(one)))(Holder(held)),
-    "weak proxy": lambda held: (lambda one: Weak(one, weakref.proxy(one)))(Holder(held)),
-    "weak method": lambda held: (lambda one: Weak(one, weakref.WeakMethod(one.method)))(Holder(held)),
+    "weak reference": weakly(weakref.ref),
+    "weak proxy": weakly(weakref.proxy),
+    "weak method": weakly(lambda one: weakref.WeakMethod(one.method)),
     "far away": lambda held: [{"a": (Holder(closure(Slotted([held]))),)}],
 }
 

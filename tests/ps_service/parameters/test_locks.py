@@ -10,11 +10,7 @@ import torch
 from torch.nn import Parameter
 
 from ps_service.parameters import locks
-from ps_service.parameters.alone import WouldBlock
 from ps_service.parameters.locks import COPY_AT_MOST, ParameterLocks
-from ps_service.parameters.reading import Reading
-from ps_wire.connections.buffers import BufferPool
-from ps_wire.limits import MIB
 from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
 from tests.ps_service.threads import PATIENCE, Worker
 
@@ -350,67 +346,6 @@ def test_an_exception_while_copying_lets_everybody_go_on(monkeypatch: pytest.Mon
     assert torch.equal(reading.leaves[0].detach(), torch.zeros(2))
 
 
-class _Garbage:
-    """Holds a pin in a cycle, so that only the garbage collector frees it."""
-
-    def __init__(self, parameter_locks: ParameterLocks, reading: Reading) -> None:
-        self.itself = self
-        self._parameter_locks = parameter_locks
-        self._pin = reading.pins[0]
-        parameter_locks.save(self._pin)
-
-    def __del__(self) -> None:
-        self._parameter_locks.free(self._pin)
-
-
-def test_pins_that_are_collected_inside_the_lock_do_not_deadlock() -> None:
-    watch = Watch(2)
-    with watch.reading() as reading:
-        _Garbage(watch.parameter_locks, reading)
-
-    def collect() -> None:
-        with watch.parameter_locks.lock:
-            gc.collect()
-
-    Worker(collect).result()
-    assert reading.pins[0].saved == 0
-
-
-def test_pins_are_freed_without_the_lock_in_any_thread() -> None:
-    watch = Watch(2)
-    with watch.reading() as reading:
-        _Garbage(watch.parameter_locks, reading)
-    with watch.parameter_locks.lock:
-        Worker(gc.collect).result()
-    assert reading.pins[0].saved == 0
-
-
-def test_two_collections_under_the_locks_of_each_others_finalizers_do_not_deadlock() -> None:
-    watch, pool = Watch(2), BufferPool(4 * MIB)
-    both = threading.Barrier(2)
-    with watch.reading() as reading:
-        pin = _Garbage(watch.parameter_locks, reading)
-    buffer = [pool.take(MIB)]
-
-    def under_the_pools_lock() -> None:
-        nonlocal pin
-        with pool._lock:
-            both.wait(PATIENCE)
-            del pin
-            gc.collect()
-
-    def under_the_ledgers_lock() -> None:
-        with watch.parameter_locks.lock:
-            both.wait(PATIENCE)
-            buffer.clear()
-
-    for worker in [Worker(under_the_pools_lock), Worker(under_the_ledgers_lock)]:
-        worker.result()
-    assert reading.pins[0].saved == 0
-    lent = pool.take(MIB)
-    assert len(lent) == MIB and pool.kept == 0, "what was returned meanwhile is lent again"
-
-
 @pytest.mark.parametrize("sizes", [(2, 3), (LARGE, 2)], ids=["copied", "waited for"])
 def test_readers_see_whole_steps_however_many_there_are(sizes: tuple[int, ...]) -> None:
     watch = Watch(*sizes)
@@ -434,67 +369,3 @@ def test_readers_see_whole_steps_however_many_there_are(sizes: tuple[int, ...]) 
         worker.result()
     assert [parameter.detach()[0].item() for parameter in watch.parameters] == [50.0, 50.0]
     assert [state.pin.reading for state in watch.states] == [0, 0]
-
-
-# Hurry
-
-
-def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
-    watch = Watch(2)
-    with watch.writing(0):
-        other = Worker(lambda: nonblocking(watch))
-        assert other.result() == ["reading", "writing"]
-    with watch.parameter_locks.stepping(watch.states):
-        assert Worker(lambda: hurried_step(watch)).result()
-    # Without a conflict, hurry changes nothing.
-    with watch.parameter_locks.nonblocking():
-        assert sum_of_leaves(watch, 0) == 0.0
-        watch.step()
-    assert sum_of_leaves(watch, 0) == 2.0
-
-
-def test_who_is_in_a_hurry_does_not_wait_for_readers_either() -> None:
-    watch = Watch(LARGE)
-    with watch.reading(0):
-        assert Worker(lambda: nonblocking(watch)).result() == ["writing"]
-    assert not watch.states[0].claimed
-    watch.step()
-
-
-def test_a_lock_is_not_waited_for_in_a_hurry() -> None:
-    watch = Watch(2)
-    lock = threading.RLock()
-    with watch.parameter_locks.alone(lock), watch.parameter_locks.alone(lock):
-
-        def other() -> None:
-            with watch.parameter_locks.nonblocking(), pytest.raises(WouldBlock), watch.parameter_locks.alone(lock):
-                pass
-
-        Worker(other).result()
-    with watch.parameter_locks.nonblocking(), watch.parameter_locks.alone(lock):
-        pass
-
-
-def nonblocking(watch: Watch) -> list[str]:
-    """What would have waited."""
-    would = []
-    with watch.parameter_locks.nonblocking():
-        try:
-            with watch.reading(0):
-                pass
-        except WouldBlock:
-            would.append("reading")
-        try:
-            with watch.writing(0):
-                pass
-        except WouldBlock:
-            would.append("writing")
-    return would
-
-
-def hurried_step(watch: Watch) -> bool:
-    try:
-        with watch.parameter_locks.nonblocking(), watch.parameter_locks.stepping(watch.states):
-            return False
-    except WouldBlock:
-        return True

@@ -7,6 +7,7 @@ import torch
 
 from ps_service.engine import Engine
 from ps_service.hosting.history import History
+from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes.arguments import Arguments
 from ps_service.passes.results import Results
@@ -71,6 +72,13 @@ def test_a_result_that_stays_without_gradients_has_no_history(engine: Engine) ->
     kept = RRef(torch.ones(1))
     recorded(engine, kept)
     assert kept.history is None
+
+
+def test_an_object_that_was_there_before_gets_no_history(engine: Engine) -> None:
+    hosted = HostedObject(engine.name, leaf() * 2, engine.parameter_locks)
+    before = RRef.to(engine.registry.add(hosted))
+    recorded(engine, [leaf() * 2, before])
+    assert before.history is None
 
 
 def test_what_code_without_modules_leaves_counts_for_its_trainer(engine: Engine) -> None:

@@ -193,6 +193,14 @@ async def test_where_one_owner_refuses_none_steps() -> None:
         assert local.tolist() == [0.0]
 
 
+async def test_where_nan_is_here_a_local_part_alone_refuses_it_too() -> None:
+    local = leaf()
+    opt = optimizer_on(local=local, refuses=True)
+    with pytest.raises(NonFiniteGradientError, match="local parameter"):
+        await opt.step(await context_with(local, float("nan")))
+    assert local.tolist() == [0.0]
+
+
 async def test_where_nan_is_here_no_owner_is_asked() -> None:
     async with places() as (here, _):
         local = leaf()
