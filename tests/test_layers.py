@@ -51,7 +51,7 @@ def test_the_contracts_of_the_layers_are_kept() -> None:
     assert "0 broken" in done.stdout
 
 
-def test_what_starts_slowly_is_not_imported_before_it_is_needed() -> None:
+def test_slow_imports_are_deferred() -> None:
     slow = {"torch._dynamo", "sympy", "aiohttp", "prometheus_client"}
     program = f"import sys, ps_service.cli; print(sorted(sys.modules.keys() & {slow}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ def test_the_defaults_are_those_of_the_settings() -> None:
         assert float(default) == OwnerConfig.model_fields[name].default, name
 
 
-def test_what_the_owner_is_told_is_what_it_has_without_settings() -> None:
+def test_the_defaults_of_limits_and_configuration_are_equal() -> None:
     for field in fields(Limits):
         if field.name != "max_segment_bytes":
             assert field.default == OwnerConfig.model_fields[field.name].default, field.name

@@ -135,7 +135,7 @@ def test_there_are_questions() -> None:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_names_only_what_there_is(question: str, told: Told) -> None:
+def test_a_query_names_only_existing_metrics(question: str, told: Told) -> None:
     named = selectors(question)
     assert named
     for name, matchers in named:
@@ -177,7 +177,7 @@ def test_alerts_speak_up_when_they_should() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tested_and_says_what_to_do() -> None:
+def test_every_alert_is_tested_and_has_a_description() -> None:
     (group,) = read("prometheus/rules.yml")["groups"]
     tests = [test for each in read("prometheus/rules_test.yml")["tests"] for test in each["alert_rule_test"]]
     heard = [test["alertname"] for test in tests if test.get("exp_alerts")]
@@ -203,7 +203,7 @@ def test_every_metric_of_the_owner_is_shown() -> None:
     assert there - shown == {"ps_compute_threads"}, "a setting, not a measurement"
 
 
-def test_panels_do_not_overlap_and_each_says_what_it_shows() -> None:
+def test_panels_do_not_overlap_and_have_descriptions() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]

@@ -18,7 +18,7 @@ def told(*versions: int) -> list[Step]:
 
 
 @pytest.mark.parametrize(("versions", "kills"), [((3, 1, 2), 0), ((1, 3), 1), ((1, 2), 1), ((2, 3), 1), ((), 3)])
-def test_each_version_once_is_what_is_wanted(versions: tuple[int, ...], kills: int) -> None:
+def test_each_version_must_be_reported_once(versions: tuple[int, ...], kills: int) -> None:
     accounts.check("ps0", told(*versions), 3, kills)
 
 
@@ -37,7 +37,7 @@ def test_anything_else_is_found_out(versions: tuple[int, ...], kills: int, messa
         accounts.check("ps0", told(*versions), 3, kills)
 
 
-def test_what_comes_is_given_and_what_does_not_is_named() -> None:
+def test_a_wait_returns_the_result_or_fails_with_its_name() -> None:
     looks = itertools.count()
     assert wait_for("the second look", lambda: next(looks) or None, 60) == 1
     with pytest.raises(WaitedInVain, match="waited 0 s in vain for rain"):

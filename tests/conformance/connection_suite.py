@@ -182,7 +182,7 @@ class ConnectionSuite:
                 assert received.frame == each.frame
                 assert b"".join(received.payload) == b"".join(each.payload)
 
-    async def test_what_was_sent_may_be_changed_afterwards(self, ends: Ends) -> None:
+    async def test_a_payload_may_be_changed_after_it_was_sent(self, ends: Ends) -> None:
         for one, other in ((ends.near, ends.far), (ends.far, ends.near)):
             payload = bytearray(b"before")
             await one.send(Packet(Frame(number=1), (memoryview(payload),)))
@@ -197,26 +197,26 @@ class ConnectionSuite:
             assert told(await other.receive()) == (7, data)
             await sending
 
-    async def test_the_owner_s_close_comes_after_what_it_sent(self, ends: Ends) -> None:
+    async def test_the_owners_close_arrives_after_its_messages(self, ends: Ends) -> None:
         for number in range(1, 11):
             await ends.far.send(packet(number))
         await ends.close_far()
         assert [each.frame.number for each in await everything(ends.near)] == list(range(1, 11))
         assert await ends.near.receive() is None
 
-    async def test_the_trainer_s_close_comes_after_what_it_sent(self, ends: Ends) -> None:
+    async def test_the_trainers_close_arrives_after_its_messages(self, ends: Ends) -> None:
         for number in range(1, 11):
             await ends.near.send(packet(number))
         assert [each.frame.number for each in await ends.close_near()] == list(range(1, 11))
         assert await ends.far.receive() is None
 
-    async def test_who_waits_is_told_that_the_other_side_has_closed(self, ends: Ends) -> None:
+    async def test_a_receiver_is_told_that_the_other_side_has_closed(self, ends: Ends) -> None:
         waiting = asyncio.create_task(ends.near.receive())
         await asyncio.sleep(0)
         await ends.close_far()
         assert await waiting is None
 
-    async def test_the_owner_who_waits_is_told_that_the_trainer_has_closed(self, ends: Ends) -> None:
+    async def test_a_receiving_owner_is_told_that_the_trainer_has_closed(self, ends: Ends) -> None:
         waiting = asyncio.create_task(ends.far.receive())
         await asyncio.sleep(0)
         closing = asyncio.create_task(ends.near.close())
@@ -224,7 +224,7 @@ class ConnectionSuite:
         await ends.close_far()
         await closing
 
-    async def test_who_waits_is_told_that_the_connection_was_cut(self, ends: Ends) -> None:
+    async def test_a_receiver_is_told_that_the_connection_was_cut(self, ends: Ends) -> None:
         near, far = asyncio.create_task(ends.near.receive()), asyncio.create_task(ends.far.receive())
         await asyncio.sleep(0)
         ends.cut()
@@ -298,7 +298,7 @@ class ConnectionSuite:
             await ends.near.close()
             await ends.far.close()
 
-    async def test_who_is_cancelled_while_receiving_is_cancelled_and_nothing_else(self, ends: Ends) -> None:
+    async def test_cancelling_a_receiver_has_no_other_effect(self, ends: Ends) -> None:
         waiting = asyncio.create_task(ends.near.receive())
         await asyncio.sleep(0)
         waiting.cancel()

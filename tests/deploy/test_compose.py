@@ -133,7 +133,7 @@ def test_owners_and_trainers_have_one_image_and_no_rights(services: dict[str, An
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
 
 
-def test_what_observes_is_pinned_optional_and_cannot_change_our_files(services: dict[str, Any]) -> None:
+def test_observing_services_are_pinned_optional_and_read_only(services: dict[str, Any]) -> None:
     observing = {name: service for name, service in services.items() if "profiles" in service}
     assert observing.keys() == {"prometheus", "grafana"}
     volumes = yaml.safe_load(TEXT)["volumes"]

@@ -40,7 +40,7 @@ def test_both_stages_are_made_of_the_plain_image() -> None:
     assert final[0] == ("FROM", "python:3.11-slim")
 
 
-def test_it_runs_as_a_user_with_a_number_who_is_not_root() -> None:
+def test_it_runs_as_a_numeric_user_other_than_root() -> None:
     _, final = stages()
     (user,) = all_of(final, "USER")
     uid, gid = map(int, user.split(":"))
@@ -126,7 +126,7 @@ def commands(tmp_path: Path) -> Path:
         (["ps-service", "status", "a b"], "ps-service status a b"),
     ],
 )
-def test_the_script_becomes_what_it_is_told_to_be(commands: Path, arguments: list[str], becomes: str) -> None:
+def test_the_script_replaces_itself_by_the_command(commands: Path, arguments: list[str], becomes: str) -> None:
     environment = {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
     command = [str(DEPLOY / "entry.sh"), *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -35,7 +35,7 @@ def first_gradients(settings: Settings) -> list[dict[str, Tensor]]:
     return [gradients_of(model, *next(batches(settings, rank))) for rank in range(settings.trainers)]
 
 
-def test_trainers_do_together_what_one_process_does_with_a_larger_batch() -> None:
+def test_trainers_together_equal_one_process_with_a_larger_batch() -> None:
     batched, alone = measure(SMALL)
     assert (batched.way, alone.way) == ("batched", "one by one")
     assert (batched.updates, alone.updates) == (20, 60)

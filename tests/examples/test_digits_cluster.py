@@ -91,7 +91,7 @@ def test_trainers_that_are_told_nothing_have_batches_of_their_own() -> None:
         (["--owners", "a,b,c,d,e"], {}, "1 to 4 owners can share it, not 5"),
     ],
 )
-def test_what_makes_no_sense_is_explained(
+def test_invalid_settings_are_explained(
     arguments: list[str], environment: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):

@@ -55,7 +55,7 @@ def test_a_message_comes_back_as_it_was(message: messages.Message) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "hello", "[]", "3", "{}", '{"type": "end"}', '{"type": "step", "rank": 0}'])
-def test_refuses_what_is_no_message(line: str) -> None:
+def test_refuses_lines_that_are_no_messages(line: str) -> None:
     with pytest.raises(ValueError, match="not a message"):
         messages.decode(line)
 

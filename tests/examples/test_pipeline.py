@@ -121,7 +121,7 @@ def test_one_in_flight_is_one_at_a_time(dealt: list[tuple[Tensor, Tensor]], monk
     assert gate.most == 1
 
 
-def test_what_lies_between_the_halves_goes_from_owner_to_owner(
+def test_activations_go_from_owner_to_owner(
     dealt: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:

@@ -39,7 +39,7 @@ def test_every_loss_equals_that_of_local_training(checked: tuple[Path, dict[str,
     assert "in 50 steps no loss differed" in output
 
 
-def test_the_perplexity_of_what_is_held_out_falls(checked: tuple[Path, dict[str, Any], str]) -> None:
+def test_the_perplexity_of_held_out_text_falls(checked: tuple[Path, dict[str, Any], str]) -> None:
     _, report, _ = checked
     untrained, *epochs = [epoch["held_out_perplexity"] for epoch in report["epochs"]]
     assert untrained == pytest.approx(200, rel=0.05)

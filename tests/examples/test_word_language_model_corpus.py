@@ -40,7 +40,7 @@ def test_a_vocabulary_without_words_is_refused() -> None:
         load(2)
 
 
-def test_the_manual_is_there_and_little_of_what_is_held_out_is_unknown() -> None:
+def test_few_held_out_words_of_the_manual_are_unknown() -> None:
     text = load(2000)
     assert len(text.words) == 2000
     assert len(text.train) > 50_000

@@ -23,7 +23,7 @@ from tests.integration.support import COUNTER, GATE, in_memory, until
 
 
 @pytest.mark.parametrize("shared_memory", [False, True], ids=["grpc", "shared_memory"])
-async def test_a_session_is_listed_with_what_it_holds(shared_memory: bool) -> None:
+async def test_a_session_is_listed_with_its_bytes_and_references(shared_memory: bool) -> None:
     async with serving_gates(threads=4) as owner, training(owner, shared_memory) as ps, training(owner) as other:
         net = await ps.module(torch.nn.Linear, 2, 2)
         gate = await ps.create(GATE)
@@ -210,7 +210,7 @@ async def test_a_stream_that_is_being_opened_does_not_go_on_with_an_evicted_sess
         ({}, tc.InvalidArgumentError, "say which session or context"),
     ],
 )
-async def test_what_cannot_be_ended_is_explained(
+async def test_the_error_explains_what_cannot_be_ended(
     owner: Server, ps: tc.Client, what: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):

@@ -111,7 +111,7 @@ async def test_whether_a_call_is_recorded_is_decided_when_it_is_made() -> None:
         assert pins(server) == 0
 
 
-async def test_plain_backward_says_what_to_call_instead() -> None:
+async def test_the_error_of_plain_backward_names_ctx_backward() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 4, 4)
         local = await twin(net, nn.Linear(4, 4))
@@ -205,7 +205,7 @@ async def test_errors_of_torch_are_those_of_local_autograd() -> None:
             assert caught.value.remote_type == "builtins.RuntimeError"
 
 
-async def test_a_module_that_spoils_what_its_backward_needs_is_told_so() -> None:
+async def test_a_module_that_overwrites_saved_tensors_gets_an_error() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.SpoilsItself", 4)
         async with ps.context() as ctx:

@@ -136,7 +136,7 @@ def test_threads_share_a_client_and_have_contexts_of_their_own(ps: Any) -> None:
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
 
 
-def test_threads_with_clients_of_their_own_share_what_has_a_name(address: str) -> None:
+def test_threads_with_clients_of_their_own_share_named_objects(address: str) -> None:
     def work(number: int) -> tuple[str, list[int]]:
         with tc.connect(address) as ps:
             counter = ps.create(COUNTER, 0, name="between threads")

@@ -75,7 +75,7 @@ async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past
 
 
 @shared_memory_connections
-async def test_what_is_larger_than_the_budget_goes_alone(shared_memory: bool) -> None:
+async def test_a_message_larger_than_the_budget_is_sent_alone(shared_memory: bool) -> None:
     async with crossing(shared_memory) as (server, _, thing):
         await thing.open()
         large = torch.zeros(3 * MIB, dtype=torch.uint8)
@@ -142,7 +142,7 @@ def connecting(request: pytest.FixtureRequest) -> Callable[[Server], Any]:
     return connect
 
 
-async def test_who_sends_more_than_the_budget_is_not_read_from(connecting: Callable[[Server], Any]) -> None:
+async def test_a_session_over_its_budget_is_not_read_from(connecting: Callable[[Server], Any]) -> None:
     async with crossing(shared_memory=False) as (server, _, thing):
         budget, handle = server.engine.budget, thing.ref.to_message()
         connector = connecting(server)
@@ -158,7 +158,7 @@ async def test_who_sends_more_than_the_budget_is_not_read_from(connecting: Calla
         await connector.close()
 
 
-async def test_what_finds_no_space_in_time_is_refused_and_reading_goes_on() -> None:
+async def test_a_message_without_space_in_time_is_refused_and_reading_goes_on() -> None:
     async with crossing(shared_memory=False) as (server, _, thing):
         handle = thing.ref.to_message()
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
@@ -264,7 +264,7 @@ async def test_answers_that_are_not_read_are_bounded() -> None:
         await connector.close()
 
 
-async def test_what_was_not_sent_counts_no_more_when_its_stream_is_gone() -> None:
+async def test_unsent_answers_stop_counting_with_their_stream() -> None:
     async with owner(threads=2) as server, tc.connect(server.address) as ps:
         net = await ps.module(torch.nn.Linear, 1024, 1024)
         connector = GrpcConnector(server.address)

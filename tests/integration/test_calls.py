@@ -65,7 +65,7 @@ async def shared(ps: tc.Client) -> tc.RemoteObject:
     return await ps.create(COUNTER)
 
 
-async def test_what_is_nearly_one_of_these_values_arrives_as_that_value(shared: tc.RemoteObject) -> None:
+async def test_similar_values_arrive_as_plain_ones(shared: tc.RemoteObject) -> None:
     given = [
         np.int64(3),
         np.float32(0.5),

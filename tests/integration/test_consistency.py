@@ -124,7 +124,7 @@ async def test_a_pass_that_steps_may_go_on_with_its_graph() -> None:
         assert pins(server) == 0
 
 
-async def test_only_what_another_pass_saved_is_copied(trainers: Trainers) -> None:
+async def test_only_parameters_saved_by_another_pass_are_copied(trainers: Trainers) -> None:
     server, one, other = trainers
     nets = [
         await one.module("torch.nn.Embedding", 5, 4, name="table"),

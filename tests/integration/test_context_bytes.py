@@ -94,7 +94,7 @@ async def test_the_end_of_a_context_and_of_a_session_makes_space() -> None:
             assert (await net(X)).requires_grad
 
 
-async def test_storages_count_once_and_what_dies_with_a_call_does_not_count() -> None:
+async def test_storages_count_once_and_temporary_tensors_do_not_count() -> None:
     async with owner(1 << 40) as (server, ps):
         net = await ps.module("tests.integration.held_models.Squares")
         async with ps.context():

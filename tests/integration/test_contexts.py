@@ -134,7 +134,7 @@ async def test_two_open_contexts_keep_their_losses_apart() -> None:
         await asyncio.gather(first(), second())
 
 
-async def test_what_has_ended_raises_a_typed_error() -> None:
+async def test_an_ended_context_raises_a_typed_error() -> None:
     async with training() as ((server,), ps):
         net = await ps.module("torch.nn.Linear", SIZE, SIZE)
         local = nn.Linear(SIZE, SIZE)

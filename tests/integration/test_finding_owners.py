@@ -63,7 +63,7 @@ async def test_owners_are_found_by_name_and_come_first_in_their_order(group: Gro
     assert [len(agent.engine.registry) for agent in group.agents] == [0, 0, 0]
 
 
-async def test_who_keeps_the_directory_may_be_one_of_them(group: Group) -> None:
+async def test_the_owner_with_the_directory_may_be_one_of_them(group: Group) -> None:
     await group.enter("ps0")
     async with tc.connect("ps0", "directory", directory=group.directory) as ps:
         assert ps.owners == ["ps0", "directory"]

@@ -51,7 +51,7 @@ async def test_a_module_a_parameter_and_a_group_are_frozen_and_unfrozen() -> Non
         await ps.requires_grad_([])
 
 
-async def test_what_is_frozen_trains_as_in_torch() -> None:
+async def test_frozen_parameters_behave_as_in_torch() -> None:
     async with training() as (_, ps):
         net = await ps.module(nn.Linear, 3, 2)
         local = nn.Linear(3, 2)
@@ -98,7 +98,7 @@ async def test_hosted_code_freezes_too() -> None:
         assert flags(server, net) == {"weight": False, "extra": False}
 
 
-async def test_what_cannot_be_frozen_is_refused_whole() -> None:
+async def test_an_invalid_freeze_changes_nothing() -> None:
     async with training() as (server, ps):
         net = await ps.module(f"{MODELS}.WithIntegers")
         await net.requires_grad_(False)

@@ -78,7 +78,7 @@ async def disconnected(ps: tc.Client) -> None:
 
 
 @pytest.mark.parametrize("what", REQUESTS)
-async def test_what_ran_and_was_given_up_without_a_connection_leaves_nothing(what: str) -> None:
+async def test_a_request_cancelled_without_a_connection_leaves_nothing(what: str) -> None:
     async with trained() as (owner, line, plan, ps, net):
         await ps.status()
         before = held(owner)
@@ -118,7 +118,7 @@ async def test_an_object_whose_maker_is_cancelled_without_a_connection_is_not_ke
                 await until(ps, lambda status: status.requests_in_flight <= 1 and not status.objects)
 
 
-async def test_what_was_never_sent_is_answered_and_forgotten() -> None:
+async def test_a_request_that_was_never_sent_is_answered_and_dropped() -> None:
     async with in_memory() as owner:
         line = Cuttable(owner.connector())
         async with tc.connect(line) as ps:

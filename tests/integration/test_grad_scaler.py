@@ -158,7 +158,7 @@ async def test_another_pass_is_not_taken_for_the_one_that_was_unscaled() -> None
         await model.compare()
 
 
-async def test_without_gradients_a_scaler_says_what_it_always_says() -> None:
+async def test_without_gradients_a_scaler_raises_its_own_error() -> None:
     async with training("ps0", "ps1") as (_, ps):
         model = Model(ps, "both")
         await model.make()
@@ -205,7 +205,7 @@ async def refusing() -> AsyncIterator[Model]:
 
 
 @pytest.mark.parametrize(("bad", "where"), [(0, "owner 'ps0'"), (1, "owner 'ps1'"), (2, "local parameter")])
-async def test_what_one_part_refuses_none_applies(refusing: Model, bad: int, where: str) -> None:
+async def test_a_step_that_one_part_refuses_is_applied_by_none(refusing: Model, bad: int, where: str) -> None:
     x = torch.randn(3, 3, SIZE)
     x[bad] *= HUGE
     async with refusing.ps.context() as ctx:
@@ -218,7 +218,7 @@ async def test_what_one_part_refuses_none_applies(refusing: Model, bad: int, whe
         assert await refusing.opt.step(ctx) == {"ps0": 1, "ps1": 1}
 
 
-async def test_a_scaler_skips_what_would_be_refused(refusing: Model) -> None:
+async def test_a_scaler_skips_a_step_that_would_be_refused(refusing: Model) -> None:
     scale = scaler()
     x = torch.randn(3, 3, SIZE)
     x[2] *= HUGE

@@ -93,7 +93,7 @@ async def test_a_handle_among_the_arguments_is_held_until_its_call_has_run(ps: t
     assert len(owner.engine.registry) == 0
 
 
-async def test_goodbye_frees_what_was_anonymous_and_leaves_what_has_a_name(owner: Server, ps: tc.Client) -> None:
+async def test_closing_frees_anonymous_objects_and_keeps_named_ones(owner: Server, ps: tc.Client) -> None:
     async with tc.connect(owner.address) as leaving:
         handles = [await leaving.create(COUNTER) for _ in range(3)]
         handles.append(await leaving.create(COUNTER, 3, name="stays"))
@@ -104,7 +104,7 @@ async def test_goodbye_frees_what_was_anonymous_and_leaves_what_has_a_name(owner
     assert [each.references for each in (await ps.status()).objects] == [1]
 
 
-async def test_what_a_vanished_trainer_held_is_freed_with_its_lease() -> None:
+async def test_the_objects_of_a_lost_trainer_are_freed_with_its_lease() -> None:
     async with serving(Limits(lease_seconds=0.2)) as owner, tc.connect(owner.address) as watching:
         kept = await watching.create(COUNTER)
         line = Cuttable(GrpcConnector(owner.address))
@@ -273,7 +273,7 @@ async def test_delete_makes_handles_stale_and_takes_the_optimizers_along(ps: tc.
     assert again != net and again.parameter("weight").shape == (5, 2)
 
 
-async def test_only_forward_and_what_is_marked_can_be_called() -> None:
+async def test_only_forward_and_marked_methods_can_be_called() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         net, shelf = await ps.module(AFFINE, 2, 2), await ps.create(f"{MODELS}.Shelf")
         assert net.methods == ("forward", "both", "called") and "called" in dir(net)

@@ -152,7 +152,7 @@ async def test_forwards_of_one_module_by_several_trainers_run_side_by_side(recor
         await asyncio.gather(*(run(*each) for each in runs))
 
 
-async def test_what_one_call_sets_outlives_a_longer_call_that_only_read_it() -> None:
+async def test_an_attribute_survives_a_longer_call_that_only_read_it() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Waits", 1, 1, "settings")
         pending = net(torch.ones(1))
@@ -188,7 +188,7 @@ class Gated:
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
-async def test_what_was_handed_out_stays_as_it_was_even_when_it_has_to_be_sent_again(recorded: bool) -> None:
+async def test_a_result_is_unchanged_when_it_is_sent_again(recorded: bool) -> None:
     async with owners("ps0") as (server,), tc.connect(server.address) as other:
         lost = asyncio.Event()
 

@@ -56,7 +56,7 @@ async def test_a_small_pass_comes_to_run_on_the_event_loop(owner: Server, ps: tc
     assert torch.equal(await prompt.parameter("scale").to_here(), torch.zeros(3))
 
 
-async def test_what_is_known_to_be_slow_stays_in_its_thread(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
+async def test_a_slow_method_stays_in_a_thread(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
     hosted.latency.seconds = 1.0

@@ -13,7 +13,7 @@ MODELS = "tests.restructuring_modules"
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
-async def test_what_hooks_bind_on_the_way_back_is_there_for_the_next_call(frozen: bool) -> None:
+async def test_attributes_set_by_backward_hooks_stay(frozen: bool) -> None:
     async with training() as (server, ps):
         net = await ps.module(f"{MODELS}.LateCounting", frozen)
         local = await twin(net, LateCounting(frozen))
@@ -30,7 +30,7 @@ async def test_what_hooks_bind_on_the_way_back_is_there_for_the_next_call(frozen
         assert pins(server) == 0
 
 
-async def test_each_backward_of_a_call_goes_on_from_what_others_have_left() -> None:
+async def test_each_backward_of_a_call_finds_the_changes_of_others() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.LateCounting")
         local = await twin(net, LateCounting())

@@ -68,7 +68,7 @@ async def status_when(ps: tc.Client, so: Callable[[StatusReply], bool]) -> Statu
     return status
 
 
-async def test_an_owner_that_has_nothing_to_do_gives_back_what_a_burst_has_taken(start: StartOwner) -> None:
+async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner) -> None:
     owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
         before = (await ps.status()).resident_bytes

@@ -35,7 +35,7 @@ async def test_calls_at_once_count_one_after_the_other(way: str, recorded: bool)
 
 
 @pytest.mark.parametrize("way", ["attribute", "list", "closure", "buffer"])
-async def test_what_was_returned_is_not_written_to(way: str) -> None:
+async def test_a_returned_tensor_is_not_written_to(way: str) -> None:
     async with training() as (server, ps):
         net = await ps.module(f"{MODELS}.Totals", way)
         kept = [await net.remote("forward", ONE), await net.remote("view")]
@@ -46,7 +46,7 @@ async def test_what_was_returned_is_not_written_to(way: str) -> None:
         assert hosted_value(server, kept[0]).untyped_storage().data_ptr() != memory
 
 
-async def test_what_a_call_has_just_stored_is_not_shared_with_its_answer() -> None:
+async def test_a_stored_tensor_is_not_shared_with_the_answer() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Remembering")
         kept = await net.remote("forward", torch.ones(3))

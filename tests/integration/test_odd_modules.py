@@ -26,7 +26,7 @@ async def test_compiled_modules_train(backend: str, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("way", ["dataclass", "slots"])
-async def test_helpers_keep_what_is_not_a_parameter(way: str) -> None:
+async def test_helpers_keep_their_other_attributes(way: str) -> None:
     async with training() as (server, ps):
         net = await ps.module("tests.odd_structure.Odd", way)
         for _ in range(3):
@@ -88,7 +88,7 @@ def _backward(local: torch.nn.Module, x: torch.Tensor) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("way", ["global", "generator", "computed before", "class attribute"])
-async def test_what_cannot_be_followed_is_refused_when_it_is_called(way: str) -> None:
+async def test_a_reference_that_cannot_be_followed_is_refused_when_called(way: str) -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Unreachable", way)
         x = torch.ones(odd_modules.SIZE)

@@ -184,7 +184,9 @@ async def test_steps_of_trainers_at_the_same_moment_all_count() -> None:
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
-async def test_what_is_not_finite_is_refused_and_changes_nothing(bad: float, cls: type[optim.Optimizer]) -> None:
+async def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(
+    bad: float, cls: type[optim.Optimizer]
+) -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Tied", 5, 3)
         other = await ps.module("torch.nn.Linear", 3, 2)
@@ -198,7 +200,7 @@ async def test_what_is_not_finite_is_refused_and_changes_nothing(bad: float, cls
         assert await step(ps, opt, lambda: net(ids)) == {"ps0": 2}
 
 
-async def test_what_is_not_finite_is_applied_unless_it_is_to_be_refused() -> None:
+async def test_a_gradient_that_is_not_finite_is_applied_by_default() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
@@ -206,7 +208,7 @@ async def test_what_is_not_finite_is_applied_unless_it_is_to_be_refused() -> Non
         assert (await net.state_dict())["weight"].isnan().all()
 
 
-async def test_what_is_not_finite_is_refused_in_a_local_part_too() -> None:
+async def test_a_local_gradient_that_is_not_finite_is_refused_too() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)
         local = nn.Linear(3, 3)
@@ -300,7 +302,7 @@ async def test_an_option_that_needs_other_state_cannot_be_changed_after_a_step()
         assert await step(ps, opt, lambda: net(torch.ones(1, 3))) == {"ps0": 2}
 
 
-async def test_what_cannot_be_an_optimizer_is_refused() -> None:
+async def test_an_invalid_optimizer_is_refused() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)
         local = nn.Linear(3, 2)

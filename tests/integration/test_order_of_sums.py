@@ -88,7 +88,7 @@ async def test_several_backwards_are_added_one_after_the_other() -> None:
                 assert identical(found, [parameter.grad for parameter in twin_here.parameters()])
 
 
-async def test_what_several_calls_used_gets_its_gradients_in_order() -> None:
+async def test_a_tensor_used_by_several_calls_gets_its_gradients_in_order() -> None:
     """A tensor of this process, and a result that stayed on the owner, as inputs of several calls."""
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", SIZE, SIZE)

@@ -59,7 +59,7 @@ async def test_a_trainer_reaches_an_owner_of_which_it_was_handed_a_handle(start_
             await ps.reach("unknown")
 
 
-async def test_status_tells_the_members_and_what_is_held_elsewhere(start_process: StartProcess) -> None:
+async def test_status_lists_members_and_borrowed_references(start_process: StartProcess) -> None:
     first, second = await started(start_process)
     async with tc.connect(first, second) as ps:
         counter = await ps.create(COUNTER, 5, owner="ps1")

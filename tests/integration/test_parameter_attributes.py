@@ -30,7 +30,7 @@ async def test_those_that_could_not_stay_are_refused(way: str) -> None:
                 await net(torch.ones(2, odd_modules.SIZE))
 
 
-async def test_a_parameter_made_of_one_is_refused_with_what_to_do() -> None:
+async def test_a_parameter_made_of_a_leaf_is_refused_with_advice() -> None:
     async with training() as (_, ps):
         net = await ps.module(MARKED, "parameter made")
         with pytest.raises(tc.InvalidArgumentError, match=r"nn\.Parameter\(weight\.detach\(\)\)"):

@@ -260,7 +260,7 @@ async def test_leaving_at_any_moment_after_a_cut_ends() -> None:
                 await ps.close()
 
 
-async def test_a_stream_that_has_ended_is_broken_for_who_writes_to_it() -> None:
+async def test_writing_to_an_ended_stream_raises() -> None:
     async with serving() as owner:
         connection = await GrpcConnector(owner.address).connect()
         stream = HandMade(connection)
@@ -274,7 +274,7 @@ async def test_a_stream_that_has_ended_is_broken_for_who_writes_to_it() -> None:
         assert await stream.ended()
 
 
-async def test_a_stream_that_was_closed_here_is_broken_for_who_reads_from_it() -> None:
+async def test_reading_from_a_closed_stream_raises() -> None:
     async with serving() as owner:
         stream = await HandMade.greeted(GrpcConnector(owner.address))
         reading = asyncio.create_task(stream.connection.receive())

@@ -218,7 +218,7 @@ async def test_results_that_stayed_are_there_again(owner: Owner, ps: tc.Client) 
         assert bits(await handle.to_here()) == bits(value)
 
 
-async def test_what_cannot_be_kept_is_told_and_gone(
+async def test_objects_that_cannot_be_kept_are_reported_and_lost(
     owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = await ps.create(COUNTER, 3, name="counter")
@@ -233,7 +233,7 @@ async def test_what_cannot_be_kept_is_told_and_gone(
     assert await tally.add() == 1
 
 
-async def test_what_others_are_made_of_is_kept_with_them(owner: Owner, ps: tc.Client) -> None:
+async def test_dependencies_are_kept_with_their_objects(owner: Owner, ps: tc.Client) -> None:
     named = await ps.module(WEIGHTED, torch.ones(2, 2), name="inner")
     anonymous = await ps.module(WEIGHTED, torch.ones(2, 2))
     nets = [
@@ -254,7 +254,7 @@ async def test_what_others_are_made_of_is_kept_with_them(owner: Owner, ps: tc.Cl
             assert less < loss and versions == {"ps0": version}
 
 
-async def test_what_was_made_with_something_that_is_left_out_is_left_out_too(
+async def test_an_object_with_a_missing_dependency_is_left_out_too(
     owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     counter = await ps.create(COUNTER)

@@ -64,7 +64,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 # Odd states
 
 
-async def test_buffers_and_extra_states_are_what_code_has_made_of_them(owner: Owner, ps: tc.Client) -> None:
+async def test_buffers_and_extra_states_keep_their_changes(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module(f"{ODD}.OddBuffers", name="net")
     await net.use()
     for uses in (2, 3):
@@ -155,7 +155,7 @@ async def _hang(ps: tc.Client, case: str) -> Any:
 
 
 @pytest.mark.parametrize("case", ["a lock", "an optimizer"])
-async def test_what_hangs_is_left_out_and_the_rest_is_kept(
+async def test_an_object_whose_state_hangs_is_left_out(
     owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr("ps_service.durability.snapshot._PATIENCE_SECONDS", 0.2)

@@ -32,7 +32,7 @@ async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
         yield client
 
 
-async def test_a_pass_that_is_open_comes_to_its_end_and_what_is_new_waits(owner: Owner, ps: tc.Client) -> None:
+async def test_open_passes_finish_and_new_requests_wait(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 4, 2, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     async with tc.connect(owner.address) as stranger, ps.context() as ctx:
@@ -86,7 +86,7 @@ async def test_an_interrupted_request_says_that_its_outcome_is_unknown(owner: Ow
     assert (await ps.status()).serving
 
 
-async def test_who_is_waited_for_in_the_directory_is_still_waited_for(owner: Owner, ps: tc.Client) -> None:
+async def test_waits_in_the_directory_continue(owner: Owner, ps: tc.Client) -> None:
     async with tc.connect(owner.address) as other:
 
         def ask(client: tc.Client, **request: Any) -> Any:

@@ -17,7 +17,7 @@ X = torch.arange(2.0 * SIZE).reshape(2, SIZE) / 10
 
 @pytest.mark.parametrize("hooked", [False, True], ids=["", "hooked"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_each_call_goes_on_from_what_the_last_one_has_left(way: str, hooked: bool) -> None:
+async def test_each_call_finds_the_state_of_the_last_one(way: str, hooked: bool) -> None:
     async with training() as (server, ps):
         net = await ps.module(f"{MODELS}.Restructuring", way, hooked)
         local = await twin(net, Restructuring(way, hooked))
@@ -60,7 +60,7 @@ async def test_passes_that_are_open_at_once_have_gradients_of_their_own(way: str
             await same_gradients(ctx, [(net, local)])
 
 
-async def test_calls_at_once_lose_none_of_what_they_count() -> None:
+async def test_concurrent_calls_lose_no_counts() -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Restructuring", "counting")
         await asyncio.gather(*(net(X) for _ in range(40)))

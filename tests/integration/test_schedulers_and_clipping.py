@@ -175,7 +175,7 @@ async def test_a_state_that_no_scheduler_has_is_refused(model: Model, change: di
     assert await scheduler.step() == [0.1]
 
 
-async def test_what_cannot_be_a_scheduler_is_refused(model: Model) -> None:
+async def test_an_invalid_scheduler_is_refused(model: Model) -> None:
     await model.make(lr=0.1)
     remote = await model.ps.optimizer(optim.SGD, model.nets[0].parameters(), lr=0.1)
     only_local = await model.ps.optimizer(optim.SGD, model.here.parameters(), lr=0.1)

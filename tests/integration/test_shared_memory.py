@@ -137,7 +137,7 @@ async def test_full_shared_memory_sends_through_the_socket(start_owner: StartOwn
         assert (await ps.status()).shared_bytes <= MIB
 
 
-async def test_what_came_before_the_other_side_left_is_still_read() -> None:
+async def test_messages_sent_before_a_close_are_still_read() -> None:
     near, far = (SharedMemoryConnection(each, MIB, MIB) for each in socket.socketpair())
     await far.send(Packet(Frame(number=7)))
     far.cut()

@@ -131,7 +131,7 @@ async def test_a_state_that_does_not_fit_changes_nothing(change: dict[str, Any],
 
 
 @pytest.mark.parametrize("state", [None, [], "weights", torch.zeros(2)])
-async def test_what_is_no_state_is_refused(state: Any) -> None:
+async def test_an_invalid_state_is_refused(state: Any) -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 4, 3)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)

@@ -108,9 +108,7 @@ async def until_sessions(owner: Server, count: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
-async def test_what_a_stopped_trainer_holds_is_freed_and_it_learns_that_when_it_goes_on(
-    hasty: Server, transport: str
-) -> None:
+async def test_a_stopped_trainer_loses_its_session_and_is_told_later(hasty: Server, transport: str) -> None:
     engine = hasty.engine
     async with trainer(hasty, transport, "waits") as stopped:
         assert (len(hasty.engine.shared_memory), len(engine.contexts)) == (

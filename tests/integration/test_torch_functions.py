@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[Attempt, type[tc.PsError], str]] = {
 
 
 @pytest.mark.parametrize(("attempt", "error", "words"), REFUSED.values(), ids=REFUSED)
-async def test_what_would_take_the_owner_with_it_is_refused(
+async def test_arguments_that_would_crash_the_owner_are_refused(
     ps: tc.Client, attempt: Attempt, error: type[tc.PsError], words: str
 ) -> None:
     with pytest.raises(error, match=words):

@@ -148,7 +148,7 @@ async def test_anonymous_objects_are_counted_and_released(stub: OwnerStub, roomy
     assert status is grpc.StatusCode.NOT_FOUND and isinstance(error, tc.StaleHandleError)
 
 
-async def test_what_a_unary_trainer_held_goes_with_its_lease() -> None:
+async def test_the_references_of_a_unary_trainer_end_with_its_lease() -> None:
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         async with grpc.aio.insecure_channel(owner.address) as channel:
             await OwnerStub(channel).Create(create(COUNTER), metadata=ME)
@@ -225,7 +225,7 @@ def test_every_operation_has_a_method_of_its_own() -> None:
         assert fields - {"error"} == set(OPERATIONS)
 
 
-async def test_who_does_not_say_who_it_is_is_told_how(stub: OwnerStub) -> None:
+async def test_a_caller_without_an_id_is_told_how_to_give_one(stub: OwnerStub) -> None:
     wrong: list[tuple[tuple[str, str], ...]] = [
         (),
         (("ps-trainer", "me"),),

@@ -37,7 +37,7 @@ async def crossing(limits: Limits) -> AsyncIterator[tuple[Server, OwnerStub, Han
         yield server, stub, made.object.handle
 
 
-async def test_who_has_too_many_large_requests_is_refused_and_others_are_not() -> None:
+async def test_a_trainer_with_too_many_large_requests_is_refused_alone() -> None:
     async with crossing(Limits(max_session_bytes=MIB)) as (server, stub, thing):
         one = asyncio.ensure_future(stub.Call(call(thing, "hold", X), metadata=ME))
         await until(lambda: hosted(server).inside == 1)
@@ -85,7 +85,7 @@ async def test_large_answers_count_until_they_are_sent() -> None:
         assert most > 2 * MIB
 
 
-async def test_who_gives_up_a_large_request_holds_nothing_in_the_end() -> None:
+async def test_a_cancelled_large_request_holds_nothing_in_the_end() -> None:
     async with crossing(Limits(max_session_bytes=MIB)) as (server, stub, thing):
         one = stub.Call(call(thing, "hold", X), metadata=ME)
         waiting = asyncio.ensure_future(one)

@@ -66,7 +66,7 @@ async def test_a_method_that_writes_only_now_and_then_is_noticed(way: str) -> No
         assert await gradient(ps, net, [way]) == 6
 
 
-async def test_what_is_too_large_to_be_copied_raises_in_the_passes_that_need_it() -> None:
+async def test_writing_to_a_large_parameter_raises_in_passes_that_need_it() -> None:
     async with training() as (_, ps):
         net = await written(ps, COPY_AT_MOST // 4 + SIZE)
         async with ps.context() as ctx:
@@ -94,7 +94,7 @@ async def test_what_is_too_large_to_be_copied_raises_in_the_passes_that_need_it(
         ("backward", r"torch\.autograd\.grad"),
     ],
 )
-async def test_what_cannot_be_taken_over_raises_and_changes_nothing(way: str, message: str) -> None:
+async def test_an_invalid_write_to_a_parameter_raises_and_changes_nothing(way: str, message: str) -> None:
     async with training() as (server, ps):
         net = await written(ps)
         before = await net.state_dict()

@@ -125,7 +125,7 @@ def test_modules_may_be_given_by_several_flags() -> None:
     assert config.load(imports=[]).imports == ()
 
 
-def test_what_a_server_takes_are_its_settings() -> None:
+def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
     assert settings.serving == {"listen": "127.0.0.1:7", "insecure": True, "http": ""}
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()

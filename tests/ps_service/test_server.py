@@ -138,7 +138,7 @@ async def test_it_says_that_it_serves(server: Server) -> None:
             await health(channel, "another.Service")
 
 
-async def test_it_tells_what_it_offers(server: Server) -> None:
+async def test_it_describes_its_service(server: Server) -> None:
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])

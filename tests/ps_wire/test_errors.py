@@ -43,7 +43,7 @@ def test_the_tree_drawn_in_the_docstring_names_every_class_and_no_other() -> Non
     assert not [cls for child in fixed for cls in child.__subclasses__()]
 
 
-def test_common_exceptions_of_hosted_code_are_what_they_were() -> None:
+def test_common_exceptions_of_hosted_code_keep_their_type() -> None:
     for kind in (ValueError, KeyError, RuntimeError, ZeroDivisionError):
         told = errors.to_message(RemoteError("on purpose", f"builtins.{kind.__name__}", "a traceback"))
         raised = errors.from_message(told)
@@ -55,7 +55,7 @@ def test_common_exceptions_of_hosted_code_are_what_they_were() -> None:
 
 
 @pytest.mark.parametrize(("name", "words"), DRAWN, ids=[name for name, _ in DRAWN])
-def test_the_tree_says_what_else_a_class_is(name: str, words: str) -> None:
+def test_the_tree_names_the_other_bases_of_a_class(name: str, words: str) -> None:
     said = re.search(r"\(also a (\w+)\)", words)
     cls = getattr(errors, name)
     others = [base.__name__ for base in cls.__bases__ if base is not PsError]

@@ -12,7 +12,7 @@ from ps_wire.number_set import SeenNumbers
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 40)))
-def test_it_remembers_exactly_what_was_added(numbers: list[int]) -> None:
+def test_it_contains_exactly_the_added_numbers(numbers: list[int]) -> None:
     seen, reference = SeenNumbers(), set[int]()
     for number in numbers:
         seen.add(number)
@@ -67,7 +67,7 @@ def test_few_gaps_are_remembered_however_much_comes_after_them(numbers: list[int
     assert all((number in seen) == (number in again) for number in range(1, 410))
 
 
-def test_who_skips_a_great_many_numbers_costs_no_more_memory_than_was_agreed() -> None:
+def test_skipped_numbers_cost_bounded_memory() -> None:
     seen = SeenNumbers(most=100)
     for step in range(1, 1000):
         seen.add(step * 10**15)
@@ -98,7 +98,7 @@ def test_adding_a_number_again_changes_nothing() -> None:
         max_size=25,
     )
 )
-def test_what_covers_all_numbers_but_some_is_remembered_exactly(events: list[int | tuple[int, set[int]]]) -> None:
+def test_covered_ranges_with_exceptions_are_exact(events: list[int | tuple[int, set[int]]]) -> None:
     seen, reference = SeenNumbers(), set[int]()
     for event in events:
         if isinstance(event, int):

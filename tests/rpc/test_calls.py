@@ -286,7 +286,7 @@ def test_code_that_calls_itself_for_ever_is_stopped() -> None:
         rpc.rpc_sync(TO, s.for_ever)
 
 
-def test_what_a_call_waits_for_ends_with_it() -> None:
+def test_nested_requests_end_with_their_call() -> None:
     with pytest.raises(DeadlineExceededError):
         rpc.rpc_sync(TO, s.nested_wait, args=("worker2", "ends with it"), timeout=0.2)
     assert rpc.rpc_sync(TO, s.how_it_ended, args=("ends with it",)) in ("DeadlineExceededError", "CancelledCallError")

@@ -40,7 +40,7 @@ def test_unused_references_are_given_back() -> None:
     settled("worker1", before)
 
 
-def test_what_was_given_up_is_given_back() -> None:
+def test_references_of_cancelled_calls_are_given_back() -> None:
     before = references("worker1")
     with pytest.raises(DeadlineExceededError):
         rpc.remote("worker1", s.wait_for, args=("given up",), timeout=0.05).to_here()
@@ -98,7 +98,7 @@ def test_callbacks_call_modules_and_borrow_none() -> None:
         RemoteModule("worker1", s.Late).forward(torch.ones(2))
 
 
-def test_what_travels_by_a_codec_cannot_be_made_by_name() -> None:
+def test_classes_with_a_codec_cannot_be_made_by_name() -> None:
     with pytest.raises(NotAllowedError):
         rpc.rpc_sync("worker1", RemoteModule, args=("worker2", torch.nn.Linear))
 
@@ -131,7 +131,7 @@ def test_an_owner_that_is_gone_is_told_by_name(forking: Forking) -> None:
         assert autograd.get_gradients(context_id)[x].tolist() == [2.0, -2.0]
 
 
-def test_leaving_tells_everybody_who_waits(forking: Forking) -> None:
+def test_leaving_ends_the_waits_of_other_members(forking: Forking) -> None:
     with forking.start("tests.rpc.leaver", agent().server.address) as leaver:
         output = leaver.communicate(timeout=60)
         assert leaver.returncode == 0
@@ -150,7 +150,7 @@ def test_two_that_want_the_same_session_get_it() -> None:
     assert found == [2] * 8
 
 
-def test_a_future_that_is_cancelled_ends_what_it_stands_for() -> None:
+def test_cancelling_a_future_cancels_its_call() -> None:
     future = rpc.rpc_async("worker1", s.nested_wait, args=("worker2", "cancelled"))
     assert rpc.rpc_sync("worker2", s.begun, args=("cancelled",))
     future.cancel()

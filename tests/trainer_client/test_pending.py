@@ -83,7 +83,7 @@ async def test_an_error_is_raised_for_everybody() -> None:
             pending.wait()
 
 
-async def test_the_outcome_is_computed_once_by_who_waits() -> None:
+async def test_the_outcome_is_computed_once_in_a_waiting_thread() -> None:
     pending, computed = made(), []
 
     def outcome() -> str:
@@ -178,7 +178,7 @@ async def test_a_timeout_around_it_cancels_the_call() -> None:
     assert told == ["told"]
 
 
-async def test_cancelling_what_is_done_does_nothing() -> None:
+async def test_cancelling_a_finished_call_does_nothing() -> None:
     pending = made(told := [])
     pending.resolve(lambda: 1)
     pending.cancel()
@@ -217,7 +217,7 @@ async def test_a_coroutine_may_be_started_from_any_thread() -> None:
     assert await asyncio.to_thread(lambda: Pending.run(loop, work()).wait(20))
 
 
-async def test_what_a_coroutine_raises_comes_out() -> None:
+async def test_an_exception_of_a_coroutine_is_raised() -> None:
     async def work() -> None:
         raise UnknownNameError("unknown")
 
@@ -308,7 +308,7 @@ async def test_a_function_runs_in_another_thread_in_the_callers_context() -> Non
     assert await Pending.in_thread(asyncio.get_running_loop(), work, 7, cancel=nothing) == (7, "mine", False)
 
 
-async def test_what_a_function_raises_comes_out() -> None:
+async def test_an_exception_of_a_function_is_raised() -> None:
     pending: Pending[int] = Pending.in_thread(asyncio.get_running_loop(), int, "seven", cancel=nothing)
     with pytest.raises(ValueError, match="seven"):
         await pending

@@ -79,7 +79,7 @@ def test_help_of_serve_explains_every_option() -> None:
         assert words in result.stdout
 
 
-def test_help_of_status_says_what_it_shows() -> None:
+def test_the_help_of_status_describes_its_output() -> None:
     result = CliRunner(env=ENVIRONMENT).invoke(app, ["status", "--help"])
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
@@ -101,7 +101,7 @@ def test_help_of_status_says_what_it_shows() -> None:
         ("no owner", "no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(ended: dict[str, Any], taken: int, case: str, message: str) -> None:
+def test_errors_of_the_command_line_are_one_line(ended: dict[str, Any], taken: int, case: str, message: str) -> None:
     assert ended[case].returncode == 2
     assert ended[case].stdout == ""
     assert ended[case].stderr == f"ps-service: {message.format(port=taken)}\n"
@@ -160,7 +160,7 @@ async def status(address: str, *flags: str) -> str:
     return out.decode()
 
 
-async def test_status_shows_what_an_owner_does(start: StartOwner) -> None:
+async def test_status_shows_the_work_of_an_owner(start: StartOwner) -> None:
     owner = await start("--name", "ps7", "--import", "tests.hosted_models")
     assert owner.first == f"ps7 is serving on {owner.address}\n"
     async with tc.connect(owner.address) as ps:

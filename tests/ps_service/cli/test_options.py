@@ -38,7 +38,7 @@ def given(arguments: list[str]) -> dict[str, Any]:
     return seen
 
 
-def test_what_is_not_given_is_none_or_empty() -> None:
+def test_missing_options_are_none_or_empty() -> None:
     seen = given([])
     assert seen.pop("own") == "mine"
     assert seen.keys() == OwnerConfig.model_fields.keys()

@@ -34,7 +34,7 @@ def full() -> StatusReply:
     return status
 
 
-def test_the_headline_says_who_and_how() -> None:
+def test_the_headline_names_the_owner_and_its_state() -> None:
     assert shown(full())[0] == "ps0 is serving, up 3:04:05, release 1.2.3"
 
 

@@ -39,7 +39,7 @@ def test_a_name_that_is_taken_is_not_given_again(tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "state").read_bytes() == b"first"
 
 
-def test_what_is_not_there_cannot_be_synced(tmp_path: Path) -> None:
+def test_a_missing_file_cannot_be_synced(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sync_file(tmp_path / "none")
     with pytest.raises(FileNotFoundError):

@@ -97,7 +97,7 @@ async def test_sessions_and_their_references_are_there_again(running: Running, t
     again.close()
 
 
-async def test_what_has_no_state_is_left_out_and_named(running: Running, tmp_path: Path) -> None:
+async def test_an_object_without_a_state_is_left_out_and_named(running: Running, tmp_path: Path) -> None:
     await running.trainer.create(Counter, 1, name="counter")
     await running.trainer.module(Affine, 2, 3, name="net")
     manifest = write(running.engine, tmp_path)
@@ -132,7 +132,7 @@ async def test_a_checkpoint_without_its_state_is_refused(running: Running, tmp_p
     again.close()
 
 
-async def test_a_keeper_begins_with_nothing_and_goes_on_from_what_it_kept(running: Running, tmp_path: Path) -> None:
+async def test_a_keeper_begins_empty_and_continues_from_its_checkpoint(running: Running, tmp_path: Path) -> None:
     keeper = Keeper(running.engine, tmp_path / "data")
     keeper.resume()
     assert running.engine.incarnations.earlier == ()

@@ -89,7 +89,7 @@ def test_what_is_kept_is_a_copy(tmp_path: Path) -> None:
     assert torch.equal(states.load(record.state, record.tensors, TensorReader(tmp_path)), torch.zeros(3))
 
 
-def test_of_what_cannot_be_kept_nothing_is(tmp_path: Path) -> None:
+def test_nothing_of_an_invalid_value_is_stored(tmp_path: Path) -> None:
     writer, record = TensorWriter(tmp_path), ObjectRecord()
     with pytest.raises(InvalidArgumentError, match=r"a builtins\.object cannot be sent"):
         states.store([torch.ones(2), object()], record.state, record.tensors, writer, "net")

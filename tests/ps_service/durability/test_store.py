@@ -51,7 +51,7 @@ def test_the_newest_counts_and_one_before_it_is_kept(store: Store) -> None:
     assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000002", "checkpoint-000003", "lock"]
 
 
-def test_a_manifest_says_what_it_was_told(store: Store) -> None:
+def test_a_manifest_reads_back_what_was_written(store: Store) -> None:
     store.write(filled("one"))
     found = store.newest()
     assert found is not None
@@ -130,7 +130,7 @@ def test_wherever_the_disk_fails_there_is_a_whole_checkpoint(
     assert not list(store.folder.glob(".checkpoint-*"))
 
 
-def test_what_a_killed_owner_left_half_written_is_never_read(store: Store) -> None:
+def test_an_incomplete_checkpoint_is_never_read(store: Store) -> None:
     store.write(filled("one"))
     half = store.folder / ".checkpoint-000002"
     half.mkdir()

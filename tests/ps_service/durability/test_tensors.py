@@ -40,7 +40,7 @@ def test_a_part_is_written_when_it_is_large_enough(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_was_added_is_a_copy(tmp_path: Path) -> None:
+def test_an_added_tensor_is_a_copy(tmp_path: Path) -> None:
     writer, tensor = TensorWriter(tmp_path), torch.zeros(2)
     writer.add("t", tensor)
     tensor.fill_(1)

@@ -71,7 +71,7 @@ def test_time_is_shared_and_not_the_number_of_pieces() -> None:
     assert abs(used["a"] - used["b"]) <= 200, "milliseconds"
 
 
-def test_what_runs_counts_with_what_it_is_likely_to_take() -> None:
+def test_running_work_counts_with_its_estimate() -> None:
     turns = FairQueue()
     add(turns, "a", "b")
     take(turns, 1.0), take(turns, 1.0)
@@ -100,7 +100,7 @@ def test_a_trainer_that_is_ahead_is_not_forgiven_by_having_nothing_queued() -> N
     assert "a" not in took, "it has used ten seconds, and the other four"
 
 
-def test_what_is_urgent_goes_before_other_pieces_of_its_trainer() -> None:
+def test_urgent_work_goes_before_other_work_of_its_trainer() -> None:
     turns = FairQueue()
     add(turns, "a1", "a2", "b1")
     add(turns, "a3", urgent=True)

@@ -101,7 +101,7 @@ async def test_work_whose_caller_has_gone_is_not_begun(compute: ThreadPool) -> N
     assert ran == ["after"]
 
 
-async def test_closing_waits_for_what_runs() -> None:
+async def test_closing_waits_for_running_work() -> None:
     compute = ThreadPool(threads=1)
     gate, begun = threading.Event(), threading.Event()
     finished: list[bool] = []
@@ -321,7 +321,7 @@ async def test_a_function_that_holds_threads_for_nothing_is_named_once(
     assert said() == ["my.Net.forward", "some work", "my.prepare"]
 
 
-async def test_what_ends_soon_after_it_was_given_up_is_not_spoken_of(
+async def test_abandoned_work_that_ends_soon_is_not_logged(
     compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, _ = await held[0].hold(compute)

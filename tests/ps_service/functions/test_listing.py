@@ -24,7 +24,7 @@ def test_the_page_in_the_docs_is_the_present_one() -> None:
     assert (ROOT / "docs" / "torch-functions.md").read_text() == page()
 
 
-def test_each_level_has_what_the_one_below_has() -> None:
+def test_each_level_includes_the_one_below() -> None:
     off, basic, everything = (listed(level).keys() for level in Level)
     assert not off
     assert basic < everything
@@ -57,7 +57,7 @@ WITH_EFFECTS = [
 
 
 @pytest.mark.parametrize("name", WITH_EFFECTS)
-def test_what_has_effects_or_is_not_checked_is_on_no_level(name: str) -> None:
+def test_functions_with_effects_or_without_checks_are_on_no_level(name: str) -> None:
     assert not any(each.rpartition(".")[2] == name for each in listed(Level.ALL))
 
 
@@ -76,7 +76,7 @@ def same(one: Any, other: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.title)
-def test_each_function_gives_what_torch_gives(group: Group) -> None:
+def test_each_function_gives_the_results_of_torch(group: Group) -> None:
     functions = TorchFunctions(Level.ALL)
     for name, entry in listed(Level.ALL).items():
         offered = functions.get(name) if entry.group is group else None
@@ -96,7 +96,7 @@ def test_an_offered_function_has_the_name_of_the_function() -> None:
         assert offered is not None and name_of(offered) == name
 
 
-def test_what_a_level_lacks_is_refused_and_says_how_to_have_it() -> None:
+def test_the_refusal_of_a_function_names_its_level() -> None:
     with pytest.raises(NotAllowedError, match=r"--torch-functions off; docs/torch-functions\.md lists them"):
         TorchFunctions(Level.OFF).method("add")
     basic = TorchFunctions()
@@ -105,7 +105,7 @@ def test_what_a_level_lacks_is_refused_and_says_how_to_have_it() -> None:
         basic.method("share_memory_")
 
 
-def test_what_is_repeated_counts_and_what_may_be_an_index_is_not_written_to() -> None:
+def test_repeated_elements_count_and_possible_indices_are_not_written() -> None:
     functions = TorchFunctions()
     with pytest.raises(TooLargeError, match="would need 4,294,967,296 bytes"):
         functions.method("expand")(torch.ones(1), 2**30)

@@ -12,7 +12,7 @@ from ps_wire.refs import ContextId, Ref, new_object_id
 CONTEXT = ContextId(bytes(16), 1)
 
 
-def test_an_owner_alone_refuses_handles_of_others_and_says_what_helps() -> None:
+def test_an_owner_alone_refuses_handles_of_others_with_advice() -> None:
     ref = Ref("ps1", new_object_id())
     with pytest.raises(ForeignHandleError, match=r"belongs to owner 'ps1'.*--directory"):
         Alone().foreign(ref, None)

@@ -65,7 +65,7 @@ def test_columns_of_one_matrix_do_not_share_memory() -> None:
     check_aliases("Module", module)
 
 
-def test_a_view_lies_within_what_it_views() -> None:
+def test_a_view_lies_within_its_base() -> None:
     matrix = torch.ones(4, 3)
     assert is_within(matrix[1:2].T, [torch.ones(1), matrix])
     assert not is_within(matrix.clone(), [matrix])

@@ -122,7 +122,7 @@ def test_a_hosted_optimizer_or_scheduler_is_one(listed: AllowList) -> None:
             listed.hosted(f"{__name__}.{name}")
 
 
-def test_a_module_lists_what_it_imported_too() -> None:
+def test_imported_classes_of_a_module_are_listed_too() -> None:
     front = ModuleType("front")
     front.Counter = hosted_models.Counter
     allowed = AllowList([front])

@@ -41,7 +41,7 @@ def test_counters_count(host: Host, pool: BoundCopies) -> None:
     [None, 0, [1, 2], {"a": torch.ones(2)}, torch.ones(2), nn.ReLU().forward, threading.Lock()],
     ids=lambda value: type(value).__name__,
 )
-def test_what_a_run_sets_is_there_for_every_later_run(host: Host, pool: BoundCopies, value: Any) -> None:
+def test_attributes_of_a_run_stay_for_later_runs(host: Host, pool: BoundCopies, value: Any) -> None:
     with bound(pool, host, training=False), bound(pool, host) as bound_copy:
         bound_copy.__dict__["cache"] = value
     assert host.__dict__["cache"] is value
@@ -56,7 +56,7 @@ def test_attributes_of_submodules_are_kept_too(host: Host, pool: BoundCopies) ->
     assert host.layer.note == "seen"
 
 
-def test_what_a_run_deletes_is_gone(host: Host, pool: BoundCopies) -> None:
+def test_an_attribute_that_a_run_deletes_is_gone(host: Host, pool: BoundCopies) -> None:
     with bound(pool, host) as bound_copy:
         del bound_copy.calls
     assert not hasattr(host, "calls")
@@ -64,7 +64,7 @@ def test_what_a_run_deletes_is_gone(host: Host, pool: BoundCopies) -> None:
         assert not hasattr(bound_copy, "calls")
 
 
-def test_what_others_set_on_the_module_is_seen_by_the_next_run(host: Host, pool: BoundCopies) -> None:
+def test_attributes_set_at_the_module_are_seen_by_the_next_run(host: Host, pool: BoundCopies) -> None:
     with bound(pool, host) as bound_copy:
         host.calls = 5
         assert bound_copy.calls == 0
@@ -75,7 +75,7 @@ def test_what_others_set_on_the_module_is_seen_by_the_next_run(host: Host, pool:
         assert bound_copy.calls == 6
 
 
-def test_a_run_that_sets_nothing_does_not_undo_what_another_has_set(host: Host, pool: BoundCopies) -> None:
+def test_a_run_without_changes_does_not_undo_those_of_another(host: Host, pool: BoundCopies) -> None:
     with bound(pool, host) as slow:
         with bound(pool, host) as inline:
             inline.calls += 1
@@ -85,13 +85,13 @@ def test_a_run_that_sets_nothing_does_not_undo_what_another_has_set(host: Host, 
     assert host.fresh == "new"
 
 
-def test_a_run_that_deletes_nothing_does_not_delete_what_another_has_set(host: Host, pool: BoundCopies) -> None:
+def test_a_run_without_deletions_does_not_delete_attributes(host: Host, pool: BoundCopies) -> None:
     with bound(pool, host):
         host.fresh = "new"
     assert host.fresh == "new"
 
 
-def test_what_changes_while_a_skin_is_made_is_not_taken_for_part_of_the_mode() -> None:
+def test_changes_while_a_copy_is_made_are_not_part_of_the_mode() -> None:
     class Busy(Host):
         def train(self, mode: bool = True) -> Busy:
             busy.calls += 1  # as another run does that ends at this moment
@@ -110,7 +110,7 @@ def test_what_changes_while_a_skin_is_made_is_not_taken_for_part_of_the_mode() -
 
 
 @pytest.mark.parametrize("wrap", [lambda y: y, lambda y: [y], lambda y: {"deep": ("er", [y])}], ids=["bare", "1", "3"])
-def test_what_has_a_history_is_handed_on_without_it(host: Host, pool: BoundCopies, wrap: Any) -> None:
+def test_a_tensor_with_a_history_is_stored_without_it(host: Host, pool: BoundCopies, wrap: Any) -> None:
     with bound(pool, host) as bound_copy:
         computed = bound_copy.weight * 2
         bound_copy.last, bound_copy.again = wrap(computed), wrap(computed)
@@ -125,7 +125,7 @@ def test_what_has_a_history_is_handed_on_without_it(host: Host, pool: BoundCopie
         assert not reaches_ended([found[0].detach() * bound_copy.weight])
 
 
-def test_what_is_written_to_a_state_is_seen_by_graphs_that_have_saved_it(host: Host, pool: BoundCopies) -> None:
+def test_writes_to_a_state_are_seen_by_graphs_that_saved_it(host: Host, pool: BoundCopies) -> None:
     with bound(pool, host) as bound_copy:
         computed = bound_copy.last = bound_copy.weight.exp()
     with bound(pool, host) as bound_copy, torch.no_grad():
@@ -134,7 +134,7 @@ def test_what_is_written_to_a_state_is_seen_by_graphs_that_have_saved_it(host: H
         computed.sum().backward()
 
 
-def test_what_had_a_history_before_the_run_keeps_it(host: Host) -> None:
+def test_a_tensor_with_an_earlier_history_keeps_it(host: Host) -> None:
     host.computed = host.weight * 2
     pool = BoundCopies(host)
     parameters = list(host.parameters())
@@ -159,7 +159,7 @@ def test_a_skin_that_waits_holds_nothing_of_its_last_run(host: Host, pool: Bound
     assert gone() is None
 
 
-def test_what_leads_to_the_module_is_the_skins_own_in_the_skin(host: Host) -> None:
+def test_references_to_the_module_become_references_to_the_copy(host: Host) -> None:
     host.__dict__["direct"] = host.layer
     host.bound = host.method
     pool = BoundCopies(host)

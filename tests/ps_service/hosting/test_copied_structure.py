@@ -42,7 +42,7 @@ def pool(host: Host) -> BoundCopies:
     ],
     ids=["leaf", "leaves", "part", "parts", "itself", "method", "methods", "keyed", "set", "partial", "helper"],
 )
-def test_what_leads_to_a_skin_leads_to_the_module_afterwards(host: Host, pool: BoundCopies, look_up: Any) -> None:
+def test_references_to_a_copy_become_references_to_the_module(host: Host, pool: BoundCopies, look_up: Any) -> None:
     with bound(pool, host), bound(pool, host) as bound_copy:
         bound_copy.__dict__["found"] = look_up(bound_copy)
     assert _like(host.__dict__["found"], look_up(host))
@@ -82,7 +82,7 @@ def test_a_closure_over_a_skin_is_one_over_the_module_afterwards(host: Host, poo
 
 
 @pytest.mark.parametrize("kind", [list, deque, set])
-def test_what_is_put_into_a_shared_container_is_the_modules_afterwards(host: Host, kind: Any) -> None:
+def test_values_added_to_a_shared_container_belong_to_the_module(host: Host, kind: Any) -> None:
     host.used = kept = kind()
     pool = BoundCopies(host)
     with bound(pool, host) as bound_copy:
@@ -204,7 +204,7 @@ def test_runs_at_once_add_to_the_same_container(host: Host) -> None:
     assert host.by_name == {"layer": host.layer, "0": host.weight, "1": host.weight}
 
 
-def test_what_the_original_loses_otherwise_is_gone_for_every_skin(host: Host) -> None:
+def test_an_attribute_removed_from_the_original_is_gone_in_every_copy(host: Host) -> None:
     handle = host.layer.register_forward_hook(host.double)
     pool = BoundCopies(host)
     with bound(pool, host) as bound_copy:

@@ -73,7 +73,7 @@ def test_every_parameter_has_its_places_which_are_empty() -> None:
     assert list(made.module.parameters()) == []
 
 
-def test_a_copy_with_leaves_computes_what_the_module_computes() -> None:
+def test_a_copy_with_leaves_computes_the_same_as_the_module() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     leaves = leaves_for(net)
     copy, x = filled(Counterparts(net), leaves), torch.tensor([[1.0, -2.0]])
@@ -128,7 +128,7 @@ def test_a_tuple_of_parameters_is_put_together_each_time() -> None:
     assert net.both[0] is net.weight
 
 
-def test_what_would_do_harm_as_a_copy_is_shared() -> None:
+def test_objects_that_must_not_be_copied_are_shared() -> None:
     net = Net()
     net.closing = Closing(net.weight)
     assert Counterparts(net).module.closing is net.closing

@@ -129,7 +129,7 @@ def test_attach_finds_by_name_and_by_handle(engine: Engine) -> None:
     assert creation.attach(engine, made.ref) is made
 
 
-def test_attach_says_what_is_wrong(engine: Engine) -> None:
+def test_attach_explains_its_errors(engine: Engine) -> None:
     made, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {})
     with pytest.raises(UnknownNameError):
         creation.attach(engine, "net")
@@ -141,7 +141,7 @@ def test_attach_says_what_is_wrong(engine: Engine) -> None:
         creation.attach(engine, made.ref._replace(owner="ps1"))
 
 
-def test_what_an_ended_session_held_is_freed(engine: Engine) -> None:
+def test_the_references_of_an_ended_session_are_freed(engine: Engine) -> None:
     session = engine.sessions.open(b"t" * 16)
     anonymous, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {})
     named, _ = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net")

@@ -15,7 +15,7 @@ def computed(*values: float) -> torch.Tensor:
     return torch.tensor(values, requires_grad=True) * 2
 
 
-def test_only_what_was_computed_has_a_history() -> None:
+def test_only_computed_tensors_have_a_history() -> None:
     assert has_open_history(computed(1.0))
     assert not has_open_history(torch.ones(1, requires_grad=True))
     assert not has_open_history(computed(1.0).detach())
@@ -80,7 +80,7 @@ def test_a_tensor_itself_is_replaced() -> None:
     assert not has_open_history(Ending().of(tensor))
 
 
-def test_what_had_its_history_before_stays() -> None:
+def test_a_tensor_with_an_earlier_history_stays() -> None:
     known, new = computed(1.0), computed(2.0)
     ending = Ending(known={id(known)})
     assert ending.is_meant(new) and not ending.is_meant(known)

@@ -89,7 +89,7 @@ def test_a_module_with_parameters_alone_keeps_nothing() -> None:
     assert internals_of(nn.Linear(2, 2)).found() == ([], True)
 
 
-def test_what_is_kept_is_what_stands_there_now() -> None:
+def test_the_kept_tensors_are_the_present_ones() -> None:
     module = Keeping()
     internals = internals_of(module)
     module.listed.append(torch.ones(1))
@@ -186,7 +186,7 @@ def test_a_nested_call_takes_its_turn_where_calls_change_tensors() -> None:
 # Histories
 
 
-def test_what_a_run_leaves_behind_has_no_history_for_later_ones() -> None:
+def test_stored_tensors_have_no_history_for_later_runs() -> None:
     module = Keeping()
     module.listed = [module.weight * 2]
     internals = internals_of(module)
@@ -195,7 +195,7 @@ def test_what_a_run_leaves_behind_has_no_history_for_later_ones() -> None:
     assert internals.changing and internals.ends_histories
 
 
-def test_what_had_a_history_before_the_run_keeps_it() -> None:
+def test_a_tensor_with_an_earlier_history_keeps_it() -> None:
     module = Keeping()
     module.listed = [kept] = [module.weight * 2]
     internals = internals_of(module)

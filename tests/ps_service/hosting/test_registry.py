@@ -245,7 +245,7 @@ def test_a_deleted_object_is_gone_also_for_its_holders(shelf: Shelf) -> None:
     assert shelf.registry.named("net") is again
 
 
-def test_what_depends_on_a_deleted_object_goes_with_it(shelf: Shelf) -> None:
+def test_dependents_of_a_deleted_object_are_removed(shelf: Shelf) -> None:
     net, optimizer, scheduler, other = (shelf.make(name) for name in ("net", "optimizer", "scheduler", "other"))
     shelf.registry.bind(optimizer, to=[net, other])
     shelf.registry.bind(scheduler, to=[optimizer])
@@ -255,7 +255,7 @@ def test_what_depends_on_a_deleted_object_goes_with_it(shelf: Shelf) -> None:
     assert len(shelf.registry) == 0
 
 
-def test_what_depends_on_a_named_object_is_not_kept_alive_by_it(shelf: Shelf) -> None:
+def test_an_object_does_not_keep_its_dependents_alive(shelf: Shelf) -> None:
     net, optimizer = shelf.make("net"), shelf.make()
     shelf.registry.bind(optimizer, to=[net])
     shelf.registry.grant(ANNA, optimizer)
@@ -305,7 +305,7 @@ def test_a_module_offers_its_parameters(shelf: Shelf) -> None:
     assert list(shelf.object(value=parameter).parameters) == [""]
 
 
-def test_an_object_says_what_it_is(shelf: Shelf) -> None:
+def test_the_text_of_an_object_describes_it(shelf: Shelf) -> None:
     assert str(shelf.object("net")) == "tests.hosted_models.Counter 'net'"
     assert str(shelf.object()) == "an anonymous tests.hosted_models.Counter"
     assert "7, …" in _message(lambda: shelf.object(value=nn.ParameterList([torch.ones(1)] * 9)).parameter("x"))

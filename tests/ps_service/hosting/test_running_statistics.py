@@ -32,6 +32,6 @@ def test_layers_with_statistics_are_found() -> None:
         pytest.param(compiled_in_place, id="in place"),
     ],
 )
-def test_what_torch_compiles_is_left_alone(module: object) -> None:
+def test_compiled_modules_are_not_changed(module: object) -> None:
     assert callable(module)
     assert with_statistics(module()) == []

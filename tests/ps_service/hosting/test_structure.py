@@ -150,7 +150,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_leads_to_a_parameter_is_found(way: str) -> None:
+def test_references_to_a_parameter_are_found(way: str) -> None:
     net = Net()
     net.attribute = WAYS[way](net.weight)
     other = WAYS[way](nn.Parameter(torch.ones(2)))
@@ -160,7 +160,7 @@ def test_what_leads_to_a_parameter_is_found(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_leads_elsewhere_is_not(way: str) -> None:
+def test_other_references_are_not_found(way: str) -> None:
     net = Net(WAYS[way](torch.ones(2)))
     assert not Structure(net).leads(net.attribute)
 
@@ -174,7 +174,7 @@ def test_parameters_and_submodules_lead_to_themselves() -> None:
     assert structure.submodules == set(map(id, net.modules()))
 
 
-def test_what_leads_to_a_submodule_is_found() -> None:
+def test_references_to_a_submodule_are_found() -> None:
     net = Net()
     net.attribute = [functools.partial(net.child)]
     assert Structure(net).leads(net.attribute)
@@ -197,7 +197,7 @@ def test_the_module_itself_behind_its_attributes_is_found() -> None:
     ],
     ids=["optimizer", "logger", "generator", "class", "thread"],
 )
-def test_what_belongs_to_the_process_is_not_looked_into(make: Callable[[Net], Any]) -> None:
+def test_objects_of_the_process_are_not_followed(make: Callable[[Net], Any]) -> None:
     net = Net()
     net.attribute = make(net)
     assert not Structure(net).leads(net.attribute)

@@ -25,7 +25,7 @@ def test_views_of_one_storage_count_once_and_until_the_last_has_gone() -> None:
     assert held.nbytes == 0
 
 
-def test_what_comes_to_the_address_of_what_is_gone_counts_with_its_own_length() -> None:
+def test_a_reused_address_counts_with_its_new_size() -> None:
     held = Held()
     buffer = torch.zeros(100)
     kept = held.shares(buffer)
@@ -57,7 +57,7 @@ def test_a_share_can_grow() -> None:
     assert held.nbytes == 0
 
 
-def test_what_a_garbage_collection_frees_while_the_sum_is_made_waits_for_nothing() -> None:
+def test_a_garbage_collection_during_the_sum_does_not_wait() -> None:
     held = Held()
     cycle: list[object] = [Share(held, 5)]
     cycle.append(cycle)

@@ -18,7 +18,7 @@ def budget() -> Budget:
     return Budget(Limits(max_session_bytes=100, max_owner_bytes=150))
 
 
-def test_who_holds_nothing_is_let_in_whatever_the_size(budget: Budget) -> None:
+def test_a_session_without_bytes_is_admitted_with_any_size(budget: Budget) -> None:
     assert budget.admits(budget.of(A), 10_000, nested=False)
 
 
@@ -31,7 +31,7 @@ def test_a_session_is_let_in_as_far_as_its_budget_goes(budget: Budget) -> None:
     assert budget.admits(holding, 101, nested=False)
 
 
-def test_what_a_request_waits_for_has_the_budget_once_more(budget: Budget) -> None:
+def test_waiting_requests_have_the_budget_a_second_time(budget: Budget) -> None:
     holding = budget.of(A)
     budget.take(holding, 100)
     assert budget.admits(holding, 100, nested=True)
@@ -57,7 +57,7 @@ def test_a_session_that_is_over_counts_until_its_code_has_ended(budget: Budget) 
     assert budget.requests == 0
 
 
-async def test_what_waits_is_let_in_when_there_is_space(budget: Budget) -> None:
+async def test_a_waiting_message_is_admitted_when_there_is_space(budget: Budget) -> None:
     holding = budget.of(A)
     budget.take(holding, 100)
     waiting = asyncio.create_task(budget.admitted(holding, 50, nested=False, seconds=0))
@@ -68,7 +68,7 @@ async def test_what_waits_is_let_in_when_there_is_space(budget: Budget) -> None:
     assert (budget.paused, budget.requests, budget.waiting) == (0, 50, 100)
 
 
-async def test_what_finds_no_space_in_time_is_refused_with_the_settings_to_raise(budget: Budget) -> None:
+async def test_the_refusal_without_space_names_the_settings(budget: Budget) -> None:
     holding = budget.of(A)
     budget.take(holding, 100)
     with pytest.raises(OverloadedError, match="max_session_bytes or max_owner_bytes"):
@@ -76,7 +76,7 @@ async def test_what_finds_no_space_in_time_is_refused_with_the_settings_to_raise
     assert (budget.paused, budget.refusals, holding.requests) == (0, 1, 100)
 
 
-async def test_what_only_later_messages_could_make_space_for_is_refused_at_once(budget: Budget) -> None:
+async def test_a_message_that_would_wait_for_later_ones_is_refused_at_once(budget: Budget) -> None:
     holding = budget.of(A)
     budget.take(holding, 150)
     budget.begin_wait(holding, 150)

@@ -69,7 +69,7 @@ def test_every_kind_is_told_apart(shelf: Shelf) -> None:
     shelf.check()
 
 
-def test_what_objects_share_is_counted_once_until_the_last_is_gone(shelf: Shelf) -> None:
+def test_shared_parameters_count_once_until_the_last_object_is_gone(shelf: Shelf) -> None:
     inner = nn.Linear(3, 2, dtype=torch.float64)
     shelf.add(nn.Sequential(inner, nn.Linear(2, 2)), "outer")
     shelf.add(inner, "inner")

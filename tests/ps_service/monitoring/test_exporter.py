@@ -201,7 +201,7 @@ async def test_requests_that_are_given_up_are_errors_of_their_own_kind(owner: Se
     assert told("ps_request_duration_seconds_sum", operation="call") >= 0.01
 
 
-async def test_trainers_and_what_they_hold_are_told(owner: Server) -> None:
+async def test_sessions_and_their_bytes_are_exported(owner: Server) -> None:
     async with tc.connect(owner.address) as ps:
         async with tc.connect(owner.address) as other:
             kept = await ps.create(f"{MODELS}.Counter")
@@ -329,7 +329,7 @@ def documented(family: Metric) -> tuple[str, Documented]:
     return name, Documented(family.type, unit, frozenset(own - {"le"}))
 
 
-async def test_the_page_says_what_there_is_and_nothing_else(owner: Server, ps: tc.Client) -> None:
+async def test_the_page_lists_all_metrics_and_no_others(owner: Server, ps: tc.Client) -> None:
     net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
     await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
     told = dict(map(documented, Told(owner.engine).families.values()))

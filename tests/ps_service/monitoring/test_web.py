@@ -285,7 +285,7 @@ async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSessio
             await process.communicate()
 
 
-async def test_only_who_wants_it_pays_for_the_import() -> None:
+async def test_the_server_imports_neither_aiohttp_nor_prometheus() -> None:
     # 0.3 s, for every process that is a member of a group.
     code = (
         "import sys, ps_service.server; sys.exit(any(each in sys.modules for each in ('aiohttp', 'prometheus_client')))"

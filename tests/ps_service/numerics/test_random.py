@@ -76,7 +76,7 @@ def alone(draw: Callable[[], torch.Tensor], seed: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     "mode", [torch.enable_grad, torch.no_grad, torch.inference_mode], ids=lambda mode: mode.__name__
 )
-def test_what_is_drawn_depends_on_the_seed_alone(name: str, mode: Any) -> None:
+def test_random_numbers_depend_on_the_seed_alone(name: str, mode: Any) -> None:
     with mode():
         wanted = alone(DRAWS[name], 7)
         torch.manual_seed(99)
@@ -102,7 +102,7 @@ def flat(module: nn.Module) -> torch.Tensor:
         lambda: nn.Bilinear(3, 4, 5),
     ],
 )
-def test_constructors_draw_what_they_draw_alone(make: Callable[[], nn.Module]) -> None:
+def test_constructors_draw_the_same_numbers_as_alone(make: Callable[[], nn.Module]) -> None:
     wanted = alone(lambda: flat(make()), 3)
     with Seeded(3):
         assert all(torch.equal(flat(make()), each) for each in wanted)

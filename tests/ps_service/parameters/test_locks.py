@@ -56,7 +56,7 @@ def test_a_step_writes_in_place_when_the_old_values_are_not_needed() -> None:
     assert all(bool((parameter == 1).all()) for parameter in watch.parameters)
 
 
-def test_a_step_copies_only_what_is_pinned() -> None:
+def test_a_step_copies_only_pinned_parameters() -> None:
     watch = Watch(2, 3, 4)
     same = [id(parameter) for parameter in watch.parameters]
     before = watch.places
@@ -92,7 +92,7 @@ def test_an_open_pass_is_differentiated_with_the_numbers_it_saw() -> None:
     assert torch.equal(gradient, torch.full((2,), 6.0))
 
 
-def test_what_was_saved_is_copied_once_and_then_written_in_place() -> None:
+def test_a_saved_parameter_is_copied_once_and_then_written_in_place() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         watch.parameter_locks.save(reading.pins[0])
@@ -102,7 +102,7 @@ def test_what_was_saved_is_copied_once_and_then_written_in_place() -> None:
     assert watch.places == moved
 
 
-def test_what_was_freed_again_is_not_copied() -> None:
+def test_a_freed_pin_causes_no_copy() -> None:
     watch = Watch(2)
     with watch.reading() as reading:
         watch.parameter_locks.save(reading.pins[0])

@@ -11,7 +11,7 @@ from tests.ps_service.parameters.watch import LARGE, Watch, sum_of_leaves
 from tests.ps_service.threads import Worker
 
 
-def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
+def test_a_step_that_must_not_wait_changes_nothing() -> None:
     watch = Watch(2)
     with watch.writing(0):
         other = Worker(lambda: nonblocking(watch))
@@ -25,7 +25,7 @@ def test_who_is_in_a_hurry_does_not_wait_and_changes_nothing() -> None:
     assert sum_of_leaves(watch, 0) == 2.0
 
 
-def test_who_is_in_a_hurry_does_not_wait_for_readers_either() -> None:
+def test_a_step_that_must_not_wait_does_not_wait_for_readers() -> None:
     watch = Watch(LARGE)
     with watch.reading(0):
         assert Worker(lambda: nonblocking(watch)).result() == ["writing"]

@@ -35,7 +35,7 @@ def kept(engine: Engine, value: Any, *positions: int | None, context: ContextId 
 # Tensors
 
 
-def test_only_what_wants_a_gradient_in_a_recorded_call_enters_the_graph(engine: Engine) -> None:
+def test_only_tensors_that_need_a_gradient_enter_the_graph(engine: Engine) -> None:
     wanting, plain = torch.ones(2), torch.ones(2)
     arguments = Arguments(engine, PASS)
     assert arguments.tensor(wanting, True) is wanting

@@ -76,7 +76,7 @@ def test_a_run_that_raises_beside_another_leaves_the_others_numbers(engine: Engi
 
 
 @pytest.mark.parametrize("raised", [True, False])
-def test_what_a_run_writes_alone_counts(engine: Engine, hosted: HostedObject, raised: bool) -> None:
+def test_the_writes_of_a_single_run_count(engine: Engine, hosted: HostedObject, raised: bool) -> None:
     try:
         with writing(engine, hosted, 1.0):
             if raised:

@@ -179,7 +179,7 @@ def test_ending_twice_is_the_same_as_once() -> None:
     assert len(contexts) == 0
 
 
-def test_an_end_frees_what_the_pass_held(weight: Parameter) -> None:
+def test_an_end_frees_the_state_of_the_pass(weight: Parameter) -> None:
     contexts = Contexts()
     context = contexts.open(FIRST)
     leaf = leaf_of(weight)

@@ -20,7 +20,7 @@ def test_the_numbers_stay_and_the_gradients_come_back() -> None:
     assert second is not None and second.tolist() == [5.0]
 
 
-def test_what_entered_may_be_written_in_place_as_any_intermediate_result() -> None:
+def test_entered_tensors_may_be_written_in_place() -> None:
     entry = GraphEntry()
     (x,) = entry.enter([torch.tensor([1.0, -2.0])])
     x.mul_(3).relu_()

@@ -113,7 +113,7 @@ def test_hosted_code_sees_private_copies_through_its_handles(engine: Engine) -> 
     ],
     ids=["linear", "linear at the bottom", "conv", "embedding", "embedding bag"],
 )
-def test_only_what_a_forward_saved_is_pinned(engine: Engine, make: Any, x: torch.Tensor, expected: Any) -> None:
+def test_only_saved_parameters_are_pinned(engine: Engine, make: Any, x: torch.Tensor, expected: Any) -> None:
     hosted = host(engine, make())
     with call_frame(engine) as call:
         output = call.bind(hosted)(x)
@@ -207,7 +207,7 @@ def test_buffers_may_change_between_forward_and_backward(engine: Engine) -> None
     assert torch.equal(torch.autograd.grad(output, x)[0], expected[0])
 
 
-def test_a_forward_that_spoils_what_it_needs_is_told_so(engine: Engine) -> None:
+def test_a_forward_that_overwrites_saved_tensors_raises(engine: Engine) -> None:
     class Spoils(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x.exp()
@@ -244,7 +244,7 @@ class Reveals(nn.Module):
     ],
     ids=["parameter", "view", "buffer", "view of a buffer", "data"],
 )
-def test_what_shares_memory_with_a_module_leaves_as_a_copy(engine: Engine, reveal: Any) -> None:
+def test_a_result_in_the_memory_of_a_module_is_copied(engine: Engine, reveal: Any) -> None:
     hosted = host(engine, Reveals())
     with call_frame(engine) as call:
         (result,) = call.own([reveal(call.bind(hosted))])
@@ -254,7 +254,7 @@ def test_what_shares_memory_with_a_module_leaves_as_a_copy(engine: Engine, revea
     assert not result.any()
 
 
-def test_what_was_computed_is_not_copied_and_keeps_its_history(engine: Engine) -> None:
+def test_a_computed_result_is_not_copied_and_keeps_its_history(engine: Engine) -> None:
     hosted = host(engine, Reveals())
     with call_frame(engine) as call:
         weight = call.bind(hosted).weight

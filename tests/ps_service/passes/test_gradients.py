@@ -57,7 +57,7 @@ def test_the_order_in_which_they_come_does_not_matter(shares: list[list[bool]], 
     assert identical(*(each.to_dense() if each.is_sparse else each for each in (found, expected)))
 
 
-def test_what_comes_in_order_is_not_kept() -> None:
+def test_gradients_that_arrive_in_order_are_not_kept() -> None:
     held = Gradients()
     for call, after in [(9, 0), (7, 9), (4, 7)]:
         held.add([gradient(torch.ones(3))], Turn(1, (call,), after))
@@ -100,7 +100,7 @@ def test_looking_at_them_in_between_changes_nothing() -> None:
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_unscaling_says_what_it_found(bad: float | None, is_sparse: bool) -> None:
+def test_unscaling_reports_its_result(bad: float | None, is_sparse: bool) -> None:
     held, other = Gradients(), Parameter(torch.zeros(3))
     assert held.unscale([WEIGHT], 0.5) == (False, False)
     values = torch.tensor([1.0, 2.0, 4.0 if bad is None else bad])

@@ -132,7 +132,7 @@ def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
     assert found.tensor.tolist() == [205.0, 2024.0]
 
 
-def test_what_a_forward_saved_is_gone_after_the_last_backward(weight: Parameter) -> None:
+def test_saved_tensors_are_freed_after_the_last_backward(weight: Parameter) -> None:
     saved: list[weakref.ref[Saved]] = []
 
     def pack(tensor: torch.Tensor) -> Saved:

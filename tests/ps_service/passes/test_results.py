@@ -81,7 +81,7 @@ def test_an_object_that_was_there_before_gets_no_history(engine: Engine) -> None
     assert before.history is None
 
 
-def test_what_code_without_modules_leaves_counts_for_its_trainer(engine: Engine) -> None:
+def test_results_of_code_without_modules_count_for_its_trainer(engine: Engine) -> None:
     x = torch.ones(1000)
     recorded(engine, leaf(), is_module=True)
     assert engine.held.of(TRAINER).nbytes == 0

@@ -91,7 +91,7 @@ def test_a_saved_parameter_that_torch_saw_written_to_is_refused_too() -> None:
         pinned.unpack()
 
 
-def test_torch_runs_a_backward_over_what_is_kept_in_its_place() -> None:
+def test_torch_runs_a_backward_over_kept_tensors() -> None:
     leaf = torch.tensor([3.0], requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(Kept, Kept.unpack):
         result = leaf * leaf

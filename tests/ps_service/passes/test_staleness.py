@@ -28,7 +28,7 @@ def reading(parameter: Parameter, steps: int) -> Leaf:
     return Leaf(None, parameter, parameter, steps)
 
 
-def test_staleness_is_what_others_have_stepped_since_the_first_reading() -> None:
+def test_staleness_counts_steps_of_others_since_the_first_read() -> None:
     readings, ([weight], [parameter_state]) = FirstReadings(), parameters(7)
     readings.note([reading(weight, 3)])
     readings.note([reading(weight, 6)])
@@ -49,7 +49,7 @@ def test_the_most_stale_parameter_counts() -> None:
     assert readings.stepped([], []) is None
 
 
-def test_what_was_not_read_here_is_not_stale() -> None:
+def test_a_step_without_reads_has_no_staleness() -> None:
     readings, (weights, parameter_states) = FirstReadings(), parameters(2, 9)
     assert readings.stepped(weights, parameter_states) is None
     readings.note([reading(weights[0], 2)])

@@ -32,7 +32,7 @@ def test_every_use_counts(contexts: Contexts, clock: Clock, use: str) -> None:
     assert [each.id for each in contexts.unused(10.5, ())] == []
 
 
-def test_what_requests_use_that_have_no_answer_is_used_now(contexts: Contexts, clock: Clock) -> None:
+def test_contexts_of_unanswered_requests_are_in_use(contexts: Contexts, clock: Clock) -> None:
     contexts.open(FIRST)
     clock.now += 100
     assert contexts.unused(10, {FIRST}) == []
@@ -98,7 +98,7 @@ def test_many_trainers_cost_no_more_than_some_thousands(contexts: Contexts) -> N
     assert len(contexts.over()) <= 4096
 
 
-def test_what_is_lost_goes_with_its_session(contexts: Contexts) -> None:
+def test_lost_contexts_are_dropped_with_their_session(contexts: Contexts) -> None:
     contexts.open(FIRST)
     contexts.lose(FIRST, WHY)
     contexts.forget(TRAINER)

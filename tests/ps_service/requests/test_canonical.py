@@ -39,7 +39,7 @@ def test_numbers_are_the_same_when_python_says_so(a: float, b: float) -> None:
     ],
     ids=repr,
 )
-def test_what_is_equal_is_the_same(a: Any, b: Any) -> None:
+def test_equal_arguments_are_the_same(a: Any, b: Any) -> None:
     assert written(a) == written(b)
 
 
@@ -48,5 +48,5 @@ def test_what_is_equal_is_the_same(a: Any, b: Any) -> None:
     [(1, True), (0, False), (0.0, False), (0, None), ("1", 1), (b"1", "1"), ([1], [[1]]), ({}, []), (2**53, 2**53 + 1)],
     ids=repr,
 )
-def test_what_is_not_equal_is_not(a: Any, b: Any) -> None:
+def test_different_arguments_are_not(a: Any, b: Any) -> None:
     assert written(a) != written(b)

@@ -71,7 +71,7 @@ def error_of(answer: Answer) -> Any:
     return from_message(answer.reply.error)
 
 
-async def test_an_answer_has_the_reply_its_payload_and_what_it_grants(engine: Engine) -> None:
+async def test_an_answer_has_the_reply_its_payload_and_its_references(engine: Engine) -> None:
     answer = await ask(engine, make(engine, "Wide"), "", torch.ones(3), 2)
     assert answer.reply.WhichOneof("outcome") == "call"
     assert list(answer.reply.call.result.tensor.shape) == [6]
@@ -121,14 +121,14 @@ async def test_a_message_without_end_is_shortened_in_the_middle(engine: Engine) 
     assert len(error.remote_message) + len(error.remote_traceback) < MIB
 
 
-async def test_an_exception_that_cannot_say_what_is_wrong_is_told_all_the_same(engine: Engine) -> None:
+async def test_an_exception_whose_str_raises_is_reported_nevertheless(engine: Engine) -> None:
     error = error_of(await ask(engine, make(engine, "Raiser"), "fail_speechless"))
     assert error.remote_type == "tests.ps_service.service_models.Unspeakable"
     assert error.remote_message == "<it could not say what is wrong>"
     assert "raise Unspeakable" in error.remote_traceback
 
 
-async def test_what_the_caller_did_wrong_keeps_its_type(engine: Engine) -> None:
+async def test_errors_of_the_caller_keep_their_type(engine: Engine) -> None:
     raiser = make(engine, "Raiser")
     assert type(error_of(await ask(engine, raiser, "__init__"))) is NotAllowedError
     engine.registry.grant(TRAINER, raiser)
@@ -161,7 +161,7 @@ async def test_a_reply_over_the_limit_is_not_sent(engine: Engine) -> None:
     assert not (await ask(engine, make(engine, "Wide"), "", torch.ones(MIB // 4), 1)).reply.HasField("error")
 
 
-async def test_what_a_reply_over_the_limit_would_have_granted_is_taken_back(engine: Engine) -> None:
+async def test_references_of_a_reply_over_the_limit_are_taken_back(engine: Engine) -> None:
     before = len(engine.registry)
     wide = make(engine, "Wide")
     request, payload = call(wide, "", torch.ones(MIB // 4), 2, keep=True)
@@ -197,7 +197,7 @@ async def test_a_cancelled_request_is_answered_too(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("method", ["wait", "wait_and_keep"])
-async def test_what_a_cancelled_call_makes_later_is_freed(engine: Engine, method: str) -> None:
+async def test_objects_that_a_cancelled_call_makes_are_freed(engine: Engine, method: str) -> None:
     hosted = make(engine, "Latch")
     latch: Latch = hosted.value
     before = len(engine.registry)

@@ -36,7 +36,7 @@ async def ask(engine: Engine) -> Asker:
 # Objects
 
 
-async def test_create_describes_what_it_made(ask: Asker) -> None:
+async def test_create_describes_the_new_object(ask: Asker) -> None:
     request = pb.CreateRequest(class_name="tests.hosted_models.Affine", args=value((2, 3)), name="net")
     reply = await ask("create", request)
     assert reply.created
@@ -248,7 +248,7 @@ async def test_status_tells_everything(ask: Asker) -> None:
     assert list(counts) == sorted(counts)
 
 
-def test_what_changes_something_is_never_run_twice() -> None:
+def test_a_mutating_request_never_runs_twice() -> None:
     assert {name for name, operation in OPERATIONS.items() if not operation.mutates} == {
         "fetch",
         "gradients",
@@ -262,7 +262,7 @@ def test_what_changes_something_is_never_run_twice() -> None:
     }
 
 
-def test_only_what_is_quick_runs_on_the_event_loop() -> None:
+def test_only_short_requests_run_on_the_event_loop() -> None:
     assert {name for name, each in OPERATIONS.items() if each.inline not in (None, always)} == {
         "backward",
         "call",

@@ -69,7 +69,7 @@ async def test_numbers_belong_to_their_trainer(reply_cache: ReplyCache) -> None:
     assert len(reply_cache) == 2
 
 
-async def test_what_was_confirmed_is_forgotten(reply_cache: ReplyCache) -> None:
+async def test_confirmed_answers_are_dropped(reply_cache: ReplyCache) -> None:
     for number in (1, 2, 3):
         reply_cache.record(ANNA, number, answer(number))
         reply_cache.record(BERT, number, answer(number))
@@ -79,7 +79,7 @@ async def test_what_was_confirmed_is_forgotten(reply_cache: ReplyCache) -> None:
     assert len(reply_cache) == 4
 
 
-async def test_forgetting_what_is_not_there_does_nothing(reply_cache: ReplyCache) -> None:
+async def test_forgetting_an_unknown_answer_does_nothing(reply_cache: ReplyCache) -> None:
     reply_cache.record(ANNA, 1, answer(1))
     reply_cache.forget(ANNA, [2, 2, 10**18])
     reply_cache.forget(BERT, [1])
@@ -94,7 +94,7 @@ async def test_a_range_can_be_forgotten(reply_cache: ReplyCache) -> None:
     assert kept(reply_cache, ANNA) == [4, 5]
 
 
-async def test_only_what_a_trainer_lacks_is_kept(reply_cache: ReplyCache) -> None:
+async def test_only_the_given_answers_of_a_trainer_are_kept(reply_cache: ReplyCache) -> None:
     for number in (1, 2, 3, 4):
         reply_cache.record(ANNA, number, answer(number))
         reply_cache.record(BERT, number, answer(number))
@@ -177,7 +177,7 @@ async def test_answers_wait_for_a_log_that_is_registered(reply_cache: ReplyCache
     await waiting
 
 
-def test_the_bytes_of_what_is_kept_are_known() -> None:
+def test_the_bytes_of_kept_answers_are_counted() -> None:
     reply_cache = ReplyCache()
     frame = Frame()
     reply_cache.record(b"t", 1, Answer(frame, [], 100, []))

@@ -269,7 +269,7 @@ def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pyte
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("which", ["dense", "sparse"])
-def test_what_is_not_finite_is_refused_when_asked_to(owner: Owner, bad: float, which: str) -> None:
+def test_gradients_that_are_not_finite_are_refused_when_asked_to(owner: Owner, bad: float, which: str) -> None:
     hosted, before = owner.optimizer(optim.SGD, non_finite=NonFinite.REFUSE, lr=0.1), owner.numbers
     gradients = owner.gradients(0)
     gradients[2] = torch.full((4, 2), bad) if which == "dense" else sparse(1.0, bad)
@@ -280,7 +280,7 @@ def test_what_is_not_finite_is_refused_when_asked_to(owner: Owner, bad: float, w
     assert hosted.step(owner.context(owner.gradients(0))) == 1
 
 
-def test_what_is_not_finite_is_applied_otherwise(owner: Owner) -> None:
+def test_gradients_that_are_not_finite_are_applied_otherwise(owner: Owner) -> None:
     hosted = owner.optimizer(optim.SGD, lr=0.1)
     assert hosted.step(owner.context({1: torch.full((3,), float("nan"))})) == 1
     assert owner.parameters[1].isnan().all()

@@ -112,7 +112,7 @@ def test_loading_does_not_reach_an_open_pass(engine: Engine) -> None:
     assert [id(parameter) for parameter in hosted.value.parameters()] == [id(p) for p in hosted.parameters.values()]
 
 
-def test_what_has_no_state_says_so(engine: Engine) -> None:
+def test_an_object_without_a_state_raises(engine: Engine) -> None:
     hosted = engine.registry.add(HostedObject(engine.name, [1, 2], engine.parameter_locks))
     with pytest.raises(InvalidArgumentError, match="has no state_dict"):
         state_dicts.state_dict(engine, hosted.ref)

@@ -57,7 +57,7 @@ def test_a_parameter_that_a_pass_reads_or_has_saved_is_moved(saved: bool) -> Non
     assert [state.changes for state in some.states] == [1, 1]
 
 
-def test_an_inconsistent_step_writes_under_those_who_read() -> None:
+def test_an_inconsistent_step_writes_during_reads() -> None:
     some = Some()
     addresses = [parameter.data_ptr() for parameter in some.parameters]
     with some.locks.reading(some.parameters, some.states), some.access(consistent=False):

@@ -197,7 +197,7 @@ def described_sparse(draw: st.DrawFn) -> SparseTensor:
 
 @settings(deadline=None, max_examples=1000)
 @given(described())
-def test_a_tensor_that_lies_about_itself_is_refused_or_is_what_it_says(message: Tensor) -> None:
+def test_a_tensor_with_wrong_numbers_is_refused_or_consistent(message: Tensor) -> None:
     payload = np.frombuffer(bytearray(BYTES), np.uint8)
     try:
         tensor = Decoder(PayloadReader(payload)).decode(Value(tensor=message))

@@ -89,7 +89,7 @@ def test_the_program_that_runs_is_named_as_others_import_it(tmp_path: Path) -> N
         assert json.loads(done.stdout) == ["shop.sell", "shop.Till"]
 
 
-def test_functions_and_classes_are_named_in_messages_and_looked_up_by_who_reads_them() -> None:
+def test_functions_and_classes_are_sent_by_name_and_looked_up() -> None:
     message = Encoder(None).encode([torch.add, {"cls": nn.Linear}])
     known = {"torch.add": torch.add, "torch.nn.modules.linear.Linear": nn.Linear}
     assert Decoder(PayloadReader(), on_name=known.__getitem__).decode(message) == [torch.add, {"cls": nn.Linear}]

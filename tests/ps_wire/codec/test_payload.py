@@ -13,7 +13,7 @@ from ps_wire.errors import InvalidArgumentError
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.binary(max_size=200), max_size=8))
-def test_what_was_written_is_read_where_the_writer_said(pieces: list[bytes]) -> None:
+def test_bytes_are_read_at_the_offsets_of_the_writer(pieces: list[bytes]) -> None:
     writer = PayloadWriter()
     offsets = [writer.add(memoryview(piece)) for piece in pieces]
     assert writer.nbytes == sum(map(len, writer.chunks))
@@ -30,7 +30,7 @@ def test_the_writer_does_not_copy() -> None:
     assert joined(writer.chunks, writer.nbytes).tobytes() == b"after!"
 
 
-def test_the_reader_does_not_copy_and_what_it_gives_can_be_written() -> None:
+def test_the_reader_gives_writable_bytes_without_a_copy() -> None:
     buffer = np.zeros(ALIGNMENT + 8, np.uint8)
     PayloadReader(buffer).take(ALIGNMENT, 4)[:] = 9
     assert buffer[ALIGNMENT:].tolist() == [9, 9, 9, 9, 0, 0, 0, 0]

@@ -53,7 +53,7 @@ def through(value: Any) -> Any:
     )
 
 
-def test_dataclasses_and_named_tuples_arrive_as_what_they_are() -> None:
+def test_dataclasses_and_named_tuples_keep_their_class() -> None:
     batch = Batch(torch.tensor([1.0, 2.0]), [3, 4])
     step = through({"step": Step(torch.ones(2), 0.5, batch), "plain": (1, 2)})["step"]
     assert type(step) is Step and type(step.batch) is Batch
@@ -74,7 +74,7 @@ def test_trees_are_walked_through_records_in_the_order_of_the_codec() -> None:
     assert type(doubled[0]) is Step and doubled[0].batch.x.item() == 4.0
 
 
-def test_what_is_not_registered_is_refused_on_both_sides() -> None:
+def test_unregistered_classes_are_refused_on_both_sides() -> None:
     with pytest.raises(InvalidArgumentError, match=r"Special cannot be sent.*decorated with @by_value"):
         Encoder(None).encode(Special(torch.ones(1), [1]))
     unknown = Value(record=Record(class_name="os.system", state=Value(text="true")))
@@ -87,7 +87,7 @@ def test_what_is_not_registered_is_refused_on_both_sides() -> None:
 @pytest.mark.parametrize(
     "state", [Value(text="x"), Value(integer=3), Encoder(None).encode({"x": torch.ones(2), "labels": []}), Value()]
 )
-def test_what_does_not_fit_a_class_is_a_typed_error(state: Value) -> None:
+def test_a_state_that_does_not_fit_a_class_is_a_typed_error(state: Value) -> None:
     message = Value(record=Record(class_name=f"{__name__}.Batch", state=state))
     with pytest.raises(InvalidArgumentError):
         Decoder(PayloadReader()).decode(message)

@@ -94,7 +94,7 @@ def test_whether_a_gradient_is_wanted_travels_beside_it() -> None:
         assert not tensors.unpack_sparse(message, PayloadReader()).requires_grad
 
 
-def test_what_arrives_can_be_written_to() -> None:
+def test_received_tensors_are_writable() -> None:
     arrived = through(torch.eye(3).to_sparse())
     arrived._values().mul_(2)
     assert torch.equal(arrived.to_dense(), 2 * torch.eye(3))

@@ -70,7 +70,7 @@ def test_text_survives_whatever_it_says() -> None:
     assert through(text) == text
 
 
-def test_text_that_utf8_has_no_form_for_is_refused_and_says_what_to_do() -> None:
+def test_text_that_utf8_cannot_encode_is_refused_with_advice() -> None:
     for value in ("\ud800", ["fine", "\udfff"], {"\ud83d": 1}):
         with pytest.raises(InvalidArgumentError, match="UTF-8; send bytes"):
             Encoder(None).encode(value)
@@ -119,7 +119,7 @@ def test_slices_survive_with_whatever_bounds() -> None:
     [object(), 1j, {1, 2}, Fraction(1, 2), range(3), np.zeros(2), iter([]), torch.nn.Linear(1, 1), Ellipsis],
     ids=lambda value: type(value).__name__,
 )
-def test_anything_else_is_refused_by_its_type_and_told_what_travels(value: object) -> None:
+def test_other_values_are_refused_with_a_list_of_types(value: object) -> None:
     kind = type(value)
     with pytest.raises(InvalidArgumentError, match=f"a {kind.__module__}.{kind.__qualname__} cannot be sent.*tensor"):
         Encoder(PayloadWriter()).encode([{"deep": (value,)}])

@@ -78,7 +78,7 @@ def test_threads_do_not_get_the_same_buffer() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4 * MIB), st.booleans()), max_size=30))
-def test_what_is_held_at_once_never_overlaps(wanted: list[tuple[int, bool]]) -> None:
+def test_buffers_that_are_lent_at_once_never_overlap(wanted: list[tuple[int, bool]]) -> None:
     pool = BufferPool(8 * MIB)
     held: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
     for nbytes, release in wanted:

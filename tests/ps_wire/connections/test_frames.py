@@ -38,7 +38,7 @@ def packet_of(frame: Frame, chunks: list[bytes]) -> Packet:
 
 @settings(deadline=None, max_examples=200)
 @given(headers, pieces)
-def test_any_protobuf_implementation_reads_what_ours_writes(frame: Frame, chunks: list[bytes]) -> None:
+def test_any_protobuf_implementation_reads_our_frames(frame: Frame, chunks: list[bytes]) -> None:
     expected = Frame()
     expected.CopyFrom(frame)
     expected.payload = b"".join(chunks)
@@ -50,7 +50,7 @@ def test_any_protobuf_implementation_reads_what_ours_writes(frame: Frame, chunks
 
 @settings(deadline=None, max_examples=200)
 @given(headers, st.binary(max_size=300))
-def test_ours_reads_what_any_protobuf_implementation_writes(frame: Frame, payload: bytes) -> None:
+def test_ours_reads_frames_of_any_protobuf_implementation(frame: Frame, payload: bytes) -> None:
     whole = Frame()
     whole.CopyFrom(frame)
     whole.payload = payload
@@ -62,7 +62,7 @@ def test_ours_reads_what_any_protobuf_implementation_writes(frame: Frame, payloa
 
 @settings(deadline=None, max_examples=200)
 @given(headers, pieces)
-def test_ours_reads_what_ours_writes(frame: Frame, chunks: list[bytes]) -> None:
+def test_ours_reads_our_frames(frame: Frame, chunks: list[bytes]) -> None:
     packet = frames.parse(frames.serialize(packet_of(frame, chunks)))
     assert b"".join(packet.payload) == b"".join(chunks)
     assert packet.frame.SerializeToString() == frame.SerializeToString()

@@ -35,7 +35,7 @@ async def test_sending_gives_others_a_turn() -> None:
     await receiver
 
 
-async def test_a_cut_loses_what_was_on_its_way() -> None:
+async def test_a_cut_loses_messages_in_transit() -> None:
     ours, theirs = memory_pair()
     await ours.send(Packet(Frame(number=1)))
     ours.cut()

@@ -121,7 +121,7 @@ async def test_small_messages_keep_their_order() -> None:
         assert [packet.frame.number for packet in await received(far, 100)] == list(range(1, 101))
 
 
-async def test_what_is_put_in_later_is_written_too() -> None:
+async def test_later_messages_are_written_too() -> None:
     outbox = Outbox()
     async with draining(outbox) as far:
         for number in range(1, 4):

@@ -55,7 +55,7 @@ def test_a_loop_that_ended_does_not_end_it() -> None:
     asyncio.run(use_and_wait())
 
 
-def test_buffers_and_what_malloc_keeps_go_back_to_the_system() -> None:
+def test_buffers_and_free_memory_of_malloc_go_back_to_the_system() -> None:
     process = psutil.Process()
     reclaim()
     before = process.memory_info().rss

@@ -40,7 +40,7 @@ def make(cls: type[optim.Optimizer], **options: Any) -> tuple[optim.Optimizer, O
 
 
 @pytest.mark.parametrize("cls", [*CLASSES, Own], ids=lambda cls: cls.__name__)
-def test_every_optimizer_passes_with_what_it_has(cls: type[optim.Optimizer]) -> None:
+def test_every_optimizer_passes_with_its_own_options(cls: type[optim.Optimizer]) -> None:
     optimizer, validator = make(cls)
     before = copy.deepcopy(optimizer.state_dict())
     validator.check_options(optimizer.param_groups, {"lr": 0.5})
@@ -76,7 +76,7 @@ def test_a_learning_rate_that_is_no_number_is_refused(cls: type[optim.Optimizer]
         validator.check_options(optimizer.param_groups, {"lr": "fast"})
 
 
-def test_what_a_constructor_sets_for_good_is_tried_too() -> None:
+def test_options_fixed_by_the_constructor_are_tried_too() -> None:
     with pytest.raises(InvalidArgumentError, match="leaf"):
         make(optim.Adam, differentiable=True)
 
@@ -94,7 +94,7 @@ def test_what_a_constructor_sets_for_good_is_tried_too() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_state_is_refused(state: Any) -> None:
+def test_an_invalid_state_is_refused(state: Any) -> None:
     _, validator = make(optim.Adam)
     with pytest.raises(InvalidArgumentError):
         validator.check_state(state)

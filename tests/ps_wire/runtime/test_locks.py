@@ -43,7 +43,7 @@ def test_a_free_lock_is_taken_without_a_word(said: list[str]) -> None:
     assert not said and not Worker(lock.locked).result()
 
 
-def test_who_has_to_wait_says_so(said: list[str]) -> None:
+def test_a_waiting_thread_reports_the_wait(said: list[str]) -> None:
     lock = ReportingLock()
     holder = Holder(lock)
     waiting.begins = lambda: (said.append("begins"), holder.let_go.set())  # type: ignore[assignment, func-returns-value]
@@ -51,7 +51,7 @@ def test_who_has_to_wait_says_so(said: list[str]) -> None:
         assert said == ["begins", "ends"]
 
 
-def test_who_must_not_wait_does_not(said: list[str]) -> None:
+def test_a_thread_that_must_not_wait_does_not(said: list[str]) -> None:
     lock = ReportingLock()
     holder = Holder(lock)
     assert not lock.acquire(blocking=False)

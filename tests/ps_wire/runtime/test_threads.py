@@ -14,7 +14,7 @@ from ps_wire.runtime.threads import BLOCKING, COPIES, Threads
 PATIENCE = 20.0
 
 
-async def test_what_a_function_returns_or_raises_comes_back() -> None:
+async def test_results_and_errors_of_a_function_are_returned() -> None:
     assert await COPIES.run(divmod, 7, 3) == (2, 1)
     with pytest.raises(ZeroDivisionError):
         await COPIES.run(divmod, 7, 0)

@@ -22,7 +22,7 @@ def view_of(pool: SegmentPool, limit: int = 64 * MIB) -> tuple[SegmentView, list
     return SegmentView(limit, lambda number, _: freed.append(number)), freed
 
 
-def test_what_one_side_writes_the_other_reads_without_a_copy() -> None:
+def test_a_payload_is_read_without_a_copy() -> None:
     pool = SegmentPool(64 * MIB)
     segment = pool.take(1000)
     assert segment is not None
@@ -65,7 +65,7 @@ def test_segments_that_came_back_are_used_again_the_smallest_that_fits_first() -
     assert pool.nbytes == 2 * MIB + SMALLEST
 
 
-def test_a_full_pool_gives_nothing_and_drops_what_is_free_for_another_size() -> None:
+def test_a_full_pool_drops_free_segments_for_another_size() -> None:
     pool = SegmentPool(4 * MIB)
     held = [pool.take(MIB) for _ in range(4)]
     assert pool.take(MIB) is None
@@ -79,7 +79,7 @@ def test_a_full_pool_gives_nothing_and_drops_what_is_free_for_another_size() -> 
     assert pool.nbytes == 4 * MIB
 
 
-def test_what_was_not_handed_out_cannot_be_given_back() -> None:
+def test_a_segment_that_was_not_sent_cannot_be_given_back() -> None:
     pool = SegmentPool(4 * MIB)
     segment = pool.take(10)
     assert segment is not None

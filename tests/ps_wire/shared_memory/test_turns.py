@@ -97,7 +97,7 @@ async def test_short_messages_are_taken_in_one_go() -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "cut"])
-async def test_what_came_before_the_end_is_still_taken(how: str) -> None:
+async def test_packets_before_the_end_are_still_delivered(how: str) -> None:
     async with shared_memory() as (one, here):
         taken: list[int] = []
 
@@ -161,7 +161,7 @@ async def test_it_is_noticed_during_a_pause_that_the_other_side_is_gone(monkeypa
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["while it waits", "before it begins"])
-async def test_who_closes_in_good_order_during_a_pause_has_all_handed_over(
+async def test_packets_before_a_close_during_a_pause_are_delivered(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     monkeypatch.setattr(unix_socket, "_LOOK_SECONDS", 0.01)

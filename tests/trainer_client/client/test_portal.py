@@ -32,7 +32,7 @@ def test_a_coroutine_runs_in_the_background(portal: Portal) -> None:
     assert portal.run(work()) == ("trainer-client", True)
 
 
-def test_what_a_coroutine_raises_comes_out(portal: Portal) -> None:
+def test_an_exception_of_a_coroutine_is_raised(portal: Portal) -> None:
     async def work() -> None:
         raise UnknownNameError("unknown")
 
@@ -108,7 +108,7 @@ def test_a_blocking_call_in_its_own_thread_is_refused(portal: Portal) -> None:
     assert portal.run(work()) == "refused"
 
 
-def test_what_still_runs_at_the_end_is_told_that_the_client_was_closed() -> None:
+def test_tasks_that_run_at_the_end_get_a_closed_error() -> None:
     portal = Portal.acquire()
     cleaned_up = threading.Event()
 

@@ -88,7 +88,7 @@ def with_many_nodes(output: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "make", [with_a_hook_of_a_leaf, with_a_hook_after_a_leaf, with_a_function_of_the_user, with_many_nodes]
 )
-async def test_what_may_wait_or_take_long_has_a_thread(all_short: None, make: Any) -> None:
+async def test_backwards_that_may_wait_or_take_long_have_a_thread(all_short: None, make: Any) -> None:
     async with opened() as (session, stream, _):
         context = new_context()
         (output,) = recorded(context, session)

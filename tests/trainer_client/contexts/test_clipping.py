@@ -74,7 +74,7 @@ async def test_the_norm_is_one_over_all_owners_and_this_process() -> None:
         assert gradient is not None and float(gradient) == pytest.approx(2 / 7, rel=1e-5)
 
 
-async def test_owners_are_not_asked_to_scale_what_is_small_enough() -> None:
+async def test_owners_do_not_scale_gradients_within_the_norm() -> None:
     async with opened() as (session, stream, _):
         clipping = new_context().clip_grad_norm([remote(session, "a")], max_norm=3.1)
         await tell(stream, 9.0)

@@ -76,7 +76,7 @@ def test_a_wide_graph_is_walked_once() -> None:
     assert ids(reached_from([y])[0]) == ids([a])
 
 
-def test_nodes_of_the_users_own_may_keep_what_they_like() -> None:
+def test_autograd_functions_of_the_user_may_keep_anything() -> None:
     class Keeps(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

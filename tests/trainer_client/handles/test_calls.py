@@ -72,7 +72,7 @@ async def test_calls_of_a_client_with_a_seed_have_seeds_of_their_own() -> None:
         assert (third, fourth) == (5, (1 << 64) - 1)
 
 
-async def test_without_a_seed_calls_have_none_but_what_is_given() -> None:
+async def test_without_a_seed_calls_have_only_explicit_seeds() -> None:
     async with opened() as (session, stream, _):
         for given in (None, 0):
             calls.call(session, "f", "", (), NOTHING, seed=given)
@@ -100,7 +100,7 @@ class Wrapper:
         return self._rref
 
 
-async def test_handles_travel_as_what_they_refer_to() -> None:
+async def test_handles_travel_as_references() -> None:
     async with opened() as (session, stream, _):
         one, other = thing(session), thing(session)
         calls.call(session, "f", "", (one, [Wrapper(other)]), NOTHING)

@@ -20,7 +20,7 @@ async def method_called(stream: Stream) -> str:
     return frame.request.call.method
 
 
-async def test_what_has_a_forward_is_a_module() -> None:
+async def test_an_object_with_a_forward_is_a_module() -> None:
     async with opened() as (session, _, _):
         counter = handle_from(session, info_of("add", name="counter"))
         assert type(counter) is RemoteObject
@@ -193,7 +193,7 @@ async def test_a_state_is_set_and_says_which_keys_do_not_fit(strict: bool) -> No
         assert await pending == (["bias"], ["weight"])
 
 
-async def test_what_is_no_dict_is_no_state() -> None:
+async def test_a_state_must_be_a_dict() -> None:
     async with opened() as (session, stream, _):
         net = module(session)
         with pytest.raises(InvalidArgumentError, match="a state is a dict, not a list"):

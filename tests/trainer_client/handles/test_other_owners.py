@@ -226,7 +226,7 @@ async def test_an_object_is_held_with_one_count_however_often_it_is_met(
     assert others.borrowed == 0
 
 
-async def test_who_was_too_late_gives_its_count_back(others: OtherOwners, known: tuple[Session, Stream]) -> None:
+async def test_a_superfluous_reference_is_given_back(others: OtherOwners, known: tuple[Session, Stream]) -> None:
     _, stream = known
     ref = Ref("ps0", new_object_id())
     taking = [asyncio.create_task(others.take_hold([ref])) for _ in range(2)]

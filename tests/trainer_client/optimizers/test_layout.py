@@ -62,7 +62,7 @@ async def test_groups_keep_their_options_and_are_numbered_in_each_place() -> Non
     assert groups[0]["params"] == [a, b], "what the user gave stays as it was"
 
 
-async def test_sessions_are_told_apart_by_who_they_are() -> None:
+async def test_sessions_are_compared_by_identity() -> None:
     one, other = session("ps0"), session("ps0")
     _, remotes, _ = split_groups([remote(one, "a"), remote(other, "b")])
     assert len(remotes) == 2
@@ -89,7 +89,7 @@ async def test_a_group_that_is_not_there_is_refused(group: int) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_parameter_is_refused(parameters: list[Any], message: str) -> None:
+def test_members_that_are_no_parameters_are_refused(parameters: list[Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         split_groups(parameters)
 

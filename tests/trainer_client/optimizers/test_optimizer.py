@@ -100,7 +100,7 @@ async def test_a_part_that_cannot_be_made_is_told() -> None:
         ("torch.optim.SGD", "consistent", "apply", "the optimizer's class instead of its name"),
     ],
 )
-async def test_what_does_not_fit_is_told_before_anything_is_made(
+async def test_arguments_that_do_not_fit_are_refused_before_creation(
     cls: Any, reads: Any, non_finite: Any, message: str
 ) -> None:
     async with places() as (here, _):

@@ -100,7 +100,7 @@ async def test_gradients_that_are_not_finite_are_refused_where_that_is_wanted(va
         sgd(parameters, refuse_non_finite=True).check(context)
 
 
-async def test_unscaling_multiplies_the_gradients_and_says_what_it_found() -> None:
+async def test_unscaling_multiplies_gradients_and_reports_its_result() -> None:
     context, parameters = await context_with([1.0, 2.0])
     assert sgd(parameters).unscale(context, 0.5) == (True, False)
     gradient = context.gradient(parameters[0])

@@ -12,7 +12,7 @@ from tests.trainer_client.scripted_owner import decoded
 from tests.trainer_client.scripted_passes import new_context
 
 
-async def test_unscaling_says_what_was_found() -> None:
+async def test_unscaling_reports_the_result_of_owners() -> None:
     async with places() as (here, _):
         part = here.part()
         pending = part.unscale(new_context(), 0.25)

@@ -31,7 +31,7 @@ def forgotten() -> Iterator[None]:
     set_agent(None)
 
 
-async def test_a_member_is_in_the_directory_and_is_what_this_process_is(keeper: Server) -> None:
+async def test_a_member_is_in_the_directory_and_is_the_agent(keeper: Server) -> None:
     server = Server(Engine("ps1"))
     await server.start()
     member = await join(server, Settings(), keeper.address, "elsewhere:1", 7)

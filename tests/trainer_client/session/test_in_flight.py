@@ -28,7 +28,7 @@ async def test_an_answer_that_is_late_gives_its_references_back() -> None:
         assert list(frame.request.release.object_ids) == ["one", "two", "two"]
 
 
-async def test_what_was_given_up_is_cancelled_again_on_a_new_stream() -> None:
+async def test_cancellations_are_sent_again_on_a_new_stream() -> None:
     async with opened() as (session, stream, owner):
         given_up, _kept = look_up(session, "a"), look_up(session, "b")
         await stream.requests(2)
@@ -54,7 +54,7 @@ async def test_a_deadline_without_a_connection_says_so() -> None:
             await look_up(session, "a", timeout=0.01)
 
 
-async def test_who_waits_for_a_cancelled_request_is_told() -> None:
+async def test_waits_for_a_cancelled_request_end() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")
         await stream.request()

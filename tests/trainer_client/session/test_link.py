@@ -154,7 +154,7 @@ async def test_a_link_introduces_itself_and_is_welcomed(start: StartLink, diary:
     assert (await there.heard.get()).hello.protocol == 1
 
 
-async def test_what_is_put_into_the_outbox_goes_out(start: StartLink, diary: Diary) -> None:
+async def test_messages_in_the_outbox_are_sent(start: StartLink, diary: Diary) -> None:
     there = owner("serves")
     start(there)
     await diary.expect("connected")

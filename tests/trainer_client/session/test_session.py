@@ -143,7 +143,7 @@ async def test_a_frame_that_no_owner_sends_breaks_the_stream(frame: Frame) -> No
 # Broken streams
 
 
-async def test_what_was_not_answered_is_sent_again_with_its_number() -> None:
+async def test_unanswered_requests_are_sent_again_with_their_numbers() -> None:
     async with opened() as (session, stream, owner):
         pending = [look_up(session, name) for name in "abc"]
         await stream.requests(3)
@@ -165,7 +165,7 @@ async def test_a_new_stream_names_the_owner_and_the_state_that_is_known() -> Non
         assert (hello.owner, hello.incarnation) == ("ps7", "x")
 
 
-async def test_what_is_submitted_while_there_is_no_stream_is_sent_on_the_next() -> None:
+async def test_requests_without_a_stream_are_sent_on_the_next() -> None:
     async with opened() as (session, stream, owner):
         stream.cut()
         stream = await owner.stream()
@@ -274,7 +274,7 @@ async def test_a_message_over_the_size_of_a_frame_is_refused_here() -> None:
 # Closing
 
 
-async def test_closing_says_goodbye_and_ends_what_waits() -> None:
+async def test_closing_sends_goodbye_and_ends_waiting_requests() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")
         await stream.request()
