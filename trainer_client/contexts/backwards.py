@@ -14,7 +14,7 @@ from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
-from trainer_client.graph.passes import LocalPass, Pass, first_failure
+from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure
 from trainer_client.graph.short_graphs import local_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
 from trainer_client.latency import INLINE_SECONDS
@@ -51,7 +51,7 @@ class Backwards:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
-        self.current: Pass | LocalPass | None = None
+        self.current: RunningBackward | LocalBackward | None = None
         self._loop = loop
         self._gradients = gradients
         self._queue = Queue()
@@ -66,7 +66,7 @@ class Backwards:
             if local is not None and local[0].seconds < INLINE_SECONDS and (turn := self._queue.begin()) is not None:
                 latency, leaves = local
                 if not leaves or reservations.take_now(leaves):
-                    return self._run_here(LocalPass(start.retain_graph, turn, latency), leaves, start)
+                    return self._run_here(LocalBackward(start.retain_graph, turn, latency), leaves, start)
                 self._queue.leave(turn)
         number, autocasts = self._queue.join(), Autocasts.current()
         # It may be cancelled before a thread begins it.
@@ -81,7 +81,7 @@ class Backwards:
         """
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _run_here(self, current: LocalPass, leaves: Sequence[torch.Tensor], start: Start) -> Pending[None]:
+    def _run_here(self, current: LocalBackward, leaves: Sequence[torch.Tensor], start: Start) -> Pending[None]:
         """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
 
         Args:
@@ -106,7 +106,7 @@ class Backwards:
 
     def _settle(
         self,
-        current: LocalPass,
+        current: LocalBackward,
         done: Pending[None],
         found: Sequence[tuple[torch.Tensor, torch.Tensor]],
         failure: BaseException | None,
@@ -126,14 +126,16 @@ class Backwards:
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
             leaves: Sequence[torch.Tensor]
-            current: Pass | LocalPass
+            current: RunningBackward | LocalBackward
             local = local_graph(start.roots, context)
             if local is not None:
                 latency, leaves = local
-                current = LocalPass(start.retain_graph, number, latency)
+                current = LocalBackward(start.retain_graph, number, latency)
             else:
                 leaves, calls = reached_from(start.roots)
-                current = Pass(start.retain_graph, number, [call for call in calls if call.context is context])
+                current = RunningBackward(
+                    start.retain_graph, number, [call for call in calls if call.context is context]
+                )
             with reservations.of(leaves), borrowed_grads(leaves):
                 try:
                     self._propagate(current, start)
@@ -143,7 +145,7 @@ class Backwards:
                     raise failure
                 self._gradients.add(grads_of(leaves))
 
-    def _propagate(self, current: Pass | LocalPass, start: Start) -> None:
+    def _propagate(self, current: RunningBackward | LocalBackward, start: Start) -> None:
         """Runs torch's engine."""
         self.current = current
         began = time.perf_counter()
@@ -151,7 +153,7 @@ class Backwards:
             torch.autograd.backward(start.roots, start.gradients, start.retain_graph)
         finally:
             self.current = None
-        if isinstance(current, LocalPass):
+        if isinstance(current, LocalBackward):
             current.latency.note(time.perf_counter() - began)
             current.post()
 

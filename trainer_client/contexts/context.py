@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.numerics.seeds import Seeds
     from trainer_client.graph.open_contexts import Openings
-    from trainer_client.graph.passes import LocalPass, Pass
+    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 
 Reach = Callable[[str], Awaitable[Session]]
 
@@ -144,7 +144,7 @@ class Context:
     # Backward
 
     @property
-    def current_pass(self) -> Pass | LocalPass | None:
+    def current_backward(self) -> RunningBackward | LocalBackward | None:
         """The backward that is running."""
         return self._backwards.current
 

@@ -62,7 +62,7 @@ class _Receive(torch.autograd.Function):
                 positions.append(place)
                 used.append(gradient)
         kept = len(gradients) > len(ctx.positions)
-        current = call.context.current_pass
+        current = call.context.current_backward
         if current is not None:
             current.add(call, positions, used, kept)
         elif used or kept:

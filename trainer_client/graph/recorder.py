@@ -25,7 +25,7 @@ from trainer_client.numerics import write_numerics
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
-    from trainer_client.graph.passes import LocalPass, Pass
+    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
@@ -126,7 +126,7 @@ class WayBack:
 
     def post(
         self,
-        current: Pass | LocalPass,
+        current: RunningBackward | LocalBackward,
         after: int | None,
         positions: Sequence[int],
         gradients: Sequence[torch.Tensor],
@@ -162,7 +162,7 @@ class WayBack:
         if post is None:
             return [None] * len(self.devices)
         gradients = post.wait()
-        current = self.context.current_pass
+        current = self.context.current_backward
         if current is not None:
             # The end of the backward need not wait for it again.
             current.posts.pop(post, None)

@@ -13,7 +13,7 @@ import torch
 
 from trainer_client.contexts.context import Context, Reach
 from trainer_client.graph.current import inside
-from trainer_client.graph.passes import Pass, first_failure
+from trainer_client.graph.running_backward import RunningBackward, first_failure
 
 if TYPE_CHECKING:
     from ps_service.passes.nested_pass import Over
@@ -63,7 +63,7 @@ class NestedContext(Context):
         self._running = threading.local()
 
     @property
-    def current_pass(self) -> Pass | None:
+    def current_backward(self) -> RunningBackward | None:
         """The backward that runs in this thread. Several may run, one for each call that was recorded here."""
         return getattr(self._running, "current", None)
 
@@ -77,8 +77,8 @@ class NestedContext(Context):
     @contextmanager
     def propagating(self, retain_graph: bool, backward: int) -> Iterator[None]:
         """Lets this thread propagate through recorded calls during a block, which ends when all have answered."""
-        current = Pass(retain_graph, backward)
-        before, self._running.current = self.current_pass, current
+        current = RunningBackward(retain_graph, backward)
+        before, self._running.current = self.current_backward, current
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ import pytest
 
 from ps_wire.errors import CancelledCallError
 from trainer_client.graph.backward_order import Queue
-from trainer_client.graph.passes import Pass
+from trainer_client.graph.running_backward import RunningBackward
 
 PATIENCE = 20.0
 
@@ -21,12 +21,12 @@ def call(owner: str, number: int) -> Any:
 
 def test_each_call_comes_after_the_next_later_one_of_its_owner() -> None:
     calls = [call("ps0", 1), call("ps1", 2), call("ps0", 5), call("ps1", 3), call("ps0", 4)]
-    current = Pass(False, 1, calls)
+    current = RunningBackward(False, 1, calls)
     assert {number: current.after(number) for number in range(1, 7)} == {1: 4, 2: 3, 3: 0, 4: 5, 5: 0, 6: None}
 
 
 def test_calls_that_were_skipped_are_not_waited_for() -> None:
-    current = Pass(False, 1, [call("ps0", number) for number in range(1, 6)])
+    current = RunningBackward(False, 1, [call("ps0", number) for number in range(1, 6)])
     for number in (4, 3):
         current.skip(number)
     assert [current.after(number) for number in (1, 2, 5)] == [2, 5, 0]
@@ -35,7 +35,7 @@ def test_calls_that_were_skipped_are_not_waited_for() -> None:
 
 
 def test_nothing_is_known_of_calls_elsewhere() -> None:
-    assert Pass(False, 1).after(1) is None
+    assert RunningBackward(False, 1).after(1) is None
 
 
 def test_turns_come_in_the_order_of_the_numbers() -> None:

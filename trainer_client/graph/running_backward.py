@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
 
 
-class Pass:
+class RunningBackward:
     """One backward while it runs. It sends the gradients of a call as soon as they are known.
 
     Args:
@@ -71,7 +71,7 @@ class Pass:
         self._skipped.add(number)
 
 
-class LocalPass:
+class LocalBackward:
     """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards.
 
     Args:
@@ -91,7 +91,7 @@ class LocalPass:
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
-        """Collects the gradients of a call's outputs; arguments as for `Pass.add`."""
+        """Collects the gradients of a call's outputs; arguments as for `RunningBackward.add`."""
         if positions or kept:
             self._found.append((call.number, call, positions, gradients))
 
@@ -106,7 +106,7 @@ class LocalPass:
 
 
 def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
-    """Waits for every post, so that no request of the pass is left running, and returns the first error."""
+    """Waits for every post, so that no request of the backward is left running, and returns the first error."""
     failure = None
     for post in posts:
         try:
