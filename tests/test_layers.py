@@ -99,6 +99,12 @@ def test_a_file_has_at_most_400_lines(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= LONGEST
 
 
+def test_a_file_of_tests_has_at_most_400_lines() -> None:
+    lengths = {named(path): len(path.read_text("utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")}
+    assert len(lengths) > 200
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
 @pytest.mark.parametrize("path", sources(), ids=named)
 def test_everything_public_has_a_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))

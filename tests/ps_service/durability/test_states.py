@@ -34,7 +34,7 @@ def through_files(values: list[Any], folder: Path, part_bytes: int = 1 << 20) ->
 
 
 @given(strategies.values)
-@settings(max_examples=150)
+@settings(deadline=None, max_examples=150)
 def test_whatever_travels_can_be_kept(value: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (found,) = through_files([value], Path(folder))
