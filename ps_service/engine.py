@@ -128,6 +128,6 @@ class Engine:
         """Ends the compute threads.
 
         Args:
-            seconds: How long what they run is waited for; None for as long as it takes.
+            seconds: How long to wait for running functions; None for no limit.
         """
         self.compute.close(seconds)

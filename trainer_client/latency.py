@@ -1,4 +1,4 @@
-"""Latency: a moving average of how long work on the trainer takes, which decides where it runs."""
+"""Measures how long work on the trainer takes, to decide between the event loop and a thread."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from typing import Final
 
 INLINE_SECONDS: Final = 200e-6
-"""Work that waits for nothing and takes less than this runs on the event loop: the hop to a thread would cost more."""
+"""Work that does not wait and takes less than this runs on the event loop: a switch of threads would cost more."""
 
 
 class Latency:
-    """A moving average of durations.
+    """A moving average of durations in seconds.
 
     Attributes:
         seconds: The average; infinity before the first measurement.
@@ -22,5 +22,5 @@ class Latency:
         self.seconds = math.inf
 
     def note(self, seconds: float) -> None:
-        """Adds a measurement."""
+        """Adds a measurement, in seconds."""
         self.seconds = seconds if self.seconds == math.inf else 0.8 * self.seconds + 0.2 * seconds

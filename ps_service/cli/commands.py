@@ -117,7 +117,7 @@ def evict(
     session: Annotated[str | None, typer.Option(help="Session to end: its id, or the beginning of that.")] = None,
     context: Annotated[str | None, typer.Option(help="Context to end, by its id.")] = None,
     older_than: Annotated[
-        float | None, typer.Option(min=0.0, help="End all contexts that no request has used for so many seconds.")
+        float | None, typer.Option(min=0.0, help="End all contexts that no request has used for this many seconds.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:

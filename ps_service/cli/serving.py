@@ -1,4 +1,4 @@
-"""Serving: runs an owner in this process until a signal ends it."""
+"""Runs an owner in this process until a signal ends it."""
 
 from __future__ import annotations
 

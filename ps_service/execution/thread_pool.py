@@ -165,11 +165,11 @@ class ThreadPool:
         self._loop_calls.soon(do)
 
     def close(self, seconds: float | None = None) -> None:
-        """Waits for running functions, and starts no other.
+        """Starts no more functions, and waits for running ones.
 
         Args:
-            seconds: How long they are waited for; None for as long as it takes. Threads that still run then are named
-                in the log. They go on until their function ends, or until the process does.
+            seconds: How long to wait; None for no limit. Threads that still run afterwards are named in the log. They
+                go on until their function or the process ends.
         """
         until = None if seconds is None else time.monotonic() + seconds
         with self._lock:

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """Holds how hosted code reaches other owners: not at all, until the owner joins a group."""
+    """Holds the peers that hosted code can call: none until the owner joins a group."""
 
     def __init__(self) -> None:
         self._peers: Peers = Alone()
 
     @property
     def peers(self) -> Peers:
-        """How hosted code reaches other owners."""
+        """The peers that hosted code can call."""
         return self._peers
 
     def join(self, peers: Peers) -> None:

@@ -1,4 +1,4 @@
-"""A moving average of how long something takes, without what it waits for the interpreter."""
+"""Measures how long work takes, without the time for which it waits for the interpreter."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from typing import Final
 
 INLINE_SECONDS: Final = 200e-6
-"""Work shorter than this runs on the event loop, because a hop to a thread would cost more."""
+"""Work shorter than this runs on the event loop, because a switch of threads would cost more."""
 
 WAITING_SECONDS: Final = 20e-3
-"""Work that stands still for longer than this waits for something else than its turn to run Python."""
+"""Work that pauses for longer than this waits for something other than the interpreter lock."""
 
 
 class Latency:
     """A moving average of how long work would take on the event loop.
 
     In a busy process most of the time that short work takes in a thread is the wait for the interpreter. That says
-    nothing about the work, so the processor time of the thread counts. Work that waits for something else takes as long
-    as that.
+    nothing about the work, so the processor time of the thread counts. For work that waits for something else, the
+    elapsed time counts.
 
     Attributes:
         seconds: The average; infinity before the first measurement.
@@ -45,5 +45,5 @@ class Latency:
 
     @property
     def is_short(self) -> bool:
-        """Whether it takes less than `INLINE_SECONDS`."""
+        """Whether the average is less than `INLINE_SECONDS`."""
         return self.seconds < INLINE_SECONDS

@@ -1,4 +1,4 @@
-"""The open shared-memory connections of an owner, for its numbers."""
+"""Counts the open shared-memory connections of an owner, for its metrics."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class OpenConnections:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that this owner writes to, of all of them."""
+        """Bytes of shared memory that this owner writes to, over all connections."""
         return sum(connection.shared_bytes for connection in self._open)

@@ -1,4 +1,4 @@
-"""Holds a lock that others hold for long, without blocking a thread that must not block."""
+"""Holds a lock that other threads may hold for long, and raises in threads that must not block."""
 
 from __future__ import annotations
 

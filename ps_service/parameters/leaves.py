@@ -16,7 +16,7 @@ _data: Any = torch.Tensor.data
 _detach: Any = torch.Tensor.detach
 
 _MAKING: Final = Parameter.__new__.__code__
-"""The code that makes parameters: it asks what is not quite a parameter for its `detach()`."""
+"""The code object of `Parameter.__new__`, which calls `detach()` on tensors that are not plain parameters."""
 
 
 class StandIn(Parameter):
@@ -39,10 +39,10 @@ class StandIn(Parameter):
         _data.__set__(self, value)
 
     def detach(self) -> torch.Tensor:
-        """The numbers, outside of autograd.
+        """A tensor on the same storage, detached from autograd.
 
         Raises:
-            InvalidArgumentError: A parameter is to be made of it.
+            InvalidArgumentError: `nn.Parameter` was called with the leaf.
         """
         if sys._getframe(1).f_code is _MAKING:
             raise InvalidArgumentError(
@@ -53,7 +53,7 @@ class StandIn(Parameter):
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A parameter of its own, as the copy of a parameter is."""
+        """Makes a parameter with its own storage, like the copy of any parameter."""
         if id(self) not in memo:
             memo[id(self)] = Parameter(_data.__get__(self).clone(), self.requires_grad)
         return memo[id(self)]
@@ -67,7 +67,7 @@ def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
         copied: Whether the leaf gets a copy of the data.
     """
     # `.data`, not `.detach()`: a detached tensor shares the version counter, and torch would then refuse the
-    # backward of a pass whose parameters another trainer has stepped, although the numbers it needs are still there.
+    # backward of a pass whose parameters another trainer has stepped, although the values it needs still exist.
     leaf = parameter.data.clone() if copied else parameter.data
     leaf.requires_grad_(parameter.requires_grad)
     if type(leaf) is torch.Tensor:
@@ -81,13 +81,13 @@ def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
 
 
 def attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """What code has set at a parameter, or at what stands for one, by name."""
+    """The attributes that code has set on a parameter or on its leaf, by name."""
     return {name: value for name, value in tensor.__dict__.items() if name != "_data"}
 
 
 @functools.cache
 def _class_for(cls: type[Parameter]) -> type[Parameter]:
-    """The class of what stands for parameters of a class of its own, whose methods it has."""
+    """The class of leaves for a subclass of `Parameter`; it has that class's methods."""
     return types.new_class(cls.__name__, (StandIn, cls))
 
 

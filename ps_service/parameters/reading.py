@@ -1,4 +1,4 @@
-"""One forward's view of some parameters."""
+"""Gives a forward a consistent view of the parameters that it reads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """Pins some parameters while its block runs, all of them from between two steps.
+    """Pins some parameters while its block runs; no consistent step lies between the pins.
 
     Entering waits for a consistent step in progress.
 
     Args:
         locks: Guards the parameters.
-        parameters: What is read.
+        parameters: The parameters that are read.
         states: Their parameter states.
-        nested: Whether the same call reads something already. Then it does not wait for a step that may be waiting for
-            that, but only for one that writes.
+        nested: Whether the same call has another reading open. A step may be waiting for that one, so this one waits
+            only for steps that have begun to write.
 
     Attributes:
         leaves: A fresh autograd leaf on the storage of each parameter.

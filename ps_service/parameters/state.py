@@ -1,4 +1,4 @@
-"""What an owner knows of one parameter: who reads it, who has saved it, and how often it was written to."""
+"""Counts the readers, the saving graphs and the writes of each parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration: lists and ends sessions and contexts for an operator. Used on the event loop."""
+"""Lists and ends sessions and contexts for an operator. Used on the event loop."""
 
 from __future__ import annotations
 

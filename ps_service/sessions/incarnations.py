@@ -25,7 +25,7 @@ class Incarnations:
         return self._earlier
 
     def continue_from(self, earlier: tuple[str, ...]) -> None:
-        """Notes whose state was restored, newest first."""
+        """Sets the earlier incarnations whose state was restored, newest first."""
         self._earlier = earlier
 
     def __contains__(self, incarnation: str) -> bool:

@@ -1,4 +1,4 @@
-"""The reply cache: answers to mutating requests, kept until their trainer has confirmed them.
+"""Keeps the answers to mutating requests until their trainer has confirmed them.
 
 A trainer whose stream broke sends unanswered requests again. `SessionHandler.take` recognizes those that were executed
 before by their numbers, finds their answers here, and does not execute them twice. A log can make answers wait until
@@ -83,7 +83,7 @@ class ReplyCache:
             self._log.write(trainer, number, answer)
 
     async def flushed(self) -> None:
-        """Waits until everything recorded so far is as durable as it gets; without a log, not at all."""
+        """Waits until the log has written all answers recorded so far; returns at once if there is no log."""
         if self._log is not None:
             await self._log.flushed()
 

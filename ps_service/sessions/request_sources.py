@@ -23,13 +23,13 @@ class Running(NamedTuple):
 
 
 class RequestSource(Protocol):
-    """A way on which requests come, such as streams or unary methods."""
+    """A source of requests, such as the streams or the unary methods."""
 
     def running(self) -> Iterator[Running]:
-        """The requests that came this way and have no answer yet."""
+        """The requests from this source that have no answer yet."""
 
     def dismiss(self, session: SessionState) -> None:
-        """Cancels a session's requests that came this way, and frees what it holds here.
+        """Cancels a session's requests from this source, and frees what the session holds here.
 
         Raises:
             Exception: Freeing one item failed; everything else was freed.
@@ -37,13 +37,13 @@ class RequestSource(Protocol):
 
 
 class RequestSources:
-    """All ways on which requests come to an owner. Used on the event loop."""
+    """All sources of requests of an owner. Used on the event loop."""
 
     def __init__(self) -> None:
         self._sources: list[RequestSource] = []
 
     def add(self, source: RequestSource) -> None:
-        """Registers one more; sessions are dismissed in this order."""
+        """Registers a source. A session is dismissed from the sources in the order of their registration."""
         self._sources.append(source)
 
     def running(self) -> Iterator[Running]:

@@ -1,4 +1,4 @@
-"""The sweeper: looks regularly for sessions and contexts whose time is over."""
+"""Checks regularly for sessions whose lease has run out and for contexts that were unused for too long."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Calls a function four times within the shortest time after which something ends.
+    """Calls a function four times within the shortest of the time limits.
 
     Args:
-        limits: The lengths of leases and of unused contexts.
-        sweep: Ends what is to end. If it raises, that is logged, and it is called again.
+        limits: The length of leases, and the time after which unused contexts end.
+        sweep: Ends expired sessions and contexts. If it raises, the error is logged, and it is called again.
     """
 
     def __init__(self, limits: Limits, sweep: Callable[[], None]) -> None:
@@ -28,11 +28,11 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begins to look."""
+        """Starts the calls."""
         self._task = asyncio.create_task(self._run())
 
     async def end(self) -> None:
-        """Stops looking, if it had begun."""
+        """Stops the calls, if they were started."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The access of a step to the parameters that it writes."""
+"""Gives a step exclusive access to the parameters that it writes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class StepAccess:
-    """Lets a block change the gradients and the numbers of parameters, as one step.
+    """Lets a block change the gradients and the data of parameters, as one step.
 
     It does what `ParameterLocks.stepping` and `ParameterLocks.writing` do, one inside the other: no other step and no
-    hosted code changes the same parameters meanwhile, and open passes keep the numbers that they have read. Where
+    hosted code changes the same parameters meanwhile, and open passes keep the values that they have read. Where
     no step, forward or open pass uses the parameters, there is nothing to wait for and nothing to copy. Then the lock
     is taken once before the step and once after it. Otherwise the step goes through those two.
 
     Args:
         locks: Guards the parameters.
-        parameters: What will be written.
+        parameters: The parameters that will be written.
         states: Their parameter states.
         consistent: Whether open passes and running forwards must not see the step.
     """
@@ -46,7 +46,7 @@ class StepAccess:
         self._waiting: ExitStack | None = None
 
     def __enter__(self) -> None:
-        """Takes the parameters.
+        """Acquires the parameters.
 
         Raises:
             WouldBlock: It would have to wait, and the thread must not; nothing was changed.

@@ -1,4 +1,4 @@
-"""The step of a torch optimizer, without what torch wraps around it for hooks and profilers that are not there."""
+"""Calls the step of a torch optimizer without torch's wrapper for hooks and profilers, where neither is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds: numbers that follow from one number and a count, the same in every process."""
+"""Derives seeds from a seed and a count; the same inputs give the same seeds in every process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BRANCHES: Final = 1
 
 
 def derived(seed: int, *path: int) -> int:
-    """A seed that follows from another one and some numbers; 64 bits, as good as random."""
+    """Derives a 64-bit seed by hashing another seed and a path of integers."""
     digest = hashlib.blake2b(digest_size=8)
     for number in (seed, *path):
         digest.update((number % _BITS).to_bytes(8, "little"))
@@ -20,10 +20,10 @@ def derived(seed: int, *path: int) -> int:
 
 
 class Seeds:
-    """Hands out seeds: the first, the second, the third … that follow from one. Safe to use from several threads.
+    """A sequence of seeds derived from one seed. Safe to use from several threads.
 
     Args:
-        seed: From which they follow.
+        seed: The seed that all others are derived from.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,7 +39,7 @@ class Seeds:
             return derived(self._seed, _CALLS, self._handed_out)
 
     def branch(self) -> Seeds:
-        """Others, which count for themselves: the first branch, the second …"""
+        """Derives a new sequence with a count of its own; each call returns a different one."""
         with self._lock:
             self._branches += 1
             return Seeds(derived(self._seed, _BRANCHES, self._branches))

@@ -21,7 +21,15 @@ class ReportingLock:
         self._lock: Final = threading.RLock()
 
     def acquire(self, blocking: bool = True, seconds: float | None = None) -> bool:
-        """Takes the lock; says whether that is so, which it always is if it may wait for as long as it takes."""
+        """Acquires the lock.
+
+        Args:
+            blocking: Whether to wait if another thread holds it.
+            seconds: How long to wait at most; None for no limit.
+
+        Returns:
+            Whether the lock was acquired.
+        """
         if self._lock.acquire(blocking=False):
             return True
         if not blocking:

@@ -1,4 +1,4 @@
-"""Delivery: hands over the packets of a shared-memory connection in order, no faster than they are taken."""
+"""Delivers the packets of a shared-memory connection in order, and stops reading while the receiver is busy."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Delivery:
         self._yielding = False
 
     async def receive(self) -> Packet | None:
-        """The next packet; None once the connection is closed.
+        """Waits for the next packet; returns None once the connection is closed.
 
         Raises:
-            ConnectionBroken: It broke.
+            ConnectionBroken: The connection broke.
         """
         while not self.arrived:
             if self.ended:
@@ -105,7 +105,7 @@ class Delivery:
         self._wake()
 
     def break_off(self, reason: str) -> None:
-        """The connection broke."""
+        """Ends delivery because the connection broke: the receiver gets `ConnectionBroken` with this reason."""
         self.broken = self.broken or reason
         # The last messages of a side that has closed the connection, or that yields, are delivered first.
         if not self._yielding and not (self.ended and self._pausing is not None):

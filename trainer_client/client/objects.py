@@ -40,7 +40,7 @@ def create(
         cls: The class, or its name on the owner's allow-list.
         args: Arguments of the constructor.
         kwargs: Keyword arguments of the constructor.
-        name: Of the object; empty for one without a name.
+        name: The object's name; empty if it has none.
         seed: Seed of the constructor.
         seeding: Gives the constructor a seed if `seed` is None.
         timeout: Seconds this may take; None is no limit.

@@ -1,8 +1,8 @@
-"""Session: the numbered requests of one trainer to one owner.
+"""A session sends the numbered requests of one trainer to one owner.
 
-Requests are kept until they are answered. When the stream breaks it is opened again, and what was not answered is sent
-again; the owner runs no mutating request twice. All methods but `submit`, `cancel` and `release` must be called on the
-session's event loop.
+It keeps requests until they are answered. When the stream breaks, the session opens it again and repeats the requests
+without an answer; the owner runs no mutating request twice. All methods but `submit`, `cancel` and `release` must be
+called on the session's event loop.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 class Session:
-    """One trainer on one owner.
+    """The session of one trainer with one owner.
 
     Args:
-        connector: Leads to the owner.
+        connector: Opens connections to the owner.
         trainer: The id of the trainer, 16 random bytes.
-        settings: Timeouts, and what else the sessions of the client share.
+        settings: Timeouts and other settings that all sessions of the client share.
         others: The client's other owners.
         expected: The owner's name, if it is known; an owner with another name refuses the session.
 
@@ -144,11 +144,11 @@ class Session:
         return in_flight
 
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
-        """Gives a request up, and cancels it on the owner. May be called from any thread."""
+        """Gives up a request, and cancels it on the owner. May be called from any thread."""
         self._on_loop(self._requests.give_up, in_flight)
 
     def release(self, object_id: str) -> None:
-        """Gives a reference back soon. May be called from any thread, also by the garbage collector."""
+        """Releases a reference soon. May be called from any thread, and by the garbage collector."""
         self._releases.add(object_id)
 
     def borrowed(self, ref: Ref) -> RRef:
@@ -160,7 +160,7 @@ class Session:
         return self._borrowing.held(ref)
 
     def when_lost(self, do: Callable[[], None]) -> None:
-        """Calls a function, on the loop, each time the owner has ended the session, and when it is given up."""
+        """Calls a function on the loop each time the owner has ended the session, and when the session gives up."""
         self._when_lost = do
 
     def forked(self) -> None:

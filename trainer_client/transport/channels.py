@@ -1,4 +1,4 @@
-"""Channels: opens gRPC channels to owners. Every connection of trainers and of the command line begins here."""
+"""Opens the gRPC channels to owners, for trainers and for the command line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OPTIONS: Final = (
     # An owner whose host vanished is noticed within fifteen seconds.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # Otherwise a minute, within which gRPC does not give up a connection whose other side acknowledges at least bytes.
+    # The default is a minute: gRPC keeps a connection for that long if the other side only acknowledges bytes.
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The session itself decides when to try again.
+    # The session decides when to connect again.
     ("grpc.enable_retries", 0),
     # A broken connection must not make the next one wait: nothing is shared between channels.
     ("grpc.use_local_subchannel_pool", 1),
