@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles.references import RRef as Handle
-from trainer_client.optimizers import optimizer
+from trainer_client.optimizers import creation
 from trainer_client.pending import Pending
 from trainer_client.rpc.contexts import context_of
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.rref import RRef
+
+if TYPE_CHECKING:
+    from trainer_client.optimizers import optimizer
 
 
 class DistributedOptimizer:
@@ -36,7 +39,7 @@ class DistributedOptimizer:
     ) -> None:
         options = {**_named(optimizer_class, args), **kwargs}
         parameters = [_group(each) if isinstance(each, Mapping) else _parameter(each) for each in params_rref]
-        creating = optimizer.create(optimizer_class, parameters, options, "", "consistent", "apply")
+        creating = creation.create(optimizer_class, parameters, options, "", "consistent", "apply")
         self._made = Pending.run(agent().loop, creating).wait()
 
     def step(self, context_id: int, scaler: torch.amp.GradScaler | None = None) -> None:

@@ -63,7 +63,7 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         InvalidArgumentError: Shape, dtype and number of bytes do not fit together.
     """
     dtype = dtypes.FROM_WIRE.get(message.dtype) or dtypes.from_wire(message.dtype)
-    shape = list(message.shape)
+    shape = message.shape[:]
     if shape and min(shape) < 0:
         raise InvalidArgumentError(f"a tensor claims the shape {shape}")
     if (dtype in _QUANTIZED) != message.HasField("quantizer"):

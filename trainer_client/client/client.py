@@ -26,7 +26,7 @@ from trainer_client.contexts.context import Context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
-from trainer_client.optimizers import optimizer, scheduler
+from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import nothing
 
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
-    from trainer_client.optimizers.optimizer import DistributedOptimizer, NonFinite, Reads
+    from trainer_client.optimizers.creation import NonFinite, Reads
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.scheduler import DistributedScheduler
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
@@ -277,7 +278,7 @@ class Client:
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
         listed = list(parameters)
-        return Pending.run(self._loop, optimizer.create(cls, listed, options, name, reads, non_finite))
+        return Pending.run(self._loop, creation.create(cls, listed, options, name, reads, non_finite))
 
     def scheduler(
         self,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles.references import RRef
-from trainer_client.session.session import Session
 
-RemoteGroups = dict[Session, list[tuple[list[RRef], dict[str, Any]]]]
+if TYPE_CHECKING:
+    from trainer_client.session.session import Session
+
+    RemoteGroups = dict[Session, list[tuple[list[RRef], dict[str, Any]]]]
 
 
 class Layout:

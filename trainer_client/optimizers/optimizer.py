@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
-from torch import optim
 
-from ps_wire.codec.names import name_of
-from ps_wire.codec.payload import PayloadWriter
-from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.threads import BLOCKING
-from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Request
-from trainer_client.handles.handles import RemoteObject, handle_from
-from trainer_client.optimizers.layout import Layout, split_groups
+from trainer_client.optimizers.layout import Layout
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, version, versions_of
+from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
-    from trainer_client.handles.references import RRef
-    from trainer_client.session.session import Session
-
-Reads = Literal["consistent", "inconsistent"]
-NonFinite = Literal["apply", "refuse"]
-
-_READS = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
-_NON_FINITE = {"apply": pb.NON_FINITE_APPLY, "refuse": pb.NON_FINITE_REFUSE}
 
 
 class DistributedOptimizer:
@@ -134,7 +120,7 @@ class DistributedOptimizer:
 
     def _unscale_all(self, context: Context, factor: float) -> Unscaled:
         asked = {name: part.unscale(context, factor) for name, part in self.remotes.items()}
-        found = list(_all_here(asked).values())
+        found = list(all_here(asked).values())
         if self.local is not None:
             found.append(self.local.unscale(context, factor))
         return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
@@ -144,10 +130,10 @@ class DistributedOptimizer:
         self._check_pass(context)
         if self.local is not None:
             self.local.check(context)
-        _all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
+        all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
 
     def _step_all(self, context: Context) -> dict[str, int]:
-        versions = _all_here(self._begin(context))
+        versions = all_here(self._begin(context))
         if self.local is not None:
             self.local.step(context)
         return versions
@@ -184,7 +170,7 @@ class DistributedOptimizer:
         places = self._layout.places(group)
         if self.local is not None:
             self.local.check_options([place for name, place in places if name == Layout.LOCAL], options)
-        await _all(
+        await all_of(
             {
                 f"{name}/{place}": self.remotes[name].set_options(place, options)
                 for name, place in places
@@ -200,7 +186,7 @@ class DistributedOptimizer:
         return Pending.run(self._loop, self._state_dict())
 
     async def _state_dict(self) -> dict[str, Any]:
-        parts = await _all({name: part.state_dict() for name, part in self.remotes.items()})
+        parts = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
         if self.local is not None:
             parts[Layout.LOCAL] = self.local.state_dict()
         return self._layout.merge(parts)
@@ -217,12 +203,12 @@ class DistributedOptimizer:
         parts = self._layout.split(state)
         if self.local is not None:
             self.local.check_state(parts[Layout.LOCAL])
-        before = await _all({name: part.state_dict() for name, part in self.remotes.items()})
+        before = await all_of({name: part.state_dict() for name, part in self.remotes.items()})
         try:
-            await _all({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
+            await all_of({name: part.load_state_dict(parts[name]) for name, part in self.remotes.items()})
         except InvalidArgumentError:
             # Some parts may have loaded it already.
-            await _all({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
+            await all_of({name: part.load_state_dict(before[name]) for name, part in self.remotes.items()})
             raise
         if self.local is not None:
             self.local.load_state_dict(parts[Layout.LOCAL])
@@ -232,86 +218,5 @@ class DistributedOptimizer:
         return f"<DistributedOptimizer on {', '.join(parts)}>"
 
 
-async def create(
-    cls: type[optim.Optimizer] | str,
-    parameters: Iterable[Any],
-    options: Mapping[str, Any],
-    name: str,
-    reads: Reads,
-    non_finite: NonFinite,
-) -> DistributedOptimizer:
-    """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
-
-    Raises:
-        InvalidArgumentError: There are no parameters, or an option does not fit.
-        NameConflictError: An owner has another optimizer under that name.
-    """
-    if reads not in _READS or non_finite not in _NON_FINITE:
-        raise InvalidArgumentError(f"reads is one of {list(_READS)} and non_finite one of {list(_NON_FINITE)}")
-    layout, by_session, local_groups = split_groups(parameters)
-    local = None
-    if local_groups:
-        if isinstance(cls, str):
-            raise InvalidArgumentError("with local parameters, give the optimizer's class instead of its name")
-        local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
-    making = {
-        session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite)
-        for session, groups in by_session.items()
-    }
-    made = await _all(making)
-    remotes = {owner: RemoteOptimizer(handle) for owner, handle in made.items()}
-    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse")
-
-
-def _create_remote(
-    session: Session,
-    cls: type[optim.Optimizer] | str,
-    groups: Sequence[tuple[Sequence[RRef], Mapping[str, Any]]],
-    options: Mapping[str, Any],
-    name: str,
-    reads: Reads,
-    non_finite: NonFinite,
-) -> Pending[RemoteObject]:
-    payload = PayloadWriter()
-    encoder = Encoder(payload)
-    request = pb.OptimizerRequest(
-        class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite]
-    )
-    encoder.encode_into(request.options, dict(sorted(options.items())))
-    for members, own in groups:
-        group = request.groups.add(parameters=[member.ref.to_message() for member in members])
-        encoder.encode_into(group.options, dict(sorted(own.items())))
-    held = [groups]
-
-    def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
-        return handle_from(session, reply.optimizer.object)
-
-    return session.submit(Request(optimizer=request), payload, finish)
-
-
 async def _nothing() -> None:
     """Does nothing."""
-
-
-async def _all(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
-    """Waits for all of them, then returns the results or raises the first error."""
-    results = await asyncio.gather(*pending.values(), return_exceptions=True)
-    return _unless_one_raised(dict(zip(pending, results, strict=True)))
-
-
-def _all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
-    """Like `_all`, in a thread."""
-    results: dict[str, Any] = {}
-    for name, each in pending.items():
-        try:
-            results[name] = each.wait()
-        except Exception as error:
-            results[name] = error
-    return _unless_one_raised(results)
-
-
-def _unless_one_raised(results: dict[str, Any]) -> dict[str, Any]:
-    for result in results.values():
-        if isinstance(result, BaseException):
-            raise result
-    return results

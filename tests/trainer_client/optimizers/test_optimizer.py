@@ -26,7 +26,7 @@ from tests.trainer_client.optimizers.parts_on_owners import (
 from tests.trainer_client.scripted_owner import decoded
 from tests.trainer_client.scripted_passes import new_context
 from trainer_client.contexts.context import Context
-from trainer_client.optimizers.optimizer import create
+from trainer_client.optimizers.creation import create
 
 
 def leaf() -> torch.Tensor:
