@@ -1,4 +1,4 @@
-"""Hosted modules that change, from call to call, what leads to their layers and parameters."""
+"""Hosted modules whose calls move their layers and parameters to other attributes and containers."""
 
 from __future__ import annotations
 

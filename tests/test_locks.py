@@ -12,7 +12,7 @@ KINDS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier
 
 SHORT = "its holder never waits"
 NO_THREAD = "no compute thread waits for it"
-REPORTED = "whoever waits for it reports that"
+REPORTED = "the waiting thread reports it"
 BACKWARD = "waited for in the thread of a backward, for which a compute thread waits and reports it"
 
 PLAIN = {

@@ -78,8 +78,8 @@ def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[
     if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has registered a hook at the node of torch's graph that accumulates a "
-            "parameter's gradient, and here no such node runs. Register it at what the call computes, or, in the "
-            "constructor, at the parameter"
+            "parameter's gradient, and here no such node runs. Register it on a tensor that the call computes, or, in "
+            "the constructor, on the parameter"
         )
 
 
@@ -97,8 +97,9 @@ def check(binding: Binding) -> None:
         )
     if binding.returned.failed is not None:
         raise InvalidArgumentError(
-            f"{binding.code} has changed what leads to parameters or submodules of {binding.hosted} in a way that "
-            f"cannot be followed: {binding.returned.failed!r}"
+            f"{binding.code} has changed attributes or containers that refer to parameters or submodules of "
+            f"{binding.hosted}, and the changes cannot be applied to the hosted object: {binding.returned.failed!r}. "
+            "Change them in the constructor, or use a plain list or dict"
         )
     if binding.returned.remembered:
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {binding.returned.remembered}")
@@ -112,14 +113,14 @@ def check(binding: Binding) -> None:
     for i, name in binding.leaf_watch.refused:
         raise InvalidArgumentError(
             f"{binding.code} has set attribute {name!r} of parameter {binding.name(i)!r} of {binding.hosted} to "
-            "something that leads to a parameter or submodule, or lies in the memory of a parameter, but "
+            "something that refers to a parameter or submodule, or lies in the memory of a parameter, but "
             f"{WHY}. Set it in the constructor, or keep a copy"
         )
     for i in binding.leaf_watch.hooked:
         raise InvalidArgumentError(
-            f"{binding.code} has registered a hook at parameter {binding.name(i)!r} of {binding.hosted}, and has left "
-            "it there. Locally such hooks stay, one for each call; here each call has other tensors in the place of "
-            "the parameters. Register it in the constructor, or at what the call computes"
+            f"{binding.code} has registered a hook at parameter {binding.name(i)!r} of {binding.hosted}, and has not "
+            "removed it. Locally such hooks stay, one for each call; here each call computes with other tensors "
+            "instead of the parameters. Register it in the constructor, or on a tensor that the call computes"
         )
     for i in binding.leaf_watch.touched:
         if binding.tensors[i].grad is not None:

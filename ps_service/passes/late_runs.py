@@ -32,5 +32,6 @@ class LateRun:
         failed = self._bound_copy.pause()
         if failed is not None and error is None:
             raise InvalidArgumentError(
-                f"a backward has changed {self._name} in a way that cannot be followed: {failed!r}"
+                f"a backward has changed {self._name}, and the changes cannot be applied to the hosted object: "
+                f"{failed!r}"
             )

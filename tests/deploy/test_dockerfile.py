@@ -1,4 +1,4 @@
-"""The image, as far as it can be judged without building it."""
+"""Tests the Dockerfile without building the image."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_both_stages_are_made_of_the_plain_image() -> None:
     assert final[0] == ("FROM", "python:3.11-slim")
 
 
-def test_it_runs_as_a_numeric_user_other_than_root() -> None:
+def test_the_image_runs_as_a_numeric_user_other_than_root() -> None:
     _, final = stages()
     (user,) = all_of(final, "USER")
     uid, gid = map(int, user.split(":"))

@@ -73,7 +73,7 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(check: Check) -> 
     assert (code, error.split(",")[0]) == (1, f"no owner answers at 127.0.0.1:{port}: DEADLINE_EXCEEDED")
 
 
-def test_it_does_not_wait_for_torch() -> None:
+def test_the_health_check_does_not_import_torch() -> None:
     code = (
         f"import runpy, sys; runpy.run_path({HEALTH!r}); print({{'torch', 'ps_wire', 'ps_service'}} & set(sys.modules))"
     )

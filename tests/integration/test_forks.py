@@ -77,7 +77,7 @@ def test_both_sides_switch_grpc_s_support_for_forks_off_before_they_import_it(pa
     assert printed(program) == "0"
 
 
-def test_it_stays_on_where_it_was_asked_for() -> None:
+def test_fork_support_of_grpc_stays_on_if_the_environment_enables_it() -> None:
     program = "import ps_wire, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
     assert printed(program) == "0"
     assert printed(program, GRPC_ENABLE_FORK_SUPPORT="1") == "1"

@@ -111,7 +111,7 @@ async def test_an_invalid_freeze_changes_nothing() -> None:
         assert opt is not None
 
 
-async def test_it_survives_a_restart(tmp_path: Path) -> None:
+async def test_frozen_parameters_survive_a_restart(tmp_path: Path) -> None:
     def server() -> Server:
         return Server(Engine("ps0", AllowList([odd_modules]), data_dir=tmp_path))
 
@@ -138,7 +138,7 @@ async def test_it_survives_a_restart(tmp_path: Path) -> None:
         await second.stop()
 
 
-async def test_it_is_done_without_await_too() -> None:
+async def test_parameters_are_frozen_by_a_blocking_client() -> None:
     async with owners("ps0") as (server,):
 
         def freeze() -> tuple[bool, bool]:

@@ -50,7 +50,7 @@ MAKES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("make", MAKES)
-async def test_it_computes_trains_and_changes_as_it_does_locally(make: str) -> None:
+async def test_a_module_computes_trains_and_changes_as_it_does_locally(make: str) -> None:
     cls, args, kwargs, x = MAKES[make]
     hosted = hasattr(autograd_models, cls)
     async with training() as ((server,), ps):
@@ -77,7 +77,7 @@ async def test_it_computes_trains_and_changes_as_it_does_locally(make: str) -> N
         assert pins(server) == 0
 
 
-async def test_it_stays_as_it_was_made_whatever_runs_on_it() -> None:
+async def test_calls_do_not_replace_parameters_or_attributes() -> None:
     async with training() as ((server,), ps):
         net = await ps.module(f"{MODELS}.Arranged", SIZE)
         module = hosted_value(server, net)

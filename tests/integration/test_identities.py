@@ -1,4 +1,4 @@
-"""What a hosted module would look up by the identity of its own parts is refused: each call has others."""
+"""Tests that hosted modules must not store the identities of their parts, which differ in each call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_is_refused_when_the_module_is_made(way: str) -> None:
+async def test_an_identity_is_refused_when_the_module_is_made(way: str) -> None:
     async with training() as (_, ps):
         with pytest.raises(tc.InvalidArgumentError, match=re.escape(WAYS[way])):
             await ps.module(f"{MODELS}.Remembering", way)
@@ -32,7 +32,7 @@ async def test_it_is_refused_when_the_module_is_made(way: str) -> None:
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["not recorded", "recorded"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_is_refused_when_a_call_stores_it(way: str, recorded: bool) -> None:
+async def test_an_identity_is_refused_when_a_call_stores_it(way: str, recorded: bool) -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Remembering", "", way)
         match = re.escape(WAYS[way])

@@ -1,4 +1,4 @@
-"""Attributes and classes of parameters: hosted code finds them, and what it sets stays, as it does locally."""
+"""Tests that hosted code finds the attributes and classes of parameters, and can set attributes, as locally."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MARKED = "tests.parameter_modules.Marked"
     ["", "counted", "added", "set", "removed", "mean", "parameter of a copy", "copied"],
     ids=lambda way: way or "read",
 )
-async def test_they_are_there_and_stay(way: str) -> None:
+async def test_attributes_are_found_and_kept(way: str) -> None:
     await beside_local("Marked", (way,), models=parameter_modules)
 
 
 @pytest.mark.parametrize("way", ["module", "alias"])
-async def test_those_that_could_not_stay_are_refused(way: str) -> None:
+async def test_attributes_that_could_not_be_kept_are_refused(way: str) -> None:
     async with training() as (_, ps):
         net = await ps.module(MARKED, way)
         for _ in range(2):

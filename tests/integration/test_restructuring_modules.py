@@ -1,4 +1,4 @@
-"""Hosted modules whose calls change what leads to their layers and parameters train as they do locally."""
+"""Tests that modules whose calls move their layers and parameters to other attributes train as they do locally."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_each_call_finds_the_state_of_the_last_one(way: str, hooked: bool)
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_does_so_in_both_modes(way: str) -> None:
+async def test_a_restructuring_module_equals_a_local_one_in_both_modes(way: str) -> None:
     async with training() as (_, ps):
         net = await ps.module(f"{MODELS}.Restructuring", way)
         local = await twin(net, Restructuring(way))

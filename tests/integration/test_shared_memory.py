@@ -1,4 +1,4 @@
-"""The shared-memory connection: taken where it can be had, left where it cannot, and never felt except in time."""
+"""Tests that clients use shared memory where they can, and that results are the same without it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_the_stream_it_came_from_ends_in_order(owner: Server) -> None:
     await streams[1].close()
 
 
-async def test_it_can_be_switched_off_on_either_side(owner: Server, start_owner: StartOwner) -> None:
+async def test_shared_memory_can_be_switched_off_on_either_side(owner: Server, start_owner: StartOwner) -> None:
     async with tc.connect(owner.address, shared_memory=False) as ps:
         assert (await ps.status()).shared_memory_connections == 0
     without = await start_owner("ps1", limits=Limits(max_segment_bytes=0))
@@ -52,7 +52,7 @@ async def test_it_can_be_switched_off_on_either_side(owner: Server, start_owner:
         assert (await ps.status()).shared_memory_connections == 0
 
 
-async def test_the_command_line_can_switch_it_off(start_process: StartProcess) -> None:
+async def test_the_command_line_can_switch_off_shared_memory(start_process: StartProcess) -> None:
     process = await start_process("--no-shared-memory")
     async with tc.connect(process.address) as ps:
         assert (await ps.status()).shared_memory_connections == 0

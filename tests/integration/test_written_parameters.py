@@ -1,4 +1,4 @@
-"""Hosted code that writes to parameters: it counts for everything that comes later, and changes no open pass."""
+"""Tests that writes of hosted code to parameters apply to later passes and change no open one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _tried(net: tc.RemoteModule, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["clamp_", "copy_", "data", "data in place", "numpy", "init", "raises"])
-async def test_it_counts_from_then_on_and_open_passes_keep_their_numbers(way: str) -> None:
+async def test_a_write_applies_to_later_passes_and_not_to_open_ones(way: str) -> None:
     async with training() as (server, ps):
         net = await written(ps)
         assert await gradient(ps, net, [way]) == 6, "2 x w x x of the numbers that the pass began with"

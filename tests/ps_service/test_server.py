@@ -131,14 +131,14 @@ async def test_any_other_address_needs_leave(listen: str) -> None:
 # Health and reflection
 
 
-async def test_it_says_that_it_serves(server: Server) -> None:
+async def test_the_health_service_reports_serving(server: Server) -> None:
     async with grpc.aio.insecure_channel(server.address) as channel:
         assert await health(channel) == await health(channel, SERVICE) == SERVING
         with pytest.raises(grpc.aio.AioRpcError, match="NOT_FOUND"):
             await health(channel, "another.Service")
 
 
-async def test_it_describes_its_service(server: Server) -> None:
+async def test_reflection_lists_the_services(server: Server) -> None:
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])

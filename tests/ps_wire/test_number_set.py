@@ -12,7 +12,7 @@ from ps_wire.number_set import SeenNumbers
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 40)))
-def test_it_contains_exactly_the_added_numbers(numbers: list[int]) -> None:
+def test_the_set_contains_exactly_the_added_numbers(numbers: list[int]) -> None:
     seen, reference = SeenNumbers(), set[int]()
     for number in numbers:
         seen.add(number)

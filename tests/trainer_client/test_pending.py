@@ -132,12 +132,12 @@ async def test_waiting_may_have_an_end_and_the_call_goes_on() -> None:
     assert await pending == "late"
 
 
-async def test_it_has_no_truth_value() -> None:
+async def test_a_pending_result_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match="await it, or call wait"):
         bool(made())
 
 
-async def test_it_shows_how_it_is() -> None:
+async def test_repr_shows_the_state() -> None:
     pending = made()
     assert repr(pending) == "<Pending on its way>"
     pending.resolve(lambda: 1)

@@ -143,7 +143,7 @@ def test_the_default_is_two_threads_per_core() -> None:
     compute.close()
 
 
-async def test_it_tells_how_much_waits_for_a_thread() -> None:
+async def test_queued_counts_functions_that_wait_for_a_thread() -> None:
     compute = ThreadPool(threads=1)
     gate, begun = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Bound copies and what leads to their parts: each run finds what the last one has left, whatever led to it."""
+"""Tests that a run finds the changes of the last run to attributes and containers that refer to parts of a module."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_gradients_do_not_go_back_through_an_ended_tensor(grad_mode: bool) -> No
     assert leaf.grad is not None and leaf.grad.tolist() == [2.0]
 
 
-def test_it_is_known_whether_a_backward_would_come_to_an_ended_tensor() -> None:
+def test_reaches_ended_finds_an_ended_tensor_in_the_graph() -> None:
     made, leaf = ended(computed(1.0)), torch.ones(1, requires_grad=True)
     assert reaches_ended([made * leaf])
     assert not reaches_ended([made.detach() * leaf])

@@ -97,7 +97,7 @@ def test_the_kept_tensors_are_the_present_ones() -> None:
     assert ids(internals.found().tensors) == {id(module.mean), *map(id, module.listed)}
 
 
-def test_it_is_said_when_there_is_too_much_to_look_at() -> None:
+def test_is_all_is_false_if_the_search_exceeds_its_limit() -> None:
     module = Keeping()
     module.listed = [[number] for number in range(5000)]
     assert not internals_of(module).found().is_all

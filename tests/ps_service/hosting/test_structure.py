@@ -246,7 +246,7 @@ def test_tensors_are_collected_but_not_those_of_modules() -> None:
     assert set(map(id, found)) == {id(one), id(two)}
 
 
-def test_it_is_said_when_not_all_tensors_were_looked_for() -> None:
+def test_tensors_below_returns_false_at_its_limit() -> None:
     found: list[torch.Tensor] = []
     assert not tensors_below([torch.ones(1) for _ in range(20)], found, 10)
     assert len(found) < 20

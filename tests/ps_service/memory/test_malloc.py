@@ -1,4 +1,4 @@
-"""A busy owner gives free memory back when there is very much of it."""
+"""Tests that a busy owner returns free memory to the system when it has a lot of it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_nothing_is_done_again_and_again_for_memory_in_use(keeper: MemoryK
     assert await keeper.look()
 
 
-async def test_it_ends_when_it_is_cancelled(keeper: MemoryKeeper) -> None:
+async def test_the_memory_keeper_ends_when_it_is_cancelled(keeper: MemoryKeeper) -> None:
     task = asyncio.create_task(keeper.keep())
     await asyncio.sleep(0)
     task.cancel()

@@ -157,7 +157,7 @@ async def test_an_error_of_the_owner_keeps_its_traceback(
 # From the beginning to the end
 
 
-async def test_it_answers_before_the_owner_serves_and_until_it_has_drained(
+async def test_health_answers_before_the_owner_serves_and_until_it_has_drained(
     http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = owner()
@@ -239,7 +239,7 @@ async def test_a_server_that_cannot_start_takes_its_web_down(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:9464", "example.org:9464"])
-async def test_it_needs_leave_to_listen_beyond_loopback(listen: str) -> None:
+async def test_listening_beyond_loopback_needs_the_insecure_option(listen: str) -> None:
     engine = owner()
     with pytest.raises(ValueError, match=rf"^{listen.replace('[', '.').replace(']', '.')} can be reached from other"):
         Server(engine, http=listen)
@@ -247,7 +247,7 @@ async def test_it_needs_leave_to_listen_beyond_loopback(listen: str) -> None:
     engine.close()
 
 
-async def test_it_can_listen_on_ipv6(http: aiohttp.ClientSession) -> None:
+async def test_the_web_server_can_listen_on_ipv6(http: aiohttp.ClientSession) -> None:
     async with Server(owner(), http="[::1]:0") as server:
         assert server.http_address.startswith("[::1]:")
         assert (await health(http, server))[0] == 200

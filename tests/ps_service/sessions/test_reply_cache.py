@@ -32,7 +32,7 @@ def kept(reply_cache: ReplyCache, trainer: bytes) -> list[int]:
     return [number for number in range(1, 20) if reply_cache.recall(trainer, number) is not None]
 
 
-async def test_it_begins_empty(reply_cache: ReplyCache) -> None:
+async def test_a_new_cache_is_empty(reply_cache: ReplyCache) -> None:
     assert len(reply_cache) == 0
     assert reply_cache.recall(ANNA, 1) is None
 

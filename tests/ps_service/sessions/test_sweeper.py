@@ -34,7 +34,7 @@ class Looks:
     ],
     ids=["lease", "lease alone", "contexts"],
 )
-async def test_it_looks_as_often_as_the_shortest_time_needs(limits: Limits, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sweeps_follow_the_shortest_time_limit(limits: Limits, caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks()
     sweeper = Sweeper(limits, looks)
     sweeper.begin()

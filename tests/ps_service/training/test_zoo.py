@@ -23,7 +23,7 @@ STEPS = 2
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_it_trains_as_it_does_locally(engine: Engine, name: str) -> None:
+def test_a_module_trains_as_it_does_locally(engine: Engine, name: str) -> None:
     local = born(name)
     hosted = engine.registry.add(HostedObject(engine.name, born(name), engine.parameter_locks))
     refs = [hosted.ref._replace(parameter=each) for each in hosted.parameters]

@@ -15,7 +15,7 @@ from ps_wire.limits import MIB
 PATIENCE = 20.0
 
 
-async def test_it_happens_once_after_the_last_use() -> None:
+async def test_memory_is_reclaimed_once_after_the_last_use() -> None:
     times: list[float] = []
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 

@@ -20,7 +20,7 @@ async def test_results_and_errors_of_a_function_are_returned() -> None:
         await COPIES.run(divmod, 7, 0)
 
 
-async def test_it_runs_elsewhere_in_the_caller_s_context() -> None:
+async def test_a_function_runs_in_another_thread_in_the_caller_s_context() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="")
     variable.set("mine")
 

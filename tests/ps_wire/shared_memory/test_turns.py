@@ -136,7 +136,7 @@ async def test_a_message_may_be_the_last_one_in_the_middle_of_many() -> None:
         assert taken == [1, 2, 3, 4, 5]
 
 
-async def test_it_is_noticed_during_a_pause_that_the_other_side_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_connection_is_noticed_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix_socket, "_LOOK_SECONDS", 0.01)
     async with shared_memory() as (there, here):
         pause: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -49,7 +49,7 @@ def test_all_users_share_one_loop_and_one_thread(portal: Portal) -> None:
     assert not portal.loop.is_closed()
 
 
-def test_it_ends_with_its_last_user() -> None:
+def test_the_portal_ends_with_its_last_user() -> None:
     first, second = Portal.acquire(), Portal.acquire()
     first.release()
     assert threads()
@@ -58,7 +58,7 @@ def test_it_ends_with_its_last_user() -> None:
     assert first.loop.is_closed()
 
 
-def test_the_next_user_gets_a_new_one() -> None:
+def test_the_next_user_gets_a_new_portal() -> None:
     before = Portal.acquire()
     before.release()
     after = Portal.acquire()

@@ -122,7 +122,7 @@ async def test_an_address_that_is_known_is_not_looked_up(
     await known[1].nothing_more()
 
 
-async def test_whoever_is_told_to_stop_does_not_stop_the_others(others: OtherOwners, places: Places) -> None:
+async def test_cancelling_one_waiting_task_does_not_cancel_the_others(others: OtherOwners, places: Places) -> None:
     first, second = [asyncio.create_task(others.reach("ps1", THERE)) for _ in range(2)]
     stream = await places.owners.setdefault(THERE, ScriptedOwner()).stream()
     first.cancel()
