@@ -21,9 +21,8 @@ import trainer_client as tc
 from benchmarks import models
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.measures import latency
 from ps_service.server import Server
-from trainer_client.graph import short_graphs
+from ps_wire.runtime import latency
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _PACKAGES: Final = tuple(str(_ROOT / name) for name in ("ps_wire", "ps_service", "trainer_client"))
@@ -89,7 +88,6 @@ def main() -> None:
     """Counts the functions and prints them."""
     torch.set_num_threads(1)
     latency.INLINE_SECONDS *= _SLOWER  # type: ignore[misc]
-    short_graphs.INLINE_SECONDS *= _SLOWER  # type: ignore[misc]
     recorder = Recorder()
     recorder.install()
     uvloop.run(_walk(recorder))

@@ -14,11 +14,11 @@ from torch import nn
 
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
-from ps_service.measures.latency import Latency
 from ps_wire.codec.names import full_name
 from ps_wire.decorators import is_remote
 from ps_wire.errors import NotAllowedError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
+from ps_wire.runtime.latency import Latency
 
 if TYPE_CHECKING:
     from ps_service.hosting.history import History

@@ -22,10 +22,10 @@ from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
-    from ps_service.measures.latency import Latency
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
     from ps_service.passes.nested_pass import NestedPass
+    from ps_wire.runtime.latency import Latency
 
 
 _NOTHING: Final = torch.empty(0, requires_grad=True)

@@ -15,12 +15,12 @@ from ps_wire.codec.trees import leaves_in, tensors_in
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.references import RRef
-    from ps_service.measures.latency import Latency
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.entry import GraphEntry
     from ps_service.passes.leaf import Leaf
     from ps_service.passes.nested_pass import NestedPass
     from ps_wire.refs import CallKey, ContextId
+    from ps_wire.runtime.latency import Latency
 
 
 class Results:

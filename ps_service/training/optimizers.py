@@ -10,7 +10,6 @@ import torch
 from torch import optim
 from torch.nn import Parameter
 
-from ps_service.measures.latency import Latency
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
@@ -18,6 +17,7 @@ from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
+from ps_wire.runtime.latency import Latency
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:

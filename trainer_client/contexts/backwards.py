@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +16,6 @@ from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure
 from trainer_client.graph.short_graphs import local_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
-from trainer_client.latency import INLINE_SECONDS
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class Backwards:
         """
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             local = local_graph(start.roots, context)
-            if local is not None and local[0].seconds < INLINE_SECONDS and (turn := self._queue.begin()) is not None:
+            if local is not None and local[0].is_short and (turn := self._queue.begin()) is not None:
                 latency, leaves = local
                 if not leaves or reservations.take_now(leaves):
                     return self._run_here(LocalBackward(start.retain_graph, turn, latency), leaves, start)
@@ -148,13 +146,13 @@ class Backwards:
     def _propagate(self, current: RunningBackward | LocalBackward, start: Start) -> None:
         """Runs torch's engine."""
         self.current = current
-        began = time.perf_counter()
+        began = current.latency.begin() if isinstance(current, LocalBackward) else None
         try:
             torch.autograd.backward(start.roots, start.gradients, start.retain_graph)
         finally:
             self.current = None
-        if isinstance(current, LocalBackward):
-            current.latency.note(time.perf_counter() - began)
+        if isinstance(current, LocalBackward) and began is not None:
+            current.latency.end(began)
             current.post()
 
 

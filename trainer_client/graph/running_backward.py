@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ps_wire.runtime.latency import Latency
     from trainer_client.graph.recorder import WayBack
-    from trainer_client.latency import Latency
     from trainer_client.pending import Pending
 
 

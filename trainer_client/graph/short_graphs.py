@@ -8,8 +8,8 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ps_wire.numerics.autograd_graph import ACCUMULATING
+from ps_wire.runtime.latency import Latency
 from trainer_client.graph.nodes import RECEIVING
-from trainer_client.latency import Latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,11 +14,11 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
+from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
-from trainer_client.latency import INLINE_SECONDS, Latency
 from trainer_client.optimizers.scaling import Unscaled
 from trainer_client.session.in_flight import nothing
 
@@ -146,7 +145,7 @@ class LocalOptimizer:
         """
         optimizer = self.optimizer
         if (
-            self._latency.seconds >= INLINE_SECONDS
+            not self._latency.is_short
             or not type(optimizer).__module__.startswith("torch.optim.")
             or optimizer._optimizer_step_pre_hooks
             or optimizer._optimizer_step_post_hooks
@@ -160,12 +159,12 @@ class LocalOptimizer:
         return True
 
     def _apply(self, context: Context) -> None:
-        began = time.perf_counter()
+        began = self._latency.begin()
         with borrowed_grads(self._parameters):
             for parameter, gradient in self._found(context):
                 parameter.grad = gradient
             self.optimizer.step()
-        self._latency.note(time.perf_counter() - began)
+        self._latency.end(began)
 
     def unscale(self, context: Context, factor: float) -> Unscaled:
         """Multiplies the context's gradients of these parameters.
