@@ -1,4 +1,4 @@
-"""The rows: their work, units and targets."""
+"""Defines the work, unit and target of each row."""
 
 from __future__ import annotations
 

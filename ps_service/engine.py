@@ -1,4 +1,4 @@
-"""The engine: holds all parts of an owner."""
+"""Creates the parts of an owner and holds them in one object."""
 
 from __future__ import annotations
 

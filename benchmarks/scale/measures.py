@@ -1,4 +1,4 @@
-"""The series: one function for each, with an owner of its own."""
+"""Measures each series in a function that starts an owner of its own."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ps_wire.errors import InvalidArgumentError
 MOST: Final = 10_000
 """Most objects behind one attribute that are examined."""
 
-WHY: Final = "a step may move a hosted parameter to other memory, and the numbers there would stay as they are"
+WHY: Final = "a step may move a hosted parameter to other memory, and the values there would not change"
 
 
 class Extent(NamedTuple):

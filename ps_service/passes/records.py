@@ -206,7 +206,7 @@ class Record:
         if self._nested_pass is not None:
             ends.append(self._nested_pass.root)
         if not self._is_module:
-            leaves = [*leaves, *self._met(roots, {id(each) for each in ends})]
+            leaves = [*leaves, *self._other_leaves(roots, {id(each) for each in ends})]
         for leaf in leaves:
             targets.append(leaf.tensor)
         targets += ends
@@ -221,8 +221,8 @@ class Record:
             found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph)
         return leaves, found
 
-    def _met(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
-        """Leaves of the graph that are not of hosted modules: parameters that other objects keep.
+    def _other_leaves(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
+        """Finds the leaves of the graph that belong to no hosted module: parameters that other objects keep.
 
         Raises:
             InvalidArgumentError: The graph reaches the inputs of an earlier call.

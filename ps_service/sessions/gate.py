@@ -1,4 +1,4 @@
-"""The gate: decides which requests an owner still accepts while it drains."""
+"""Decides which requests an owner still accepts while it drains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payload: the tensor bytes of one message, which are kept apart from it."""
+"""Reads and writes payloads: the tensor bytes that are sent beside a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client: a trainer's connections to owners, and what it can ask of them."""
+"""The client holds a trainer's connections to owners; its methods create, find and list objects."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def create(
     payload = PayloadWriter()
     context = current_context()
     handles: list[RRef] = []
-    encoder = Encoder(payload, partial(calls.handle_met, handles, context))
+    encoder = Encoder(payload, partial(calls.handle_message, handles, context))
     default_seed = seeding.next(context.seeds if context is not None else None)
     request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
     encoder.encode_into(request.args, args)

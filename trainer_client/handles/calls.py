@@ -69,7 +69,7 @@ def call(
     payload, encoder = None, None
     if args or kwargs:
         payload = PayloadWriter()
-        encoder = Encoder(payload, partial(handle_met, handles, context))
+        encoder = Encoder(payload, partial(handle_message, handles, context))
         if args:
             encoder.encode_into(request.args, args)
         if kwargs:
@@ -94,7 +94,7 @@ def _result(
     return receive(session, reply.call.result, payload, recorded)
 
 
-def handle_met(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
+def handle_message(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
     """The message for a handle among the arguments of a call; None if the value is no handle.
 
     Args:

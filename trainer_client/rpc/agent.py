@@ -63,7 +63,7 @@ class Agent:
         loop: Their event loop.
         member: Its entry in the directory.
         group: The members that began together with `world_size`; None in an open group.
-        meetings: Number of rendezvous by name and members, so that each has a key of its own.
+        rendezvous_counts: Number of rendezvous by name and members, so that each has its own key.
     """
 
     def __init__(self, server: Server, settings: Settings, address: str = "") -> None:
@@ -78,7 +78,7 @@ class Agent:
         self.keeps_directory = True
         self._address = address or server.address
         self._outstanding: weakref.WeakSet[Pending[Any]] = weakref.WeakSet()
-        self.meetings: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)

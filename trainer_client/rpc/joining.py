@@ -154,20 +154,20 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         InvalidArgumentError: This process is not in `group`, and has not left.
     """
     leaving = agent()
-    meeting = Group(leaving, group) if group is not None else leaving.group
+    members = Group(leaving, group) if group is not None else leaving.group
     deadline = Deadline(timeout)
     try:
         if graceful:
             leaving.finish(deadline.left)
-            if meeting is not None:
-                meeting.rendezvous("shutdown", deadline.left())
+            if members is not None:
+                members.rendezvous("shutdown", deadline.left())
             # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
-            if meeting is not None:
-                meeting.rendezvous("shutdown for good", deadline.left())
+            if members is not None:
+                members.rendezvous("shutdown for good", deadline.left())
     finally:
-        _stop(leaving, min(deadline.left(), 5.0) if graceful and meeting is not None else 0.0)
+        _stop(leaving, min(deadline.left(), 5.0) if graceful and members is not None else 0.0)
 
 
 def _check(name: str, rank: int, world_size: int | None) -> None:

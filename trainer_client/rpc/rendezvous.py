@@ -49,18 +49,18 @@ class Group:
         Raises:
             DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
         """
-        key = (what, self.names)
+        counted = (what, self.names)
         with _lock:
-            self._agent.meetings[key] += 1
-            place = f"{what} {self._agent.meetings[key]} of {' '.join(self.names)}"
+            self._agent.rendezvous_counts[counted] += 1
+            key = f"{what} {self._agent.rendezvous_counts[counted]} of {' '.join(self.names)}"
         payload = PayloadWriter()
-        request = RendezvousRequest(key=place, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
+        request = RendezvousRequest(key=key, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
         Encoder(payload).encode_into(request.value, value)
 
         def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
             if reply.rendezvous.missing:
                 with _lock:
-                    self._agent.meetings[key] -= 1  # the next attempt uses the same key
+                    self._agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
                 raise DeadlineExceededError(
                     f"{what}: {', '.join(reply.rendezvous.missing)} did not come within {seconds:.3g} s"
                 )
