@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_wire.codec.payload import Buffer
 
-_NOBODY: Final = bytes(16)
+_NO_TRAINER: Final = bytes(16)
 
 
 def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
@@ -89,7 +89,7 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
         request = getattr(record, kind or "create")
         if record.dependency_only and kind != "call":
             request.name = ""  # another object may have the name by now
-        ctx = RequestContext(engine, _NOBODY, _bytes(tensors, record.payload))
+        ctx = RequestContext(engine, _NO_TRAINER, _bytes(tensors, record.payload))
         return remake(ctx, kind or "create", request, record.object_id)
     except Exception as error:  # constructors may raise anything
         raise CheckpointError(
