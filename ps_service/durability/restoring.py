@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from google.protobuf.message import DecodeError
 
-from ps_service.durability import states
+from ps_service.durability import value_files
 from ps_service.durability.loading import freeze, load
 from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
@@ -82,7 +82,9 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
     try:
         kind = record.WhichOneof("made")
         if kind == "value":
-            value = mapped(states.load(record.value, record.tensors, tensors), lambda tensor: tensor.to(engine.device))
+            value = mapped(
+                value_files.load(record.value, record.tensors, tensors), lambda tensor: tensor.to(engine.device)
+            )
             made = HostedObject(engine.name, value, engine.parameter_locks, record.name, object_id=record.object_id)
             made.class_name = record.class_name
             return engine.registry.add(made)
@@ -102,7 +104,7 @@ def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) 
     if not record.HasField("state"):
         return
     try:
-        load(hosted, states.load(record.state, record.tensors, tensors), record.version)
+        load(hosted, value_files.load(record.state, record.tensors, tensors), record.version)
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
     except Exception as error:  # a hosted load_state_dict may raise anything

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import files, states
+from ps_service.durability import files, value_files
 from ps_service.durability.manifest import Manifest
-from ps_service.durability.owned import CannotBeKept, States
+from ps_service.durability.object_states import CannotBeKept, States
 from ps_service.durability.tensors import TensorWriter
 from ps_service.release import RELEASE
 from ps_service.training.optimizers import HostedOptimizer
@@ -111,9 +111,9 @@ class _Objects:
         left_out: Name, class and reason for each object that had to be left out.
     """
 
-    def __init__(self, tensors: TensorWriter, owned: States) -> None:
+    def __init__(self, tensors: TensorWriter, states: States) -> None:
         self._tensors = tensors
-        self._states = owned
+        self._states = states
         self._seen: set[str] = set()
         self._kept: dict[str, pb.ObjectRecord] = {}
         self.left_out: list[dict[str, str]] = []
@@ -148,13 +148,13 @@ class _Objects:
         if hosted.creation_spec is None:
             if isinstance(hosted.value, nn.Parameter):
                 raise CannotBeKept("it is part of another object; handles to parts are not saved")
-            states.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
+            value_files.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
             return record
         self._check(hosted, hosted.creation_spec)
-        states.store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
+        value_files.store(self._states.of(hosted), record.state, record.tensors, self._tensors, prefix)
         getattr(record, hosted.creation_spec.operation).CopyFrom(hosted.creation_spec.request)
         if hosted.creation_spec.payload is not None:
-            payload = states.as_tensor(hosted.creation_spec.payload)
+            payload = value_files.as_tensor(hosted.creation_spec.payload)
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)
         if isinstance(hosted.value, HostedOptimizer):
             record.version = hosted.value.version
@@ -180,7 +180,7 @@ def _fill(message: pb.NumberSet, numbers: SeenNumbers) -> None:
 def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors: TensorWriter) -> None:
     record = session.answers.add(number=number, frame=answer.frame)
     if answer.nbytes:
-        payload = states.as_tensor(joined(answer.chunks, answer.nbytes))
+        payload = value_files.as_tensor(joined(answer.chunks, answer.nbytes))
         record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
 
 

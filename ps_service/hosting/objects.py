@@ -65,7 +65,7 @@ class HostedObject:
         bound_copies: The pool of its bound copies, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
-        recorded: Number of recorded calls of each. `Binding.inspect` examines the whole graph of some of them only.
+        recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
         is_layer: Whether it consists only of modules of torch.
         layer_check: Tells which calls of that layer need no checks.
         latency: Measures the time of its calls.

@@ -12,7 +12,7 @@ from ps_service.requests.execution import Execution
 from ps_service.requests.observer import Observer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.run_handler import run_inline
-from ps_service.rpc.expiry import Expiry
+from ps_service.rpc.deadlines import Deadlines
 from ps_service.rpc.session_stream import SessionStream
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
@@ -50,7 +50,7 @@ class SessionHandler(Observer):
         self.made: list[int] = []
         self._engine = engine
         self._running: dict[int, Execution] = {}
-        self._expiry = Expiry(self._running)
+        self._deadlines = Deadlines(self._running)
         self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
@@ -158,7 +158,7 @@ class SessionHandler(Observer):
         """Cancels the running requests, because the session has ended."""
         for execution in list(self._running.values()):
             execution.cancel()
-        self._expiry.close()
+        self._deadlines.close()
 
     def cut_off(self) -> None:
         """Answers running requests as cut off. Those that can run again get no answer, and are sent again."""
@@ -179,7 +179,7 @@ class SessionHandler(Observer):
             self._busy += 1
             self._settled.clear()
         if execution.seconds:
-            self._expiry.watch(execution)
+            self._deadlines.watch(execution)
         execution.queue()
 
     def _turn_away(self, number: int) -> None:

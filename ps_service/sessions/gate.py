@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Gate:
     """Decides which requests are accepted.
 
-    An owner with a data directory lets its open passes end, and refuses everything else. Trainers send unanswered
-    requests again after its next start.
+    An owner with a data directory lets its open passes end. It also accepts nested requests and those that change
+    nothing. Trainers send the others again after its next start.
 
     Args:
         contexts: The open passes.

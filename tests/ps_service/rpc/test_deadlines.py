@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ps_service.rpc.expiry import Expiry
+from ps_service.rpc.deadlines import Deadlines
 
 
 class Request:
@@ -29,7 +29,7 @@ async def expired(request: Request) -> float:
 
 async def test_requests_end_at_their_deadlines_in_whatever_order_they_came() -> None:
     running: dict[int, Any] = {}
-    expiry = Expiry(running)
+    expiry = Deadlines(running)
     requests = [Request(running, number, seconds) for number, seconds in enumerate([0.02, 0.001, 60.0, 0.01])]
     for request in requests:
         expiry.watch(request)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ async def test_requests_end_at_their_deadlines_in_whatever_order_they_came() -> 
 
 async def test_a_request_that_has_its_answer_is_left_alone() -> None:
     running: dict[int, Any] = {}
-    expiry = Expiry(running)
+    expiry = Deadlines(running)
     first, second = Request(running, 1, 0.001), Request(running, 2, 0.002)
     for request in (first, second):
         expiry.watch(request)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ async def test_a_request_that_has_its_answer_is_left_alone() -> None:
 
 async def test_requests_without_a_deadline_never_end() -> None:
     running: dict[int, Any] = {}
-    expiry = Expiry(running)
+    expiry = Deadlines(running)
     endless, short = Request(running, 1, 0.0), Request(running, 2, 0.001)
     expiry.watch(short)  # type: ignore[arg-type]
     await expired(short)
@@ -62,7 +62,7 @@ async def test_requests_without_a_deadline_never_end() -> None:
 
 async def test_nothing_ends_after_it_was_closed() -> None:
     running: dict[int, Any] = {}
-    expiry, other = Expiry(running), Expiry(later := dict[int, Any]())
+    expiry, other = Deadlines(running), Deadlines(later := dict[int, Any]())
     closed, watched = Request(running, 1, 0.001), Request(later, 1, 0.002)
     expiry.watch(closed)  # type: ignore[arg-type]
     other.watch(watched)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ async def test_nothing_ends_after_it_was_closed() -> None:
 
 async def test_a_request_that_stays_does_not_set_the_timer_again() -> None:
     running: dict[int, Any] = {}
-    expiry = Expiry(running)
+    expiry = Deadlines(running)
     stubborn, last = Request(running, 1, 0.001), Request(running, 2, 0.005)
     count = []
     stubborn.expire = lambda: count.append(None)  # type: ignore[method-assign]

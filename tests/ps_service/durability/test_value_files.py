@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from safetensors import safe_open
 
-from ps_service.durability import states
+from ps_service.durability import value_files
 from ps_service.durability.tensors import TensorReader, TensorWriter
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError
@@ -26,11 +26,11 @@ def through_files(values: list[Any], folder: Path, part_bytes: int = 1 << 20) ->
     writer = TensorWriter(folder, part_bytes)
     records = [ObjectRecord() for _ in values]
     for record, value in zip(records, values, strict=True):
-        states.store(value, record.state, record.tensors, writer, "net")
+        value_files.store(value, record.state, record.tensors, writer, "net")
     writer.flush()
     reader = TensorReader(folder)
     parsed = [ObjectRecord.FromString(record.SerializeToString()) for record in records]
-    return [states.load(record.state, record.tensors, reader) for record in parsed]
+    return [value_files.load(record.state, record.tensors, reader) for record in parsed]
 
 
 @given(strategies.values)
@@ -83,26 +83,26 @@ def test_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_what_is_kept_is_a_copy(tmp_path: Path) -> None:
     tensor = torch.zeros(3)
     writer, record = TensorWriter(tmp_path), ObjectRecord()
-    states.store(tensor, record.state, record.tensors, writer, "net")
+    value_files.store(tensor, record.state, record.tensors, writer, "net")
     tensor.add_(1)
     writer.flush()
-    assert torch.equal(states.load(record.state, record.tensors, TensorReader(tmp_path)), torch.zeros(3))
+    assert torch.equal(value_files.load(record.state, record.tensors, TensorReader(tmp_path)), torch.zeros(3))
 
 
 def test_nothing_of_an_invalid_value_is_stored(tmp_path: Path) -> None:
     writer, record = TensorWriter(tmp_path), ObjectRecord()
     with pytest.raises(InvalidArgumentError, match=r"a builtins\.object cannot be sent"):
-        states.store([torch.ones(2), object()], record.state, record.tensors, writer, "net")
+        value_files.store([torch.ones(2), object()], record.state, record.tensors, writer, "net")
     writer.flush()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_record_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
     writer, record = TensorWriter(tmp_path), ObjectRecord()
-    states.store([torch.ones(2), torch.ones(3)], record.state, record.tensors, writer, "net")
+    value_files.store([torch.ones(2), torch.ones(3)], record.state, record.tensors, writer, "net")
     writer.flush()
     reader = TensorReader(tmp_path)
     for names, reason in ((["net/0", "net/7"], "has no tensor 'net/7'"), (["net/0"], "names only 1 tensors"), (
         ["net/0", "net/0"], "has 8 bytes instead of 12")):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=reason):
-            states.load(record.state, names, reader)
+            value_files.load(record.state, names, reader)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ps_service.requests.execution import Execution
 
 
-class Expiry:
+class Deadlines:
     """Watches the deadlines of a session's queued requests.
 
     A timer for each request would cost more than many requests do, and nearly all requests are answered long before
