@@ -21,7 +21,7 @@ from ps_service.hosting.parts import Part, attribute_parts, differing, has_entri
 from ps_service.hosting.referrers import Referrers
 from ps_service.hosting.replacing import Counterpart
 from ps_service.hosting.returned import Change, Returned
-from ps_service.hosting.running_statistics import Reading, Updating, with_statistics
+from ps_service.hosting.running_statistics import Evaluating, Reading, Updating, with_statistics
 from ps_service.hosting.structure import is_atom, reaches
 
 if TYPE_CHECKING:
@@ -53,6 +53,14 @@ class BoundCopy:
         self._containers = made.containers
         self._refilled = [container for container in made.containers if container.is_refilled]
         self._modules = [part.copy for part in made.parts if isinstance(part.copy, nn.Module)]
+        # Hooks that a call registers at a layer are in the dicts of the original.
+        self._hooks = [
+            value
+            for part in made.parts
+            if isinstance(part.holder, nn.Module)
+            for name, value in part.original.items()
+            if name.endswith("_hooks") and isinstance(value, dict)
+        ]
         self._changes: list[Change] | None = None
         self._bound: list[tuple[nn.Parameter, torch.Tensor]] = []
         copied = [part.made.copy() for part in self._parts]
@@ -236,6 +244,10 @@ class BoundCopy:
         originals = self._originals()
         with self._internals.structure_lock:
             self._internals.replace(originals)
+            for hooks in self._hooks:
+                for key, hook in list(hooks.items()):
+                    if (made := originals.of(hook)) is not hook:
+                        hooks[key] = made
             for container in self._containers:
                 for entry in entries(container.original):
                     for each in entry:
@@ -249,7 +261,7 @@ class BoundCopy:
         known = dict(zip(map(id, self._made.objects), self._made.originals, strict=True))
         known.update((id(leaf), parameter) for parameter, leaf in self._bound)
         for part in self._parts:
-            if isinstance(part.own.get("forward"), Updating):
+            if isinstance(part.own.get("forward"), (Updating, Evaluating)):
                 known[id(part.own["forward"])] = part.holder.forward
         return Counterpart(known)
 
@@ -269,6 +281,7 @@ class BoundCopy:
                 else:
                     found.append(Reading(part.holder._buffers, lock))
                     part.own["_buffers"] = found[-1].own
+                    part.own["forward"] = Evaluating(part.copy, found[-1])
         return found
 
     def _put(self, refilled: Sequence[SharedContainer]) -> None:

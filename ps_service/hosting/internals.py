@@ -171,7 +171,7 @@ class Internals:
             value = attributes.get(name)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
-            elif value or not isinstance(value, (dict, list)):
+            elif not isinstance(value, (dict, list)) or value:
                 is_all &= tensors_below(value, tensors, MOST)
         if tensors:
             tensors = [each for each in tensors if id(each) not in self._parameters]

@@ -41,6 +41,26 @@ class Updating:
             return type(self._layer).forward(self._layer, *args, **kwargs)
 
 
+class Evaluating:
+    """The forward of a layer in evaluation mode. It notices that the call has put the layer into training mode.
+
+    Torch updates the statistics without a change of their version then.
+
+    Args:
+        layer: A copy of the layer.
+        reading: Its statistics.
+    """
+
+    def __init__(self, layer: nn.Module, reading: Reading) -> None:
+        self._layer = layer
+        self._reading = reading
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._layer.training:
+            self._reading.is_updated = True
+        return type(self._layer).forward(self._layer, *args, **kwargs)
+
+
 class Reading:
     """The statistics of a layer in evaluation mode, copied between two updates.
 
@@ -50,6 +70,7 @@ class Reading:
 
     Attributes:
         own: The buffers of its copy.
+        is_updated: Whether the layer has run in training mode.
     """
 
     def __init__(self, shared: dict[str, torch.Tensor | None], lock: threading.Lock) -> None:
@@ -57,6 +78,7 @@ class Reading:
         self._lock = lock
         self._taken: dict[str, torch.Tensor | None] = {}
         self.own = shared.copy()
+        self.is_updated = False
 
     def take(self) -> None:
         """Copies the present statistics."""
@@ -71,12 +93,13 @@ class Reading:
             for name, each in self.own.items():
                 if each is not self._taken.get(name) or name not in self._taken:
                     self._shared[name] = each
-                elif each is not None and each._version:
+                elif each is not None and (each._version or self.is_updated):
                     shared = self._shared[name]
                     assert shared is not None
                     shared.copy_(each)
             for name in self._taken.keys() - self.own.keys():
                 self._shared.pop(name, None)
         self._taken = {}
+        self.is_updated = False
         self.own.clear()
         self.own.update(self._shared)

@@ -26,6 +26,7 @@ class Arguments:
         context: The pass in which the call is recorded; None if it is not recorded.
 
     Attributes:
+        nbytes: Length of the message that they came in.
         wanting: The tensors that need a gradient.
         kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
     """
@@ -33,6 +34,7 @@ class Arguments:
     def __init__(self, engine: Engine, context: ContextId | None = None) -> None:
         self._engine = engine
         self._context = context
+        self.nbytes = 0
         self.wanting: list[torch.Tensor] = []
         self.kept: list[KeptInput] = []
         self._entering: list[torch.Tensor] = []

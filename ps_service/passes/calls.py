@@ -200,7 +200,8 @@ def _call_module(
             with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                 result = run(*args, **kwargs)
         if began is not None:
-            target.latency.end(began)
+            # The backward of a call takes as long as the call does, or longer.
+            may_be_inline = target.latency.end(began, arguments.nbytes)
         del run  # only the graph may refer to the module now
         result = call_frame.own(result)
         if keep and not isinstance(result, RRef):

@@ -69,11 +69,14 @@ class Gradients:
 
     Args:
         share: Counts their bytes.
+
+    Attributes:
+        nbytes: Their bytes.
     """
 
     def __init__(self, share: Share | None = None) -> None:
         self._share = share
-        self._nbytes = 0
+        self.nbytes = 0
         # What the backwards before the running one have brought, and what the running one has brought in order.
         self._total: _Sums = ({}, set())
         self._running: _Sums = ({}, set())
@@ -91,7 +94,7 @@ class Gradients:
             turn: When they are added; None to add them at once.
         """
         for gradient in gradients:
-            self._nbytes += size(gradient.tensor)
+            self.nbytes += size(gradient.tensor)
         if turn is None:
             self._end_backward()
             self._add(self._total, gradients)
@@ -106,7 +109,7 @@ class Gradients:
                 self._add(self._running, self._early.pop(place, ()))
                 self._added = place[-1]
         if self._share is not None:
-            self._share.resize(self._nbytes)
+            self._share.resize(self.nbytes)
 
     def all(self) -> list[Gradient]:
         """All gradients, in the order in which the pass met the parameters."""
@@ -166,8 +169,8 @@ class Gradients:
                 total = added(before.tensor, gradient.tensor)
                 held[key] = before._replace(tensor=total)
                 own.add(key)
-                self._nbytes += size(total) - size(before.tensor)
-            self._nbytes -= size(gradient.tensor)
+                self.nbytes += size(total) - size(before.tensor)
+            self.nbytes -= size(gradient.tensor)
 
     def _end_backward(self) -> None:
         """Adds what the running backward has brought to the total, because it is over or gradients are read."""
@@ -181,7 +184,7 @@ class Gradients:
             self._total = self._running[0], set()
         self._running, self._early, self._next, self._added = ({}, set()), {}, {}, 0
         if self._share is not None:
-            self._share.resize(self._nbytes)
+            self._share.resize(self.nbytes)
 
 
 def added(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:

@@ -121,6 +121,12 @@ class PassContext:
             brought = self._gradients
             return None if brought is None else brought.of(parameter)
 
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradients."""
+        brought = self._gradients
+        return 0 if brought is None else brought.nbytes
+
     def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, read at once.
 

@@ -113,9 +113,14 @@ class RequestContext:
     def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call."""
         arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
+        arguments.nbytes = self.size(args, kwargs)
         positional = tuple(self._decoder(arguments).decode(args)) if args.WhichOneof("kind") else ()
         named = dict(self._decoder(arguments).decode(kwargs)) if kwargs.WhichOneof("kind") else {}
         return arguments, positional, named
+
+    def size(self, args: Value, kwargs: Value) -> int:
+        """The length of the payload; without one, that of the arguments."""
+        return len(self.payload) if self.payload is not None else args.ByteSize() + kwargs.ByteSize()
 
     def write(self, message: Value, value: Any) -> None:
         """Encodes a value into a field of the reply."""

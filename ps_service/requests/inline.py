@@ -37,7 +37,8 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
         function = getattr(type(hosted.value), method, None)
         return is_inline(function) and not is_deferred(function)
     # The mark is not enough, because the time depends on the size of the arguments.
-    if not hosted.latency.is_short or is_deferred(getattr(type(hosted.value), method or "forward", None)):
+    size = ctx.size(request.args, request.kwargs)
+    if not hosted.latency.is_short_for(size) or is_deferred(getattr(type(hosted.value), method or "forward", None)):
         return False
     return hosted.is_layer or _is_promised(hosted, method or "forward")
 
@@ -59,7 +60,10 @@ def step(ctx: RequestContext, request: pb.StepRequest) -> bool:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     value = ctx.find(request.optimizer).value
-    return isinstance(value, HostedOptimizer) and value.latency.is_short and value.is_torchs
+    if not isinstance(value, HostedOptimizer) or not value.is_torchs:
+        return False
+    context = ctx.engine.contexts.get(ContextId.from_message(request.context))
+    return context is None or value.latency.is_short_for(context.gradient_bytes)
 
 
 def _is_promised(hosted: HostedObject, method: str) -> bool:

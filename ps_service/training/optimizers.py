@@ -110,13 +110,13 @@ class HostedOptimizer:
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
         with self._parameter_locks.alone(self.lock):
-            began = self.latency.begin()
+            began, nbytes = self.latency.begin(), context.gradient_bytes
             present = self._present(context)
             if present:
                 self._check(present)
                 self._apply(present, context)
                 self.version += 1
-            self.latency.end(began)
+            self.latency.end(began, nbytes)
             return self.version
 
     def check(self, context: PassContext) -> None:
@@ -223,10 +223,20 @@ class HostedOptimizer:
                     by_rows.append((parameter, gradient, groups[group]))
                     continue
                 sparse.append(parameter)
-            parameter.grad = gradient
+            parameter.grad = _laid_out(gradient, parameter)
         # Called even with no gradient left: hooks and schedulers count the steps.
         torch_step.step(self.optimizer)
         for parameter, gradient, options in by_rows:
             sparse_sgd.apply(parameter, gradient, options)
         for parameter in sparse:
             sparse_rules.compact(self.optimizer, parameter)
+
+
+def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient with the strides of the parameter, which torch's fused kernels take for granted.
+
+    Torch gives gradients that layout where it accumulates them at leaves, and no such node runs here.
+    """
+    if gradient.layout is not torch.strided or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)

@@ -39,7 +39,10 @@ async def one_pass(ps: tc.Client, prompt: tc.RemoteModule, opt: tc.DistributedOp
         await opt.step(ctx)
 
 
-async def test_a_small_pass_comes_to_run_on_the_event_loop(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
+async def test_a_small_pass_comes_to_run_on_the_event_loop(
+    owner: Server, ps: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 10.0)
     prompt = await ps.module(PROMPT, name="prompt")
     opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
     await one_pass(ps, prompt, opt)
@@ -48,11 +51,30 @@ async def test_a_small_pass_comes_to_run_on_the_event_loop(owner: Server, ps: tc
     hosted = owner.engine.registry.find(prompt.ref)
     # Busy machines must not decide.
     for latency in (hosted.latency, hosted.backward_latency, hosted_optimizer(owner, opt).latency):
-        latency.seconds = 0.0
+        latency.seconds, latency.largest = 0.0, 1000
     ran_in.clear()
     await one_pass(ps, prompt, opt)
     here = threading.current_thread().name
     assert ran_in == [f"forward {here}", f"backward {here}"]
+    assert torch.equal(await prompt.parameter("scale").to_here(), torch.zeros(3))
+
+
+async def test_a_request_that_is_much_larger_than_the_short_ones_runs_in_a_thread(
+    owner: Server, ps: tc.Client, ran_in: list[str]
+) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
+    await one_pass(ps, prompt, opt)
+    hosted = owner.engine.registry.find(prompt.ref)
+    hosted_step = hosted_optimizer(owner, opt)
+    for latency in (hosted.latency, hosted_step.latency):
+        latency.seconds, latency.largest = 0.0, 2
+    stepped_in: list[str] = []
+    hosted_step.optimizer.register_step_pre_hook(lambda *_: stepped_in.append(threading.current_thread().name))
+    ran_in.clear()
+    await one_pass(ps, prompt, opt)
+    assert "ps-compute" in ran_in[0]
+    assert len(stepped_in) == 1 and "ps-compute" in stepped_in[0]
     assert torch.equal(await prompt.parameter("scale").to_here(), torch.zeros(3))
 
 
@@ -67,7 +89,7 @@ async def test_a_slow_method_stays_in_a_thread(owner: Server, ps: tc.Client, ran
 async def test_a_quick_call_gives_way_to_a_step_in_progress(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
-    hosted.latency.seconds = 0.0
+    hosted.latency.seconds, hosted.latency.largest = 0.0, 1000
     begun, go_on = threading.Event(), threading.Event()
 
     def step() -> None:
@@ -92,7 +114,7 @@ async def test_a_quick_step_gives_way_to_another(owner: Server, ps: tc.Client) -
     prompt = await ps.module(PROMPT, name="prompt")
     opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
     hosted = hosted_optimizer(owner, opt)
-    hosted.latency.seconds = 0.0
+    hosted.latency.seconds, hosted.latency.largest = 0.0, 1000
     begun, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -25,6 +25,9 @@ class Host(nn.Module):
     def method(self) -> torch.Tensor:
         return self.weight
 
+    def note(self, module: nn.Module, *given: Any) -> None:
+        self.calls += 1
+
     def double(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
         return output * 2
 

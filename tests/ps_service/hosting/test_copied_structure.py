@@ -212,3 +212,16 @@ def test_an_attribute_removed_from_the_original_is_gone_in_every_copy(host: Host
     handle.remove()
     with bound(pool, host) as bound_copy:
         assert torch.equal(bound_copy.layer(torch.ones(1, 2)) * 2, twice)
+
+
+@pytest.mark.parametrize("register", ["register_forward_pre_hook", "register_forward_hook"])
+def test_a_hook_that_a_call_registers_at_a_layer_is_one_of_the_module(
+    host: Host, pool: BoundCopies, register: str
+) -> None:
+    with bound(pool, host) as copy:
+        getattr(copy.layer, register)(copy.note)
+    host.calls = 5
+    for _ in range(2):
+        with bound(pool, host) as copy:
+            copy.layer(torch.ones(1, 2))
+    assert host.calls == 7

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.running_statistics import with_statistics
+from tests.ps_service.hosting.host import bound
 
 
 def block() -> nn.Sequential:
@@ -35,3 +37,29 @@ def test_layers_with_statistics_are_found() -> None:
 def test_compiled_modules_are_not_changed(module: object) -> None:
     assert callable(module)
     assert with_statistics(module()) == []
+
+
+class Switching(nn.Module):
+    """Puts its layer into training mode in a call that was made in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.train()
+        found: torch.Tensor = self.norm(x)
+        self.norm.eval()
+        return found
+
+
+def test_statistics_that_a_call_in_evaluation_mode_has_updated_are_kept() -> None:
+    module, local = Switching(), Switching()
+    pool = BoundCopies(module)
+    for _ in range(3):
+        x = torch.randn(8, 2)
+        with bound(pool, module, training=False) as copy:
+            assert torch.equal(copy(x), local.eval()(x))
+        assert torch.equal(module.norm.running_mean, local.norm.running_mean)
+        assert torch.equal(module.norm.running_var, local.norm.running_var)
+        assert torch.equal(module.norm.num_batches_tracked, local.norm.num_batches_tracked)

@@ -47,3 +47,13 @@ def test_work_that_waits_for_something_else_is_as_long_as_its_wait(monkeypatch: 
     latency.end(began)
     assert latency.seconds == pytest.approx(0.1)
     assert not latency.is_short
+
+
+def test_work_much_larger_than_the_largest_short_one_is_not_short() -> None:
+    latency = Latency()
+    latency.note(INLINE_SECONDS / 2, 100)
+    latency.note(INLINE_SECONDS / 2, 10)
+    assert latency.is_short_for(400)
+    assert not latency.is_short_for(401)
+    latency.note(2 * INLINE_SECONDS, 10_000)
+    assert latency.largest == 100, "long work says nothing of what is short"
