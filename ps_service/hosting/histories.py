@@ -17,7 +17,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from ps_service.hosting.replacing import Replacing
 from ps_service.hosting.structure import all_below
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numerics.autograd_graph import reached_from
+from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, reached_from
 
 MOST: Final = 10_000
 """Most objects that are searched for tensors with a history."""
@@ -64,7 +64,10 @@ def ended(tensor: torch.Tensor) -> torch.Tensor:
 
 def reaches_ended(roots: Iterable[Any]) -> bool:
     """Whether a backward from these roots would reach the end of a history."""
-    return bool(reached_from(roots, ENDED)[1])
+    try:
+        return bool(reached_from(roots, ENDED, MOST_NODES)[1])
+    except TooManyNodes:
+        return False  # then its backward raises the error
 
 
 class Ending(Replacing):

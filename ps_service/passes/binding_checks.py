@@ -10,7 +10,7 @@ from ps_service.hosting.hooks import hooked_nodes
 from ps_service.parameters.leaves import StandIn
 from ps_service.passes.lineage import has_own_functions, runs_own_function
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numerics.autograd_graph import leaves_of
+from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -43,7 +43,7 @@ def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[in
     found: set[int] | None = None
     for i, parameter in enumerate(binding.parameters):
         if parameter._use_count() != 1:  # type: ignore[attr-defined]
-            found = set(map(id, leaves_of(roots))) if found is None else found
+            found = set(map(id, _some_leaves(roots))) if found is None else found
             if id(parameter) in found:
                 raise InvalidArgumentError(
                     f"{binding.code} has computed with parameter {binding.name(i)!r} of {binding.hosted} in a way that "
@@ -52,9 +52,17 @@ def inspect(binding: Binding, roots: Sequence[torch.Tensor], known: Container[in
                     "parameter up on self when the module is called"
                 )
     if _is_examined(binding):
-        _examine(binding, leaves_of(roots), known)
+        _examine(binding, _some_leaves(roots), known)
     if has_own_functions() and runs_own_function(roots):
         binding.hold()
+
+
+def _some_leaves(roots: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves of a graph; none if it is very large."""
+    try:
+        return leaves_of(roots, MOST_NODES)
+    except TooManyNodes:
+        return []
 
 
 def _is_examined(binding: Binding) -> bool:

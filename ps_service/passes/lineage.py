@@ -9,7 +9,7 @@ from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER, BackwardCFunction
 
 from ps_service.hosting.references import RRef
 from ps_wire.codec.trees import leaves_in, tensors_in
-from ps_wire.numerics.autograd_graph import reached_from
+from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, reached_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,11 @@ def has_own_functions() -> bool:
 
 def runs_own_function(roots: Sequence[torch.Tensor]) -> bool:
     """Whether the graph holds such a function, which may keep tensors as attributes, unseen by torch's hooks."""
-    return any(_is_own(node._forward_cls) for node in reached_from(roots, BackwardCFunction)[1])
+    try:
+        nodes = reached_from(roots, BackwardCFunction, MOST_NODES)[1]
+    except TooManyNodes:
+        return True  # it may
+    return any(_is_own(node._forward_cls) for node in nodes)
 
 
 _COUNTER: Final = AUTOGRAD_FUNCTION_COUNTER
