@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.utils.checkpoint import CheckpointFunction
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics import autograd_graph
 from trainer_client.graph.nodes import RECEIVING, ROOT
+
+_REENTRANT: Final[Any] = CheckpointFunction._backward_cls
+"""The class of the nodes of reentrant checkpoints."""
 
 
 def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], list[Any]]:
@@ -18,8 +23,16 @@ def reached_from(roots: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], lis
 
     Returns:
         The leaves that require grad, without the recorder's own, and the `WayBack` of each recorded call.
+
+    Raises:
+        InvalidArgumentError: A checkpoint would run a backward of its own, outside of the pass.
     """
-    leaves, nodes = autograd_graph.reached_from(roots, RECEIVING)
+    leaves, nodes = autograd_graph.reached_from(roots, (RECEIVING, _REENTRANT))
+    if any(isinstance(node, _REENTRANT) for node in nodes):
+        raise InvalidArgumentError(
+            "torch.utils.checkpoint with use_reentrant=True runs a backward of its own, and its gradients would not "
+            "belong to the context; call it with use_reentrant=False"
+        )
     return [leaf for leaf in leaves if leaf is not ROOT], [node.call for node in nodes]
 
 

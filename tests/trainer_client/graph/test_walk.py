@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.threads import PATIENCE, Watched, Worker
 from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.walk import Reservations, borrowed_grads, reached_from
@@ -185,3 +187,11 @@ def test_many_threads_over_few_leaves_never_meet() -> None:
     for worker in [Worker(lambda w=which: run(w)) for which in (0, 1, 2, 0)]:
         worker.result()
     assert not reservations._busy
+
+
+def test_a_reentrant_checkpoint_is_refused() -> None:
+    weight, x = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    kept = checkpoint(lambda x: x * weight, x, use_reentrant=False)
+    assert {id(leaf) for leaf in reached_from([kept])[0]} >= {id(x)}
+    with pytest.raises(InvalidArgumentError, match="use_reentrant=False"):
+        reached_from([checkpoint(lambda x: x * weight, x, use_reentrant=True)])
