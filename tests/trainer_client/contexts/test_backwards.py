@@ -22,7 +22,11 @@ from trainer_client.session.session import Session
 @pytest.fixture
 def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is taken for short."""
-    monkeypatch.setattr(Latency, "__init__", lambda self: setattr(self, "seconds", 0.0))
+
+    def begin(self: Latency) -> None:
+        self.seconds, self.largest = 0.0, 0
+
+    monkeypatch.setattr(Latency, "__init__", begin)
     monkeypatch.setattr(short_graphs, "_latencies", {})
 
 
