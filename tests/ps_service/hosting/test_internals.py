@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -210,3 +211,19 @@ def test_a_value_without_a_history_is_handed_on_as_it_is() -> None:
     assert not internals.ends_histories
     made = internals.without_history((torch.ones(1, requires_grad=True) * 2,), Ending())
     assert not has_open_history(made[0]) and internals.ends_histories
+
+
+class Ambiguous:
+    """Has no truth value, like an array of several numbers."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), Ambiguous()], ids=["array", "object"])
+def test_attributes_without_a_truth_value_are_searched_like_others(value: Any) -> None:
+    module = Keeping()
+    module.last = value
+    internals = internals_of(module)
+    assert ids(internals.found().tensors) == ids([module.mean, *module.listed])
+    assert internals.found().is_all
