@@ -78,6 +78,17 @@ class Delivering(Protocol):
         """
 
 
+@runtime_checkable
+class Gathering(Protocol):
+    """A connection that can write the packets of several `send_now` in one system call."""
+
+    def gather(self) -> None:
+        """Keeps the packets that are sent from now on, as far as a bounded memory allows."""
+
+    def release(self) -> None:
+        """Writes the kept packets, and later ones at once again. Never raises."""
+
+
 async def deliver(connection: Connection, handle: Handle) -> None:
     """Like `Delivering.deliver`, for any connection."""
     if isinstance(connection, Delivering):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
 
-from ps_wire.connections.connection import Connection, ConnectionBroken
+from ps_wire.connections.connection import Connection, ConnectionBroken, Gathering
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
@@ -30,6 +31,17 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self._ended = False
+        self._gathers: Gathering | None = None
+        self._gathering: Gathering | None = None
+        self._together = _Together(self)
+
+    def together(self) -> _Together:
+        """A block, entered with `with`, whose messages are written in one system call if the connection supports that.
+
+        Otherwise it has no effect. Blocks may be nested; the outermost one counts. A block must not contain `await`,
+        because the messages of other tasks would wait for its end, too.
+        """
+        return self._together
 
     def put(
         self,
@@ -70,6 +82,18 @@ class Outbox:
             self._idle.clear()
         self._ready.set()
 
+    def gather(self) -> None:
+        """Has the connection keep the messages that are put from now on, until `release`; see `together`."""
+        if self._gathers is not None and not self._ended:
+            self._gathering = self._gathers
+            self._gathering.gather()
+
+    def release(self) -> None:
+        """Has the connection write the messages that it has kept since `gather`."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is not None:
+            gathering.release()
+
     async def drain(self, connection: Connection) -> None:
         """Writes queued messages until it is cancelled.
 
@@ -77,6 +101,7 @@ class Outbox:
             ConnectionBroken: The connection broke.
         """
         self._connection, self._part_bytes = connection, connection.part_bytes
+        self._gathers = connection if isinstance(connection, Gathering) else None
         try:
             while True:
                 while self._waiting:
@@ -97,6 +122,28 @@ class Outbox:
     async def flushed(self) -> None:
         """Waits until the connection has taken all messages queued so far, or cannot take them any more."""
         await self._idle.wait()
+
+
+class _Together:
+    """The blocks of an outbox whose messages are written together."""
+
+    __slots__ = ("_depth", "_outbox")
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._outbox.gather()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._outbox.release()
 
 
 def _telling(message: Iterator[Packet], sent: Callable[[], None]) -> Iterator[Packet]:

@@ -143,6 +143,14 @@ class SharedMemoryConnection:
         self._traffic.sent += nbytes
         self._writer.write(record, (), None if segment.known else segment.hand_over())
 
+    def gather(self) -> None:
+        """Keeps the records that are written from now on; see `Gathering`."""
+        self._writer.gather()
+
+    def release(self) -> None:
+        """Writes the kept records; see `Gathering`."""
+        self._writer.release()
+
     async def receive(self) -> Packet | None:
         return await self._delivery.receive()
 

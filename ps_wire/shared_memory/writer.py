@@ -13,7 +13,7 @@ from ps_wire.connections.connection import ConnectionBroken
 
 if TYPE_CHECKING:
     from ps_wire.connections.traffic import Traffic
-    from ps_wire.shared_memory.unix_socket import UnixSocket
+    from ps_wire.shared_memory.unix_socket import Piece, UnixSocket
 
 HEADER: Final = struct.Struct("<BIIQ")
 """Kind of the record, length of the frame, number of a segment, length of the payload."""
@@ -31,6 +31,9 @@ _MANY_FREED: Final = 4
 
 _BUNCH: Final = 16
 """Most records of one turn of the event loop that are written together."""
+
+_MOST_GATHERED: Final = 256 * 1024
+"""Most bytes that are gathered: more would keep the other side from beginning, and may not fit into the socket."""
 
 _SOON: Final = 0.002
 """Seconds after which postponed records are sent, if no other record was sent before."""
@@ -55,6 +58,9 @@ class RecordWriter:
         self._is_busy = False
         self._bunch = 0
         self._ended = False
+        self._gathering = False
+        self._gathered: list[Piece] = []
+        self._gathered_bytes = 0
 
     def write(
         self,
@@ -67,6 +73,7 @@ class RecordWriter:
 
         The first record of a turn of the event loop is written at once, so that the other side can begin. Further
         records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
+        Between `gather` and `release` all records are collected.
 
         Args:
             record: The record.
@@ -77,6 +84,12 @@ class RecordWriter:
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
+        if self._gathering and not at_once and not self._socket.is_closed:
+            self._collect(record, payload)
+            if descriptor is None and self._gathered_bytes < _MOST_GATHERED:
+                return
+            self._write_gathered(descriptor)
+            return
         if not at_once:
             if not self._is_busy:
                 self._is_busy = True
@@ -86,10 +99,24 @@ class RecordWriter:
                 self._bunch += 1
                 return
         self._bunch = 0
+        if self._gathered:
+            self._write_gathered()
         if self._postponed or self._freed:
             record = self._notes() + record
         self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
         self._socket.write((record, *payload), descriptor)
+
+    def gather(self) -> None:
+        """Collects the records that are written from now on."""
+        self._gathering = True
+
+    def release(self) -> None:
+        """Writes the collected records, in one system call if the socket takes them."""
+        self._gathering = False
+        if self._gathered:
+            # The task that reads from the connection notices its end, too.
+            with suppress(ConnectionBroken):
+                self._write_gathered()
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""
@@ -124,6 +151,19 @@ class RecordWriter:
     def end(self) -> None:
         """Cancels the timers."""
         self._ended = True
+
+    def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
+        if self._postponed or self._freed:
+            record = self._notes() + record
+        self._gathered.append(record)
+        self._gathered += payload
+        self._gathered_bytes += len(record) + sum(map(len, payload)) if payload else len(record)
+
+    def _write_gathered(self, descriptor: int | None = None) -> None:
+        pieces, self._gathered = self._gathered, []
+        self._traffic.sent += self._gathered_bytes
+        self._gathered_bytes = 0
+        self._socket.write(pieces, descriptor)
 
     def _end_turn(self) -> None:
         self._is_busy = False

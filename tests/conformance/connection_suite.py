@@ -13,8 +13,10 @@ from typing import ClassVar
 
 import pytest
 
+from ps_wire.connections.assembler import Assembler
 from ps_wire.connections.connection import Connection, ConnectionBroken, Connector
 from ps_wire.connections.frames import Packet
+from ps_wire.connections.outbox import Outbox
 from ps_wire.limits import MAX_FRAME_BYTES, PART_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Frame, Part
 
@@ -316,3 +318,37 @@ class ConnectionSuite:
         assert there.connector.address
         await there.connector.close()
         await there.connector.close()
+
+    async def test_messages_that_are_put_together_arrive_in_order(self, ends: Ends) -> None:
+        outbox = Outbox()
+        writer = asyncio.create_task(outbox.drain(ends.near))
+        await asyncio.sleep(0)
+        sizes = (0, 10, 5000, 40_000, 0, 300_000, 3 * PART_BYTES, 7)
+        with outbox.together():
+            for number, nbytes in enumerate(sizes):
+                with outbox.together():
+                    outbox.put(Frame(number=number, cancel=Cancel()), (memoryview(bytes([number]) * nbytes),), nbytes)
+        assembler = Assembler(4 * PART_BYTES)
+        arrived: dict[int, bytes] = {}
+        while len(arrived) < len(sizes):
+            received = await ends.far.receive()
+            assert received is not None
+            message = assembler.feed(received)
+            if message is not None:
+                arrived[message.frame.number] = b"" if message.payload is None else bytes(message.payload)
+        assert arrived == {number: bytes([number]) * nbytes for number, nbytes in enumerate(sizes)}
+        small = [number for number in arrived if sizes[number] <= 40_000]
+        assert small == sorted(small)
+        writer.cancel()
+        await asyncio.wait([writer])
+
+    async def test_messages_put_together_on_a_connection_that_is_cut_raise_nothing(self, ends: Ends) -> None:
+        outbox = Outbox()
+        writer = asyncio.create_task(outbox.drain(ends.near))
+        await asyncio.sleep(0)
+        with outbox.together():
+            outbox.put(Frame(number=1, cancel=Cancel()))
+            ends.cut()
+            outbox.put(Frame(number=2, cancel=Cancel()))
+        writer.cancel()
+        await asyncio.wait([writer])
