@@ -197,7 +197,7 @@ class Pending(Generic[T]):
                 raise forks.refusal()
             future: asyncio.Future[None] = loop.create_future()
             # Cancelling from another thread resolves there.
-            self.on_done(partial(_wake, loop, future))
+            self.on_done(partial(_wake, loop, threading.get_ident(), future))
             try:
                 yield from future
             except asyncio.CancelledError:
@@ -270,13 +270,12 @@ def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
     return task.result
 
 
-def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    if asyncio._get_running_loop() is loop:
-        if not future.done():
-            future.set_result(None)
-    else:
-        # The loop of the task that waited may be closed.
-        with suppress(RuntimeError):
+def _wake(loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Future[None]) -> None:
+    # The loop of the task that waited may be closed.
+    with suppress(RuntimeError):
+        if threading.get_ident() == thread:
+            _set(future)
+        else:
             loop.call_soon_threadsafe(_set, future)
 
 

@@ -50,6 +50,14 @@ class CallFrame:
         leaves: The leaves of the parameters of these modules.
     """
 
+    # Calls of plain objects do not need these; a call that binds a module sets them.
+    _hooks: saved_tensors_hooks | None = None
+    _lifted = False
+    # By storage; several parameters may be views of one storage.
+    _watches: dict[int, list[Watch]]
+    _buffers: set[int]
+    _others: AbstractContextManager[None] | None = None
+
     def __init__(
         self,
         parameter_locks: ParameterLocks,
@@ -66,15 +74,8 @@ class CallFrame:
         self._grad = grad
         self._code = code
         self._held = held
-        self._thread = 0
-        self._hooks: saved_tensors_hooks | None = None
-        self._lifted = False
         self._bindings: dict[str, Binding] = {}
         self._parameters: dict[int, tuple[HostedObject, str]] = {}
-        # By storage; several parameters may be views of one storage.
-        self._watches: dict[int, list[Watch]] = {}
-        self._buffers: set[int] = set()
-        self._others: AbstractContextManager[None] | None = None
 
     def calling(self, nested_pass: AbstractContextManager[None]) -> None:
         """Enters a context manager that records the calls of hosted code to other owners, until the call has ended."""
@@ -115,6 +116,8 @@ class CallFrame:
         known = self._bindings.get(hosted.ref.object_id)
         if known is not None:
             return known.module
+        if not self._bindings:
+            self._watches, self._buffers = {}, set()
         if self._grad and self._hooks is None:
             # Not before: code without hosted modules may use all of torch, such as transforms that refuse hooks.
             self._hooks = saved_tensors_hooks(self._pack, _unpack)

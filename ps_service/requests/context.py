@@ -113,9 +113,12 @@ class RequestContext:
     def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call."""
         arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
+        has_positional, has_named = args.WhichOneof("kind"), kwargs.WhichOneof("kind")
+        if not (has_positional or has_named):
+            return arguments, (), {}
         arguments.nbytes = self.size(args, kwargs)
-        positional = tuple(self._decoder(arguments).decode(args)) if args.WhichOneof("kind") else ()
-        named = dict(self._decoder(arguments).decode(kwargs)) if kwargs.WhichOneof("kind") else {}
+        positional = tuple(self._decoder(arguments).decode(args)) if has_positional else ()
+        named = dict(self._decoder(arguments).decode(kwargs)) if has_named else {}
         return arguments, positional, named
 
     def size(self, args: Value, kwargs: Value) -> int:

@@ -69,12 +69,12 @@ class Assembler:
             InvalidArgumentError: The packet does not fit the ones before it; the connection cannot be used any more.
         """
         frame, payload = packet
-        number = frame.number
-        if frame.HasField("part"):
-            return self._continue(number, packet)
         announced = frame.payload_bytes
+        if frame.HasField("part"):
+            return self._continue(frame.number, packet)
         if not announced and not payload:
             return Message(frame)
+        number = frame.number
         arrived = sum(map(len, payload))
         if announced >= LARGE_BYTES:
             RECLAIMER.used()

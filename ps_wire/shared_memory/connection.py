@@ -204,7 +204,12 @@ class SharedMemoryConnection:
             self._break(f"the other side does not speak the shared-memory connection's protocol: {error}")
             self._socket.close()
             return
-        self._delivery.hand_over()
+        # The answers to the requests that have arrived are written together.
+        self._writer.begin_turn()
+        try:
+            self._delivery.hand_over()
+        finally:
+            self._writer.end_turn()
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of the bytes; returns where they end."""
