@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import figures, machine, picture, report
-from benchmarks.fleet import LOCAL, SIDES, Fleet
+from benchmarks.fleet import LOCALS, SIDES, Fleet
 from benchmarks.harness import Settings, measure
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import Report
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, console: Console) -> list[Report]:
     ):
         for shape, group in groupby(rows, key=lambda row: row.shape):
             members = list(group)
-            sides = [side for side in SIDES if side != LOCAL or any(row.local for row in members)]
+            sides = [side for side in SIDES if side not in LOCALS or any(row.local for row in members)]
             sizes = QUICK if options.quick else FULL
             fleets = [Fleet(side, shape, sizes, children, Path(scratch)) for side in sides]
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
@@ -97,7 +97,7 @@ def _start(fleets: Sequence[Fleet]) -> None:
 
 def _show(whole: Report, out: Path, console: Console) -> None:
     # A pipe has no width; its output is read in files.
-    wide = console if console.is_terminal else Console(width=160)
+    wide = console if console.is_terminal else Console(width=200)
     wide.print(table(whole["rows"], wide.width))
     for row in whole["rows"]:
         for remark in remarks(row):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.models import Ratings
 from benchmarks.sizes import Sizes
 
 MODEL_SEED: Final = 11
@@ -21,6 +22,8 @@ TRAINER_SEED: Final = 31
 EMB_LR: Final = 1.0
 CONVNET_LR: Final = 0.03
 RNN_LR: Final = 0.05
+ADAGRAD: Final = {"lr": 0.01, "initial_accumulator_value": 1e-6}
+"""Options of the recommender's optimizer. With an accumulator of 0, its first step would be the sign of a gradient."""
 
 PROBE: Final = 2048
 """Number of rows of the table that are compared at the end."""
@@ -91,6 +94,56 @@ def sentences(sizes: Sizes) -> list[Batch]:
         (
             torch.randint(RNN.ntoken, (RNN.batch, RNN.nindices), generator=generator),
             torch.randint(RNN.nindices, (RNN.batch, RNN.ntoken), generator=generator),
+        )
+        for _ in range(sizes.batches)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommender:
+    """Dimensions of the recommender, NeuMF with as many users and items as MovieLens-1M has."""
+
+    users: int = 6040
+    items: int = 3706
+    width: int = 48
+    factors: int = 16
+    hidden: tuple[int, ...] = (64, 32, 16)
+
+
+RECOMMENDER: Final = Recommender()
+
+
+Part = tuple[Any, ...]
+
+
+def recommender_parts() -> dict[str, Part]:
+    """Classes and arguments of the recommender's three modules. Each is seeded with a number of its own, in order."""
+    dims = RECOMMENDER
+    return {
+        "user_table": (nn.Embedding, dims.users, dims.width),
+        "item_table": (nn.Embedding, dims.items, dims.width),
+        "head": (Ratings, dims.factors, dims.hidden),
+    }
+
+
+def rating_loss(scores: Tensor, liked: Tensor) -> Tensor:
+    """The loss of the recommender."""
+    return F.binary_cross_entropy_with_logits(scores, liked)
+
+
+def ratings(sizes: Sizes, rank: int = 0) -> list[Batch]:
+    """Batches of users and items, of shape (2, ratings), and whether each user liked the item, as 0.0 or 1.0."""
+    generator = torch.Generator().manual_seed(4000 + rank)
+    count = sizes.ratings
+    return [
+        (
+            torch.stack(
+                [
+                    torch.randint(RECOMMENDER.users, (count,), generator=generator),
+                    torch.randint(RECOMMENDER.items, (count,), generator=generator),
+                ]
+            ),
+            torch.randint(2, (count,), generator=generator).float(),
         )
         for _ in range(sizes.batches)
     ]

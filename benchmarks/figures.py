@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import machine
-from benchmarks.fleet import LOCAL, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import Report
 
 README: Final = Path(__file__).with_name("README.md")
@@ -36,12 +36,14 @@ def block(report: Report) -> str:
         f"Measured on {machine.line(report['machine'])}; in {report['seconds']:.0f} s"
         + (" with `--quick`: these figures mean nothing." if report["quick"] else "."),
         "",
-        "| row | unit | ours | torch rpc | speedup | ours, TCP | torch rpc, TCP | speedup, TCP | local |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| row | unit | ours | torch rpc | speedup | ours, TCP | torch rpc, TCP | speedup, TCP | local "
+        "| local, pauses | ours over local with pauses |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in report["rows"]:
         cells = [row["name"], row["unit"], _number(row[OURS]), _number(row[TORCH]), _ratio(row, "speedup")]
         cells += [_number(row[OURS_TCP]), _number(row[TORCH_TCP]), _ratio(row, "speedup_tcp"), _number(row[LOCAL])]
+        cells += [_number(row[LOCAL_PAUSED]), _ratio(row, "over_paused") if "over_paused" in row else ""]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *_remarks(report)]
     return "\n".join(lines).rstrip() + "\n"
@@ -50,10 +52,9 @@ def block(report: Report) -> str:
 def _remarks(report: Report) -> list[str]:
     said = []
     for row in report["rows"]:
-        if "over_local" in row["target"]:
-            said.append(f"- {row['name']}: {_ratio(row, 'over_local')} of the time of purely local torch.")
         if "over_one_owner" in row["target"]:
             said.append(f"- {row['name']}: {_ratio(row, 'over_one_owner')} times the steps of one owner.")
+        said += [f"- {row['name']}, {column}: {lost} passes lost." for column, lost in row["lost"].items()]
         said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
     return said
 
@@ -65,7 +66,7 @@ def _ratio(row: Report, name: str) -> str:
     text = f"{figure:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})"
     if wanted is None:
         return text
-    sign = "at most" if name == "over_local" else "at least"
+    sign = "at most" if name == "over_paused" else "at least"
     reached = "reached" if row["reached"][name] else "**not reached**"
     return f"{text}, {reached}: {sign} {wanted:g}"
 

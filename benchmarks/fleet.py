@@ -19,8 +19,10 @@ OURS_TCP: Final = "ours_tcp"
 TORCH: Final = "torch_rpc"
 TORCH_TCP: Final = "torch_rpc_tcp"
 LOCAL: Final = "local"
+LOCAL_PAUSED: Final = "local_paused"
 
-SIDES: Final = (OURS, TORCH, OURS_TCP, TORCH_TCP, LOCAL)
+LOCALS: Final = (LOCAL, LOCAL_PAUSED)
+SIDES: Final = (OURS, TORCH, OURS_TCP, TORCH_TCP, *LOCALS)
 """All sides, in the order of their turns; sides that are compared are adjacent."""
 
 _START_SECONDS: Final = 120.0
@@ -61,8 +63,9 @@ class Fleet:
         if self.side in (OURS, OURS_TCP):
             self._owners = [self._start_owner(number) for number in owners]
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
-        elif self.side == LOCAL:
-            self._trainers = [self._start("trainer", 0, "benchmarks.sides.local")]
+        elif self.side in LOCALS:
+            pauses = ["pauses"] if self.side == LOCAL_PAUSED else []
+            self._trainers = [self._start("trainer", 0, "benchmarks.sides.local", *pauses)]
         else:
             self._owners = [self._start("owner", number, "benchmarks.sides.torch_rpc", "owner") for number in owners]
             self._trainers = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
 from examples.digits.net import Net
 from ps_service import hosted, remote
 
-__all__ = ["Calls", "Decoder", "EmbeddingTable", "Net"]
+__all__ = ["Calls", "Decoder", "EmbeddingTable", "Net", "NeuMF", "Ratings"]
 
 
 @hosted
@@ -76,3 +79,47 @@ class Decoder(nn.Module):
     @remote(inline=True)
     def forward(self, output: Tensor) -> Tensor:
         return self.decoder(self.drop(output))
+
+
+@hosted
+class Ratings(nn.Module):
+    """The head of NeuMF: factors of users and items are multiplied, and their other features go through an MLP.
+
+    Args:
+        factors: Features that are multiplied; the others go through the MLP.
+        hidden: Widths of the MLP, its input included.
+    """
+
+    def __init__(self, factors: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.factors = factors
+        layers = [[nn.Linear(before, after), nn.ReLU()] for before, after in pairwise(hidden)]
+        self.mlp = nn.Sequential(*(part for layer in layers for part in layer))
+        self.score = nn.Linear(factors + hidden[-1], 1)
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        product = users[:, : self.factors] * items[:, : self.factors]
+        deep = self.mlp(torch.cat([users[:, self.factors :], items[:, self.factors :]], 1))
+        return self.score(torch.cat([product, deep], 1)).squeeze(1)
+
+
+@hosted
+class NeuMF(nn.Module):
+    """The whole recommender in one module: two embedding tables and their head.
+
+    Args:
+        users: Number of users.
+        items: Number of items.
+        width: Features of a user, and of an item.
+        factors: As for `Ratings`.
+        hidden: As for `Ratings`.
+    """
+
+    def __init__(self, users: int, items: int, width: int, factors: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.users = nn.Embedding(users, width)
+        self.items = nn.Embedding(items, width)
+        self.head = Ratings(factors, hidden)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return self.head(self.users(pairs[0]), self.items(pairs[1]))

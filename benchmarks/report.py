@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import LOCAL, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
+from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
 from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
@@ -20,7 +20,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     """The report of one row.
 
     `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster.
-    `over_local` is our time divided by that of local torch. A side with an error has no result and no ratio.
+    `over_local` and `over_paused` are our time divided by that of local torch without and with pauses. A side with an
+    error has no result and no ratio.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -29,6 +30,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     }
     if row.local:
         ratios["over_local"] = _ratios(turns, OURS, LOCAL)
+        ratios["over_paused"] = _ratios(turns, OURS, LOCAL_PAUSED)
     if row.baseline:
         ratios["over_one_owner"] = _ratios(turns, f"{OURS}_one_owner", OURS)
     target = _target(row)
@@ -49,6 +51,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
             column: [None if turn is None else _rounded(row.shown(turn)) for turn in values]
             for column, values in turns.items()
         },
+        "lost": {each.column: each.lost for each in entrants if each.lost},
         "errors": {each.column: each.error for each in entrants if each.error},
     }
 
@@ -62,7 +65,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def _target(row: Row) -> dict[str, float]:
-    wanted = {"speedup": row.target, "speedup_tcp": row.target_tcp, "over_local": row.over_local}
+    wanted = {"speedup": row.target, "speedup_tcp": row.target_tcp, "over_paused": row.over_paused}
     if row.baseline:
         wanted["over_one_owner"] = 1.0
     return {name: value for name, value in wanted.items() if value is not None}
@@ -71,7 +74,7 @@ def _target(row: Row) -> dict[str, float]:
 def _reached(name: str, figure: float | None, wanted: float) -> bool:
     if figure is None:
         return False
-    return figure <= wanted if name == "over_local" else figure >= wanted
+    return figure <= wanted if name == "over_paused" else figure >= wanted
 
 
 def _ratios(turns: dict[str, FairQueue], over: str, under: str) -> list[float]:

@@ -16,6 +16,7 @@ class Sizes:
         bags: Bags in a batch.
         per_bag: Ids in a bag.
         images: Images in a batch of the ConvNet.
+        ratings: Pairs of a user and an item in a batch of the recommender.
         batches: Different batches, taken in turn.
     """
 
@@ -24,9 +25,10 @@ class Sizes:
     bags: int = 4096
     per_bag: int = 20
     images: int = 32
+    ratings: int = 1024
     batches: int = 4
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8)
+QUICK: Final = Sizes(table_rows=50_000, bags=256, images=8, ratings=64)
 """For smoke tests; results with these are meaningless."""

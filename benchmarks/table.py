@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import LOCAL, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import Report
 from benchmarks.rows import Row
 
@@ -23,12 +23,13 @@ _COLUMNS = {
     OURS_TCP: "ours, TCP",
     TORCH_TCP: "torch rpc, TCP",
     LOCAL: "local",
+    LOCAL_PAUSED: "local, pauses",
 }
 
 
-_NARROW = 95
+_NARROW = 105
 """Width of a terminal below which the table leaves out the results over TCP; their ratio stays."""
-_ROOMY = 130
+_ROOMY = 165
 """Width of a terminal from which the table shows the spread."""
 
 
@@ -144,11 +145,11 @@ def table(reports: Sequence[Report], width: int) -> Table:
     """The rows as a table. Ratios are followed by their quartiles, if there is room, and by the target."""
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     made.add_column("row", no_wrap=True)
-    sides = [side for side in _COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP)]
+    sides = [side for side in _COLUMNS if width >= _NARROW or side not in (OURS_TCP, TORCH_TCP, LOCAL_PAUSED)]
     for name in (_COLUMNS[side] for side in sides):
         made.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
     made.add_column("unit", no_wrap=True)
-    for name in ("speedup", "speedup,\nTCP"):
+    for name in ("speedup", "speedup,\nTCP", "over local,\npauses"):
         made.add_column(name, justify="right", no_wrap=True)
     for report in reports:
         made.add_row(
@@ -157,6 +158,7 @@ def table(reports: Sequence[Report], width: int) -> Table:
             report["unit"],
             _ratio(report, "speedup", width >= _ROOMY),
             _ratio(report, "speedup_tcp", width >= _ROOMY),
+            _ratio(report, "over_paused", width >= _ROOMY) if "over_paused" in report else "-",
         )
     return made
 
@@ -164,10 +166,11 @@ def table(reports: Sequence[Report], width: int) -> Table:
 def remarks(report: Report) -> list[str]:
     """Remarks on a row, in rich's markup."""
     said = []
-    if "over_local" in report["target"]:
-        said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of purely local torch")
+    if report.get("over_local"):
+        said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of local torch without pauses")
     if "over_one_owner" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_one_owner')} of the steps of one owner")
+    said += [f"{report['name']}, {column}: {lost} passes lost" for column, lost in report["lost"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
 
@@ -184,7 +187,7 @@ def _ratio(report: Report, name: str, spread_too: bool = True) -> str:
     if wanted is None:
         return text
     sign, color = ("✓", "green") if report["reached"][name] else ("✗", "red")
-    return f"[{color}]{text} {sign} {'≤' if name == 'over_local' else '≥'} {wanted:g}[/]"
+    return f"[{color}]{text} {sign} {'≤' if name == 'over_paused' else '≥'} {wanted:g}[/]"
 
 
 def _number(value: Any) -> str:

@@ -7,14 +7,18 @@ without checks, including the freeing of results.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from benchmarks.data import Batch
+
+LOST: Final = "lost"
+"""Key, in the results of several trainers, of the number of passes that were refused and had to be repeated."""
 
 
 class Mismatch(AssertionError):
@@ -33,6 +37,33 @@ class Work(Protocol):
 
     def result(self) -> dict[str, Tensor]:
         """The results to compare with those of local torch."""
+
+
+class Pause:
+    """Sleeps between the phases of local work, so that its kernels run with caches as cold as those of an owner.
+
+    An owner waits for a message before each phase. The time of the pauses is not part of a result.
+
+    Args:
+        length: Seconds of a pause.
+
+    Attributes:
+        seconds: Time of all pauses until now.
+    """
+
+    def __init__(self, length: float) -> None:
+        self._length = length
+        self.seconds = 0.0
+
+    def __call__(self) -> None:
+        """Sleeps, if its length is not 0."""
+        if self._length:
+            began = perf_counter()
+            time.sleep(self._length)
+            self.seconds += perf_counter() - began
+
+
+NO_PAUSE: Final = Pause(0.0)
 
 
 class Calls:
@@ -151,18 +182,21 @@ class Forwards:
     Args:
         forward: The forward.
         batches: Its inputs; the second of each pair is not used.
+        pause: Comes before each forward.
     """
 
-    def __init__(self, forward: Callable[[Tensor], Tensor], batches: Sequence[Batch]) -> None:
+    def __init__(self, forward: Callable[[Tensor], Tensor], batches: Sequence[Batch], pause: Pause = NO_PAUSE) -> None:
         self._forward = forward
         self._batches = batches
+        self._pause = pause
         self._outputs: dict[int, Tensor] = {}
         self._done = 0
 
     def turn(self, count: int) -> float:
-        unpaid = 0.0
+        unpaid = -self._pause.seconds
         began = perf_counter()
         for _ in range(count):
+            self._pause()
             place = self._done % len(self._batches)
             output = self._forward(self._batches[place][0])
             checking = perf_counter()
@@ -173,7 +207,7 @@ class Forwards:
                 raise Mismatch("the same forward gave two different outputs")
             unpaid += perf_counter() - checking
             del output
-        return perf_counter() - began - unpaid
+        return perf_counter() - began - unpaid - self._pause.seconds
 
     def result(self) -> dict[str, Tensor]:
         self.turn(len(self._batches))
@@ -187,6 +221,7 @@ class Steps:
         step: One step; returns its loss.
         batches: Inputs and targets.
         parameters: Reads the parameters, or part of them, to be compared at the end.
+        pause: The pauses that the step makes.
     """
 
     def __init__(
@@ -194,18 +229,62 @@ class Steps:
         step: Callable[[Tensor, Tensor], Tensor],
         batches: Sequence[Batch],
         parameters: Callable[[], dict[str, Tensor]],
+        pause: Pause = NO_PAUSE,
     ) -> None:
+        self._step = step
+        self._batches = batches
+        self._parameters = parameters
+        self._pause = pause
+        self._losses: list[float] = []
+
+    def turn(self, count: int) -> float:
+        paused = self._pause.seconds
+        began = perf_counter()
+        for _ in range(count):
+            loss = self._step(*self._batches[len(self._losses) % len(self._batches)])
+            self._losses.append(loss.item())
+        return perf_counter() - began - (self._pause.seconds - paused)
+
+    def result(self) -> dict[str, Tensor]:
+        return {"losses": torch.tensor(self._losses), **self._parameters()}
+
+
+class AwaitedSteps:
+    """The same as `Steps`, with steps that are awaited in a running loop.
+
+    Args:
+        runner: Runs the loop.
+        step: One step; returns its loss.
+        batches: Inputs and targets.
+        parameters: Reads the parameters.
+    """
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        step: Callable[[Tensor, Tensor], Awaitable[Tensor]],
+        batches: Sequence[Batch],
+        parameters: Callable[[], Awaitable[dict[str, Tensor]]],
+    ) -> None:
+        self._runner = runner
         self._step = step
         self._batches = batches
         self._parameters = parameters
         self._losses: list[float] = []
 
     def turn(self, count: int) -> float:
+        return self._runner.run(self._turn(count))
+
+    async def _turn(self, count: int) -> float:
         began = perf_counter()
         for _ in range(count):
-            loss = self._step(*self._batches[len(self._losses) % len(self._batches)])
+            loss = await self._step(*self._batches[len(self._losses) % len(self._batches)])
             self._losses.append(loss.item())
         return perf_counter() - began
 
     def result(self) -> dict[str, Tensor]:
-        return {"losses": torch.tensor(self._losses), **self._parameters()}
+        return {"losses": torch.tensor(self._losses), **self._runner.run(_awaited(self._parameters()))}
+
+
+async def _awaited(values: Awaitable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return await values

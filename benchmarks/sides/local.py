@@ -1,22 +1,30 @@
-"""The side of plain torch, in one process."""
+"""The side of plain torch, in one process, with or without pauses between forward, backward and step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import data
-from benchmarks.data import RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net
+from benchmarks.data import RECOMMENDER, RNN
+from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
-from benchmarks.work import Forwards, Steps, Work
+from benchmarks.work import Forwards, Pause, Steps, Work
+from ps_wire.connections.buffers import teach_malloc
 
 Step = Callable[[Tensor, Tensor], Tensor]
+
+PAUSE_SECONDS: Final = 0.0003
+"""About the time of a small request and its answer, with the waking up of both processes."""
 
 
 class Local:
@@ -24,10 +32,12 @@ class Local:
 
     Args:
         config: The dimensions of the work.
+        pause: Comes before each phase of the work.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, pause: Pause) -> None:
         self._sizes = config.sizes
+        self._pause = pause
 
     @contextmanager
     def work(self, row: Row) -> Iterator[Work]:
@@ -36,13 +46,17 @@ class Local:
             case "emb_forward":
                 table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
                 with torch.no_grad():
-                    yield Forwards(table, data.bags(self._sizes))
+                    yield Forwards(table, data.bags(self._sizes), self._pause)
             case "emb_step" | "split_step":
                 yield self._bags(row)
             case "convnet_step":
                 yield self._convnet()
             case "rnn_step":
                 yield self._rnn()
+            case "recommender":
+                yield self._recommender(row)
+            case "recommender_whole":
+                yield self._whole_recommender()
             case kind:
                 raise ValueError(f"{kind} means nothing in one process")
 
@@ -53,7 +67,7 @@ class Local:
             table = nn.EmbeddingBag.from_pretrained(torch.cat(halves), freeze=False, mode="sum", sparse=True)
         else:
             table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
-        step = _training(lambda ids, wanted: data.bag_loss(table(ids), wanted), table.parameters(), data.EMB_LR)
+        step = self._training(lambda ids, wanted: data.bag_loss(table(ids), wanted), _sgd(table, data.EMB_LR))
         trainers = row.shape.trainers
         each = [data.bags(self._sizes, rank, trainers) for rank in range(trainers)]
         # Several trainers' steps, by turns: the order does not matter, see `data.bags`.
@@ -61,14 +75,15 @@ class Local:
             step,
             [batch for batches in zip(*each, strict=True) for batch in batches],
             lambda: {f"rows {rank}": table(data.probe_ids(each[rank])).detach() for rank in range(trainers)},
+            self._pause,
         )
 
     def _convnet(self) -> Work:
         torch.manual_seed(data.MODEL_SEED)
         net = Net()
-        step = _training(lambda x, y: F.nll_loss(net(x), y), net.parameters(), data.CONVNET_LR)
+        step = self._training(lambda x, y: F.nll_loss(net(x), y), _sgd(net, data.CONVNET_LR))
         torch.manual_seed(data.OWNER_SEED)
-        return Steps(step, data.images(self._sizes), lambda: dict(net.state_dict()))
+        return Steps(step, data.images(self._sizes), lambda: dict(net.state_dict()), self._pause)
 
     def _rnn(self) -> Work:
         torch.manual_seed(data.MODEL_SEED)
@@ -89,13 +104,41 @@ class Local:
                 decoded = decoder(output)
             return F.cross_entropy(decoded, wanted)
 
-        parameters = [*embedding.parameters(), *decoder.parameters(), *lstm.parameters()]
-        state = {"embedding": embedding, "decoder": decoder, "lstm": lstm}
-        return Steps(
-            _training(loss, parameters, data.RNN_LR),
-            data.sentences(self._sizes),
-            lambda: {f"{part}.{key}": value for part in state for key, value in state[part].state_dict().items()},
-        )
+        parts = nn.ModuleDict({"embedding": embedding, "decoder": decoder, "lstm": lstm})
+        step = self._training(loss, _sgd(parts, data.RNN_LR))
+        return Steps(step, data.sentences(self._sizes), lambda: dict(parts.state_dict()), self._pause)
+
+    def _recommender(self, row: Row) -> Work:
+        made = zip(data.recommender_parts().items(), itertools.count(data.MODEL_SEED), strict=False)
+        parts = nn.ModuleDict({name: _seeded(seed, cls, *args) for (name, (cls, *args)), seed in made})
+        users, items, head = parts.values()
+        each = [data.ratings(self._sizes, rank) for rank in range(row.shape.trainers)]
+        batches = [batch for batches in zip(*each, strict=True) for batch in batches]
+        return self._liked(parts, lambda pairs: head(users(pairs[0]), items(pairs[1])), batches)
+
+    def _whole_recommender(self) -> Work:
+        net = _seeded(data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER))
+        return self._liked(net, net, data.ratings(self._sizes))
+
+    def _liked(self, net: nn.Module, score: Callable[[Tensor], Tensor], batches: Sequence[data.Batch]) -> Work:
+        optimizer = torch.optim.Adagrad(net.parameters(), **data.ADAGRAD)
+        step = self._training(lambda pairs, liked: data.rating_loss(score(pairs), liked), optimizer)
+        return Steps(step, batches, lambda: dict(net.state_dict()), self._pause)
+
+    def _training(self, loss_of: Step, optimizer: torch.optim.Optimizer) -> Step:
+        pause = self._pause
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            pause()
+            optimizer.zero_grad()
+            loss = loss_of(x, y)
+            pause()
+            loss.backward()
+            pause()
+            optimizer.step()
+            return loss
+
+        return step
 
 
 class _Numbers:
@@ -118,23 +161,22 @@ def _table(rows: int, dim: int, seed: int) -> nn.EmbeddingBag:
     return nn.EmbeddingBag(rows, dim, mode="sum", sparse=True)
 
 
-def _training(loss_of: Step, parameters: object, lr: float) -> Step:
-    optimizer = torch.optim.SGD(parameters, lr=lr)
+def _seeded(seed: int, cls: Callable[..., nn.Module], *args: Any) -> nn.Module:
+    torch.manual_seed(seed)
+    return cls(*args)
 
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = loss_of(x, y)
-        loss.backward()
-        optimizer.step()
-        return loss
 
-    return step
+def _sgd(module: nn.Module, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=lr)
 
 
 def main() -> None:
-    """Serves the harness."""
+    """Serves the harness; with the argument `pauses`, there is a pause before each phase."""
+    # An owner does the same. Otherwise the row would compare allocators.
+    teach_malloc()
     wire = Wire()
-    serve(wire, Local(Config.read(next(iter(wire)))))
+    pause = Pause(PAUSE_SECONDS if sys.argv[1:] == ["pauses"] else 0.0)
+    serve(wire, Local(Config.read(next(iter(wire))), pause))
 
 
 if __name__ == "__main__":

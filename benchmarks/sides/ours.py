@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -13,15 +14,15 @@ from torch import Tensor, nn
 
 import trainer_client as tc
 from benchmarks import data
-from benchmarks.data import RNN
-from benchmarks.models import Calls, Decoder, EmbeddingTable, Net
+from benchmarks.data import RECOMMENDER, RNN
+from benchmarks.models import Calls, Decoder, EmbeddingTable, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.sides import shared_memory
 from benchmarks.trainer import Config, Wire, serve
-from benchmarks.work import AwaitedCalls, Bursts, Echoes, Forwards, Steps, Work
+from benchmarks.work import AwaitedCalls, AwaitedSteps, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
 
-AWAITED = ("empty_call_async", "calls_in_flight")
+AWAITED = ("empty_call_async", "calls_in_flight", "recommender", "recommender_whole")
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
 
@@ -75,6 +76,10 @@ class Ours:
         return tc.connect(*self._config.owners, **tcp)
 
     async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
+        if row.kind == "recommender":
+            return await self._recommender(runner, ps)
+        if row.kind == "recommender_whole":
+            return await self._whole_recommender(runner, ps)
         calls = await ps.create(Calls)
         if row.kind == "empty_call_async":
             return AwaitedCalls(runner, calls.nothing)
@@ -169,6 +174,43 @@ class Ours:
             data.sentences(self._sizes),
             lambda: {f"{part}.{key}": value for part in state for key, value in state[part]().items()},
         )
+
+    async def _recommender(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
+        parts = {}
+        for place, (name, (cls, *args)) in enumerate(data.recommender_parts().items()):
+            # Several trainers share the modules and the optimizer, by name.
+            shared = {"name": name} if self._config.trainers > 1 else {}
+            parts[name] = await ps.module(cls, *args, seed=data.MODEL_SEED + place, **shared)
+        users, items, head = parts.values()
+        parameters = [parameter for part in parts.values() for parameter in part.parameters()]
+        opt = await ps.optimizer(torch.optim.Adagrad, parameters, **data.ADAGRAD)
+
+        async def step(pairs: Tensor, liked: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                user, item = await asyncio.gather(users(pairs[0]), items(pairs[1]))
+                loss = data.rating_loss(await head(user, item), liked)
+                await ctx.backward(loss)
+                await opt.step(ctx)
+            return loss
+
+        async def state() -> dict[str, Tensor]:
+            found = {name: await part.state_dict() for name, part in parts.items()}
+            return {f"{name}.{key}": value for name, part in found.items() for key, value in part.items()}
+
+        return AwaitedSteps(runner, step, data.ratings(self._sizes, self._config.rank), state)
+
+    async def _whole_recommender(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
+        net = await ps.module(NeuMF, *astuple(RECOMMENDER), seed=data.MODEL_SEED)
+        opt = await ps.optimizer(torch.optim.Adagrad, net.parameters(), **data.ADAGRAD)
+
+        async def step(pairs: Tensor, liked: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                loss = data.rating_loss(await net(pairs), liked)
+                await ctx.backward(loss)
+                await opt.step(ctx)
+            return loss
+
+        return AwaitedSteps(runner, step, data.ratings(self._sizes), net.state_dict)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -16,12 +17,38 @@ from torch import Tensor, nn
 from torch.distributed.optim import DistributedOptimizer
 
 from benchmarks import data
-from benchmarks.data import RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net
+from benchmarks.data import RECOMMENDER, RNN
+from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings
 from benchmarks.rows import Row
 from benchmarks.sides import torch_owner as owner
 from benchmarks.trainer import Config, Wire, serve
-from benchmarks.work import Bursts, Calls, Echoes, Forwards, Steps, Work
+from benchmarks.work import LOST, Bursts, Calls, Echoes, Forwards, Steps, Work
+
+Step = Callable[[Tensor, Tensor], Tensor]
+
+
+class Repeated:
+    """Repeats a pass whose backward is refused because another trainer's step has changed a parameter meanwhile.
+
+    Args:
+        step: One step.
+
+    Attributes:
+        lost: Number of refused passes.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.lost = 0
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        while True:
+            try:
+                return self._step(x, y)
+            except RuntimeError as error:
+                if "modified by an inplace operation" not in str(error):
+                    raise
+                self.lost += 1
 
 
 class TorchRpc:
@@ -60,25 +87,29 @@ class TorchRpc:
                 yield self._convnet()
             case "rnn_step":
                 yield self._rnn()
+            case "recommender":
+                yield self._recommender()
+            case "recommender_whole":
+                yield self._whole_recommender()
 
     def _burst(self, numbers: range) -> list[int]:
         futures = [rpc.rpc_async(self._owner, owner.increment, args=(number,)) for number in numbers]
         return torch.futures.wait_all(futures)
 
     def _table(self, to: str, rows: int, seed: int) -> rpc.RRef:
-        args = (seed, nn.EmbeddingBag, rows, self._sizes.dim)
-        kwargs = {"mode": "sum", "sparse": True}
+        return self._make(to, "table", seed, nn.EmbeddingBag, rows, self._sizes.dim, mode="sum", sparse=True)
+
+    def _make(self, to: str, name: str, seed: int, *args: Any, **kwargs: Any) -> rpc.RRef:
         if self._config.trainers > 1:
-            return rpc.remote(to, owner.make_shared, args=("table", *args), kwargs=kwargs)
-        return rpc.remote(to, owner.make, args=args, kwargs=kwargs)
+            return rpc.remote(to, owner.make_shared, args=(name, seed, *args), kwargs=kwargs)
+        return rpc.remote(to, owner.make, args=(seed, *args), kwargs=kwargs)
 
     def _bags(self) -> Work:
         config = self._config
         table = self._table(self._owner, self._sizes.table_rows, data.MODEL_SEED)
         step = _training(
             lambda ids, wanted: data.bag_loss(_sync(nn.EmbeddingBag.forward, table, ids), wanted),
-            _parameters(table),
-            data.EMB_LR,
+            _sgd(_parameters(table), data.EMB_LR),
         )
         batches = data.bags(self._sizes, config.rank, config.trainers)
         probe = data.probe_ids(batches)
@@ -91,12 +122,12 @@ class TorchRpc:
         def sums(ids: Tensor) -> Tensor:
             # Both calls are in flight before either is awaited.
             futures = [
-                rpc.rpc_async(table.owner(), owner.call_method, args=(nn.EmbeddingBag.forward, table, *part))
+                _async(nn.EmbeddingBag.forward, table, *part)
                 for table, part in zip(tables, data.split(ids, half), strict=True)
             ]
             return futures[0].wait() + futures[1].wait()
 
-        step = _training(lambda ids, wanted: data.bag_loss(sums(ids), wanted), _parameters(*tables), data.EMB_LR)
+        step = _training(lambda ids, wanted: data.bag_loss(sums(ids), wanted), _sgd(_parameters(*tables), data.EMB_LR))
         batches = data.bags(self._sizes)
         return Steps(step, batches, lambda: {"rows 0": sums(data.probe_ids(batches))})
 
@@ -104,7 +135,7 @@ class TorchRpc:
         net = rpc.remote(self._owner, owner.make, args=(data.MODEL_SEED, Net))
         parameters = _parameters(net)
         rpc.rpc_sync(self._owner, owner.seed, args=(data.OWNER_SEED,))
-        step = _training(lambda x, y: F.nll_loss(_sync(Net.forward, net, x), y), parameters, data.CONVNET_LR)
+        step = _training(lambda x, y: F.nll_loss(_sync(Net.forward, net, x), y), _sgd(parameters, data.CONVNET_LR))
         return Steps(step, data.images(self._sizes), lambda: _state(net))
 
     def _rnn(self) -> Work:
@@ -129,11 +160,42 @@ class TorchRpc:
             parts = {"embedding": _state(embedding), "decoder": _state(decoder), "lstm": lstm.state_dict()}
             return {f"{part}.{key}": value for part, found in parts.items() for key, value in found.items()}
 
-        return Steps(_training(loss, parameters, data.RNN_LR), data.sentences(self._sizes), state)
+        return Steps(_training(loss, _sgd(parameters, data.RNN_LR)), data.sentences(self._sizes), state)
+
+    def _recommender(self) -> Work:
+        parts = {
+            name: self._make(self._owner, name, data.MODEL_SEED + place, *made)
+            for place, (name, made) in enumerate(data.recommender_parts().items())
+        }
+        users, items, head = parts.values()
+
+        def loss(pairs: Tensor, liked: Tensor) -> Tensor:
+            # Both look-ups are in flight before either is awaited.
+            found = [_async(nn.Embedding.forward, users, pairs[0]), _async(nn.Embedding.forward, items, pairs[1])]
+            return data.rating_loss(_sync(Ratings.forward, head, *torch.futures.wait_all(found)), liked)
+
+        optimizer = DistributedOptimizer(torch.optim.Adagrad, _parameters(*parts.values()), **data.ADAGRAD)
+        step = Repeated(_training(loss, optimizer))
+
+        def state() -> dict[str, Tensor]:
+            found = {f"{name}.{key}": value for name, part in parts.items() for key, value in _state(part).items()}
+            return found | ({LOST: torch.tensor(step.lost)} if self._config.trainers > 1 else {})
+
+        return Steps(step, data.ratings(self._sizes, self._config.rank), state)
+
+    def _whole_recommender(self) -> Work:
+        net = self._make(self._owner, "net", data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER))
+        optimizer = DistributedOptimizer(torch.optim.Adagrad, _parameters(net), **data.ADAGRAD)
+        step = _training(lambda pairs, liked: data.rating_loss(_sync(NeuMF.forward, net, pairs), liked), optimizer)
+        return Steps(step, data.ratings(self._sizes), lambda: _state(net))
 
 
 def _sync(method: Callable[..., Any], rref: rpc.RRef, *args: Any) -> Any:
     return rpc.rpc_sync(rref.owner(), owner.call_method, args=(method, rref, *args))
+
+
+def _async(method: Callable[..., Any], rref: rpc.RRef, *args: Any) -> torch.futures.Future[Any]:
+    return rpc.rpc_async(rref.owner(), owner.call_method, args=(method, rref, *args))
 
 
 def _parameters(*modules: rpc.RRef) -> list[rpc.RRef]:
@@ -148,11 +210,11 @@ def _state(module: rpc.RRef) -> dict[str, Tensor]:
     return rpc.rpc_sync(module.owner(), owner.state_dict, args=(module,))
 
 
-def _training(
-    loss_of: Callable[[Tensor, Tensor], Tensor], parameters: list[rpc.RRef], lr: float
-) -> Callable[[Tensor, Tensor], Tensor]:
-    optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=lr)
+def _sgd(parameters: list[rpc.RRef], lr: float) -> DistributedOptimizer:
+    return DistributedOptimizer(torch.optim.SGD, parameters, lr=lr)
 
+
+def _training(loss_of: Callable[[Tensor, Tensor], Tensor], optimizer: DistributedOptimizer) -> Step:
     def step(x: Tensor, y: Tensor) -> Tensor:
         with dist_autograd.context() as context:
             loss = loss_of(x, y)

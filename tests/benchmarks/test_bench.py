@@ -15,10 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks import figures
-from benchmarks.harness import difference
+from benchmarks.harness import difference, loss_difference
 from benchmarks.rows import ROWS, choose
+from benchmarks.work import Pause, Steps
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "BENCH_TEST_MARK"
@@ -68,23 +70,25 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-def test_two_rows(start: Start, tmp_path: Path) -> None:
-    process = start("benchmarks", "--rows", "echo_4B,rnn_step", "--rounds", "2")
+def test_some_rows(start: Start, tmp_path: Path) -> None:
+    names = ["echo_4B", "rnn_step", "small_recommender", "small_recommender_whole", "small_recommender_2"]
+    process = start("benchmarks", "--rows", ",".join(names[:3]), "--rounds", "2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "echo_4B" in output
     report = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert report["machine"]["torch"] == torch.__version__
-    assert [row["name"] for row in report["rows"]] == ["echo_4B", "rnn_step"]
+    assert [row["name"] for row in report["rows"]] == names
     for row in report["rows"]:
         assert not row["errors"]
-        assert row["unit"] in ("us", "ms")
+        assert row["unit"] in ("us", "ms", "steps/s")
         assert row["rounds"] == 2
         for name in ("ours", "ours_tcp", "torch_rpc", "torch_rpc_tcp", "speedup", "speedup_tcp"):
             assert row[name] > 0
         assert row["spread"]["speedup"]["min"] <= row["speedup"] <= row["spread"]["speedup"]["max"]
     assert report["rows"][0]["local"] is None
-    assert report["rows"][1]["local"] > 0
+    for row in report["rows"][1:]:
+        assert min(row["local"], row["local_paused"], row["over_paused"]) > 0
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert "| echo_4B | us |" in figures.block(report)
     assert not left(str(tmp_path))
@@ -118,7 +122,8 @@ def test_scale(start: Start, tmp_path: Path) -> None:
 def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
-        *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "rnn_step", "trainers_4", "owners_2"),
+        *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "rnn_step"),
+        *("small_recommender", "small_recommender_whole", "small_recommender_2", "trainers_4", "owners_2"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     with pytest.raises(ValueError, match="no row"):
@@ -132,6 +137,27 @@ def test_a_difference_is_told() -> None:
     assert "weight" in difference(right | {"weight": torch.tensor([1.0, 1.0, torch.nan])}, right)
     assert "shape" in difference(right | {"losses": torch.zeros(3)}, right)
     assert "instead of" in difference({"weight": torch.ones(3)}, right)
+
+
+def test_racing_trainers_learn_as_much_as_local_torch() -> None:
+    expected = torch.linspace(0.7, 0.1, 40)
+    assert not loss_difference(expected.roll(1), expected)
+    assert not loss_difference(expected / 2, expected)
+    assert "local torch" in loss_difference(torch.full((40,), 0.7), expected)
+    assert "local torch" in loss_difference(torch.full((40,), torch.nan), expected)
+    assert "39 losses" in loss_difference(expected[1:], expected)
+
+
+def test_pauses_are_not_part_of_a_result() -> None:
+    pause = Pause(0.02)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        pause()
+        return x.sum() + y
+
+    work = Steps(step, [(torch.ones(2), torch.ones(()))], dict, pause)
+    assert work.turn(3) < 0.02 < 3 * 0.02 <= pause.seconds
+    assert work.result()["losses"].tolist() == [3.0] * 3
 
 
 def test_figures_go_between_the_markers(tmp_path: Path) -> None:
