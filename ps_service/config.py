@@ -52,7 +52,11 @@ class OwnerConfig(BaseSettings):
     spare_threads: int = Field(
         0, ge=0, description="Threads that replace those held by abandoned work; 0: as many as threads, at least 16."
     )
-    torch_threads: int = Field(0, ge=0, description="Threads torch uses inside one operation; 0 leaves it to torch.")
+    torch_threads: int = Field(
+        0,
+        ge=0,
+        description="Threads torch uses inside one operation; 0: cores / compute threads, or as OMP_NUM_THREADS says.",
+    )
     max_message_bytes: int = Field(1024 * MIB, ge=MIB, description="Largest request or reply, in bytes of tensors.")
     max_in_flight: int = Field(1024, ge=1, description="Requests of one trainer that may run or wait at once.")
     max_session_bytes: int = Field(

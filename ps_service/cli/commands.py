@@ -20,6 +20,7 @@ from ps_service.cli import logs, probe, serving, sessions_view, status_view
 from ps_service.cli.options import with_settings
 from ps_service.config import OwnerConfig
 from ps_service.engine import Engine
+from ps_service.execution.cores import torch_threads_of
 from ps_service.functions.group import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
@@ -160,9 +161,7 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
 
 
 def _engine(settings: OwnerConfig) -> Engine:
-    if settings.torch_threads:
-        torch.set_num_threads(settings.torch_threads)
-    return Engine(
+    engine = Engine(
         name=settings.name,
         allowlist=AllowList.importing(settings.imports, TorchFunctions(Level[settings.torch_functions.upper()])),
         device=torch.device(settings.device),
@@ -171,6 +170,11 @@ def _engine(settings: OwnerConfig) -> Engine:
         spare_threads=settings.spare_threads,
         data_dir=settings.data_dir,
     )
+    # Torch hands this number on to threads that begin later.
+    torch_threads = settings.torch_threads or torch_threads_of(engine.compute.threads)
+    if torch_threads is not None:
+        torch.set_num_threads(torch_threads)
+    return engine
 
 
 def _limits(settings: OwnerConfig) -> Limits:

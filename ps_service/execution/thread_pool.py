@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import itertools
 import logging
-import os
 import queue
 import threading
 import time
@@ -14,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from ps_service.execution.cores import usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.loop_calls import LoopCalls
 from ps_service.execution.lost_threads import LostThreadReports
@@ -43,8 +43,8 @@ class ThreadPool:
     that it is answered even when all others are held.
 
     Args:
-        threads: Number of threads that run at once; 0 chooses twice the number of cores, because a step that waits for
-            a forward holds its thread.
+        threads: Number of threads that run at once; 0 chooses twice the number of cores that this process may use,
+            because a step that waits for a forward holds its thread.
         spare: Number of threads that may replace threads held by abandoned work; 0 chooses as many as there are
             threads, but at least sixteen.
 
@@ -55,7 +55,7 @@ class ThreadPool:
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
-        self.threads = threads or 2 * (os.cpu_count() or 1)
+        self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = _ignore
         self._queue = FairQueue()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 
 import pytest
 
+from ps_service.execution.cores import usable_cores
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.execution.thread_pool import ThreadPool
 from ps_wire.runtime.scopes import waiting
@@ -139,7 +139,7 @@ async def test_closing_waits_no_longer_than_it_is_told(caplog: pytest.LogCapture
 
 def test_the_default_is_two_threads_per_core() -> None:
     compute = ThreadPool()
-    assert compute.threads == 2 * (os.cpu_count() or 1)
+    assert compute.threads == 2 * usable_cores()
     compute.close()
 
 

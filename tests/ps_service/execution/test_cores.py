@@ -1,0 +1,96 @@
+"""Tests how many cores this process may use, and that compute threads share them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ps_service.execution import cores
+from tests.owner_processes import ENVIRONMENT, ROOT
+
+REPORT = """
+import torch
+from ps_service.cli import commands
+from ps_service.config import load
+
+engine = commands._engine(load(threads={threads}, torch_threads={torch_threads}))
+
+def in_use():
+    # An operation large enough for a team of threads, in a thread that has never run torch before.
+    torch.randn(3_000_000).mul_(2.0)
+    return torch.get_num_threads()
+
+async def main():
+    return [await engine.compute.run(in_use) for _ in range(3)]
+
+import asyncio
+print(*asyncio.run(main()))
+engine.close()
+"""
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 4, 6}, raising=False)
+
+
+@pytest.mark.usefixtures("four_cores")
+@pytest.mark.parametrize(
+    ("files", "usable"),
+    [
+        ({}, 4),
+        ({"cpu.max": "max 100000\n"}, 4),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu.max": "800000 100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu.max": "nonsense"}, 4),
+    ],
+)
+def test_the_cores_are_those_of_the_affinity_and_of_the_quota(
+    tmp_path: Path, files: dict[str, str], usable: int
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cores.usable_cores(tmp_path) == usable
+
+
+@pytest.mark.usefixtures("four_cores")
+def test_torch_gets_a_share_of_the_cores_unless_the_environment_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cores, "_quota", lambda cgroup: None)
+    assert [cores.torch_threads_of(threads) for threads in (1, 2, 3, 4, 8)] == [4, 2, 1, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert cores.torch_threads_of(1) is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "torch_threads", "environment", "used"),
+    [
+        (64, 0, {}, 1),
+        (1, 3, {}, 3),
+        (64, 0, {"OMP_NUM_THREADS": "2"}, 2),
+    ],
+)
+def test_compute_threads_use_that_number(
+    threads: int, torch_threads: int, environment: dict[str, str], used: int
+) -> None:
+    kept = {name: value for name, value in ENVIRONMENT.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    script = REPORT.format(threads=threads, torch_threads=torch_threads)
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env=kept | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert set(ran.stdout.split()) == {str(used)}
