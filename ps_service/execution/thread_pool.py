@@ -37,10 +37,10 @@ class ThreadPool:
     The standard library's executor costs five times as much: it makes a future with a condition, wraps it in an asyncio
     future, and wakes the loop for every result.
 
-    Trainers share the threads fairly, see `FairQueue`. A thread whose work waits for another process or for a lock does
-    not count, and another thread replaces it, so that nested calls cannot use up all threads. A thread held by
-    abandoned work does not count either, as long as there are spare threads. Administration has a thread of its own, so
-    that it is answered even when all others are held.
+    The thread that has worked last is the first to work again. Trainers share the threads fairly, see `FairQueue`. A
+    thread whose work waits for another process or for a lock does not count, and another thread replaces it, so that
+    nested calls cannot use up all threads. A thread held by abandoned work does not count either, as long as there are
+    spare threads. Administration has a thread of its own, so that it is answered even when all others are held.
 
     Args:
         threads: Number of threads that run at once; 0 chooses twice the number of cores that this process may use,
@@ -59,8 +59,8 @@ class ThreadPool:
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = _ignore
         self._queue = FairQueue()
-        # One token for every work item in `_queue`, and one for every thread when the pool closes.
-        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # The threads without work; the last one has worked last.
+        self._idle: list[Worker] = []
         self._apart: queue.SimpleQueue[Callable[[], Work] | None] = queue.SimpleQueue()
         self._apart_thread: threading.Thread | None = None
         self._loop_calls = LoopCalls()
@@ -112,7 +112,9 @@ class ThreadPool:
             self._queue.add(item or WorkItem(), function)
             if self._workers.missing > 0:
                 self._grow()
-        self._tokens.put(None)
+            if self._idle:
+                # Its memory is more likely to be in the caches of its core than that of the others.
+                self._idle.pop().woken.release()
 
     async def run(self, function: Callable[[], T], item: WorkItem | None = None) -> T:
         """Runs a function in one of the threads, in a copy of the caller's context variables; returns its result.
@@ -175,8 +177,8 @@ class ThreadPool:
         with self._lock:
             self._closed = True
             pool = list(self._workers.all)
-        for _ in pool:
-            self._tokens.put(None)
+            while self._idle:
+                self._idle.pop().woken.release()
         self._apart.put(None)
         for worker in pool:
             _join(worker.thread, until)
@@ -210,15 +212,8 @@ class ThreadPool:
     def _work(self, worker: Worker) -> None:
         waiting.begins = partial(self._begin_wait, worker)
         waiting.ends = partial(self._end_wait, worker)
-        while True:
-            self._tokens.get()
-            with self._lock:
-                if self._closed:
-                    return
-                item, function = self._queue.take()
-                worker.item, worker.waited = item, 0.0
-                if item.abandoned and item.lasting:
-                    self._lose(worker)
+        while (taken := self._next(worker)) is not None:
+            item, function = taken
             began = time.perf_counter()
             then = function()
             is_last = self._ended(worker, item, time.perf_counter() - began)
@@ -227,7 +222,33 @@ class ThreadPool:
             if is_last:
                 return
             # An idle thread must not keep the tensors of its last work item alive.
-            del function, then, item
+            del function, then, item, taken
+
+    def _next(self, worker: Worker) -> tuple[WorkItem, Callable[[], Work]] | None:
+        """Waits for the next work item of a worker, and returns it; None if the pool is closed."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    return None
+                if self._queue:
+                    return self._take(worker)
+                self._idle.append(worker)
+                if self._queue:
+                    # A finalizer has run in this thread meanwhile, and has submitted work.
+                    if worker not in self._idle:
+                        worker.woken.acquire()
+                    else:
+                        self._idle.remove(worker)
+                    return self._take(worker)
+            worker.woken.acquire()
+
+    def _take(self, worker: Worker) -> tuple[WorkItem, Callable[[], Work]]:
+        """Takes a work item for a worker from the queue, which is not empty. The lock must be held."""
+        item, function = self._queue.take()
+        worker.item, worker.waited = item, 0.0
+        if item.abandoned and item.lasting:
+            self._lose(worker)
+        return item, function
 
     def _work_apart(self) -> None:
         while (function := self._apart.get()) is not None and not self._closed:

@@ -21,6 +21,7 @@ class Worker:
 
     Attributes:
         thread: The thread.
+        woken: Released when an idle worker is to look for work.
         item: The work item it runs; None while it is idle.
         waits: Number of nested waits it is in.
         waited: Seconds that its work item has waited.
@@ -28,10 +29,12 @@ class Worker:
         spared: Whether a spare thread replaces it, because it is lost.
     """
 
-    __slots__ = ("_began", "item", "lost", "spared", "thread", "waited", "waits")
+    __slots__ = ("_began", "item", "lost", "spared", "thread", "waited", "waits", "woken")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
+        self.woken = threading.Lock()
+        self.woken.acquire()
         self.item: WorkItem | None = None
         self.waits = 0
         self.waited = 0.0

@@ -61,6 +61,22 @@ async def test_no_more_run_at_once_than_there_are_threads(compute: ThreadPool) -
     assert len(running) == 5
 
 
+async def test_the_thread_that_worked_last_works_next() -> None:
+    compute = ThreadPool(threads=4)
+    gate = threading.Barrier(5)
+    ran = [asyncio.create_task(compute.run(lambda: (gate.wait(PATIENCE), threading.get_ident())[1])) for _ in range(4)]
+    await asyncio.to_thread(gate.wait, PATIENCE)
+    all_threads = set(await asyncio.gather(*ran))
+    assert len(all_threads) == 4
+    last = await compute.run(threading.get_ident)
+    for _ in range(20):
+        # It is idle again once it has taken the lock, which it does after it has delivered its result.
+        await until(lambda: len(compute._idle) == 4)
+        assert compute._idle[-1].thread.ident == last
+        assert await compute.run(threading.get_ident) == last
+    compute.close()
+
+
 async def test_the_loop_goes_on_meanwhile(compute: ThreadPool) -> None:
     gate = threading.Event()
     task = asyncio.create_task(compute.run(lambda: gate.wait(PATIENCE)))
