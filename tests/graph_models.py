@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ps_service import hosted, remote
+from ps_service import RRef, hosted, remote
 
 SIZE = 4
 DTYPE = torch.float64
@@ -98,3 +98,12 @@ class Table(nn.Module):
 def product(kept: Any, factor: torch.Tensor) -> torch.Tensor:
     """Something computed from a result that stayed on the owner."""
     return kept.local_value() * factor
+
+
+@hosted
+class Score(nn.Bilinear):
+    """The head of a recommender; its inputs are tensors, or results that stayed on the owner."""
+
+    def forward(self, first: torch.Tensor | RRef, second: torch.Tensor | RRef) -> torch.Tensor:
+        values = [each.local_value() if isinstance(each, RRef) else each for each in (first, second)]
+        return super().forward(*values)

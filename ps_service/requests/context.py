@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject
     from ps_service.passes.calls import Recording
+    from ps_service.requests.backward import Progress
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import ObjectInfo
     from ps_wire.v1.values_pb2 import Handle, Value
@@ -46,6 +47,7 @@ class RequestContext:
         recording: Where the call is recorded; None if it is not.
         deferred: The result that the reply waits for.
         keeps_payload: Whether the payload is needed to write the deferred reply.
+        progress: The finished parts of a backward; None if none has begun.
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
@@ -67,6 +69,7 @@ class RequestContext:
         "granted",
         "keeps_payload",
         "payload",
+        "progress",
         "recording",
         "trainer",
     )
@@ -79,6 +82,7 @@ class RequestContext:
         self.borrowed: list[Foreign] = []
         self.recording: Recording | None = None
         self.deferred: Deferred | None = None
+        self.progress: Progress | None = None
         self.keeps_payload = False
         self._embed = embed
         self._reader: PayloadReader | None = None
@@ -90,7 +94,7 @@ class RequestContext:
         self.began = time.perf_counter()
 
     def restart(self) -> None:
-        """Resets the context, because the first try has stopped before it changed anything."""
+        """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
         self.recording = None
         self._reader = self._written = self._found = None
 

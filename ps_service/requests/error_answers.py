@@ -70,18 +70,24 @@ def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
     return failure(DeadlineExceededError(f"{operation.name} was not finished within {seconds:g} s"), number)
 
 
-def explain(error: BaseException, operation: Operation) -> PsError:
-    """The error that the caller gets for an exception of a handler."""
+def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
+    """The error that the caller gets for an exception of a handler.
+
+    Args:
+        error: The exception.
+        operation: Name of the operation.
+        hosted: Whether the operation runs code that the owner hosts.
+    """
     if isinstance(error, PsError):
         return error
-    if operation.hosted:
-        hosted = _from_hosted_code(error.__traceback__)
-        if hosted is None:
-            _log.info("%s raised before it came to hosted code", operation.name, exc_info=error)
-        text = "".join(traceback.format_exception(type(error), error, hosted))
+    if hosted:
+        trace = _from_hosted_code(error.__traceback__)
+        if trace is None:
+            _log.info("%s raised before it came to hosted code", operation, exc_info=error)
+        text = "".join(traceback.format_exception(type(error), error, trace))
         return RemoteError(_shortened(_text_of(error)), full_name(type(error)), _shortened(text))
-    _log.error("%s failed", operation.name, exc_info=error)
-    return InternalError(f"{operation.name} failed inside the owner; its log says why ({type(error).__name__})")
+    _log.error("%s failed", operation, exc_info=error)
+    return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
 
 
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:

@@ -134,7 +134,7 @@ class Execution:
             False if it has begun and `even_if_begun` is false; it is not dropped then.
         """
         with self._lock:
-            if self.begun and not even_if_begun:
+            if (self.begun or self.ctx.progress is not None) and not even_if_begun:
                 return False
             self._answered = True
         self.cut_off()

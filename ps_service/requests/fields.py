@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import Ref
+from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
+
+
+def context_id(request: Any) -> ContextId:
+    """The context in a request.
+
+    Raises:
+        InvalidArgumentError: It is no name of a context.
+    """
+    message = request.context
+    id = ContextId(message.trainer, message.number)
+    if len(id.trainer) != 16 or not id.number:
+        raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
+    return id
 
 
 def refs(handles: Any) -> list[Ref]:

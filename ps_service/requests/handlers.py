@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
@@ -12,24 +11,18 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.calls import Recording
-from ps_service.passes.gradients import Turn
-from ps_service.passes.nested_pass import Over
 from ps_service.requests import fields
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.creation import optimizer_of
 from ps_wire import decorators
-from ps_wire.errors import InvalidArgumentError
-from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.refs import CallKey, Ref
 from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
-
-
-_NO_REGION: Final = nullcontext()
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
@@ -94,45 +87,28 @@ def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -
     ctx.write(reply.value, calls.fetch(ctx.engine, target, arguments, recording))
 
 
-def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
-    """Propagates gradients through a recorded call."""
-    gradients = ctx.read(request.gradients)
-    if not isinstance(gradients, list):
-        raise InvalidArgumentError("the gradients of a backward are a list")
-    id, key, turn = _context(request), CallKey(ctx.trainer, request.call), None
-    if request.backward:
-        after = request.after if request.HasField("after") else None
-        turn = Turn(request.backward, tuple(request.place) or (request.call,), after)
-    with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
-        of_inputs = propagation.backward(ctx.engine, id, key, request.outputs, gradients, request.retain_graph, turn)
-    if of_inputs:
-        ctx.write(reply.gradients, of_inputs)
-    else:
-        reply.gradients.list.SetInParent()
-
-
 def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
     """Copies the gradients of a context."""
-    found = [each for each in propagation.gradients(ctx.engine, _context(request)) if each.ref is not None]
+    found = [each for each in propagation.gradients(ctx.engine, fields.context_id(request)) if each.ref is not None]
     reply.parameters.extend(each.ref.to_message() for each in found if each.ref is not None)
     ctx.write(reply.gradients, [each.tensor for each in found])
-    reply.others.extend(propagation.others(ctx.engine, _context(request)))
+    reply.others.extend(propagation.others(ctx.engine, fields.context_id(request)))
 
 
 def norm(ctx: RequestContext, request: pb.NormRequest, reply: pb.NormReply) -> None:
     """Sums the powers of gradients, for clipping over several owners."""
     refs = fields.refs(request.parameters)
-    reply.power_sum = propagation.power_sum(ctx.engine, _context(request), refs, request.norm_type)
+    reply.power_sum = propagation.power_sum(ctx.engine, fields.context_id(request), refs, request.norm_type)
 
 
 def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:
     """Multiplies gradients of a context."""
-    propagation.scale(ctx.engine, _context(request), fields.refs(request.parameters), request.factor)
+    propagation.scale(ctx.engine, fields.context_id(request), fields.refs(request.parameters), request.factor)
 
 
 def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleReply) -> None:
     """Divides gradients of a context by the scale of a loss."""
-    named = _context(request)
+    named = fields.context_id(request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     context = ctx.engine.contexts.get(named)
     if context is not None:
@@ -143,25 +119,6 @@ def unscale(ctx: RequestContext, request: pb.UnscaleRequest, reply: pb.UnscaleRe
 def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, reply: pb.SetRequiresGradReply) -> None:
     """Freezes parameters, or unfreezes them."""
     freezing.set_requires_grad(ctx.engine, fields.refs(request.targets), request.requires_grad)
-
-
-def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
-    """Frees a pass."""
-    ctx.engine.contexts.end(_context(request), Over(request.all_before, tuple(request.but)))
-
-
-def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
-    """Applies the gradients of a context, or only checks them."""
-    named = _context(request)
-    optimizer = optimizer_of(ctx.find(request.optimizer))
-    context = ctx.engine.contexts.get(named)
-    if context is None:
-        reply.version = optimizer.version
-    elif request.check_only:
-        optimizer.check(context)
-        reply.version = optimizer.version
-    else:
-        reply.version = optimizer.step(context)
 
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
@@ -185,19 +142,11 @@ def load_state(ctx: RequestContext, request: pb.LoadStateRequest, reply: pb.Load
     reply.unexpected_keys.extend(unexpected)
 
 
-def _context(request: Any) -> ContextId:
-    message = request.context
-    id = ContextId(message.trainer, message.number)
-    if len(id.trainer) != 16 or not id.number:
-        raise InvalidArgumentError("a context is named by the 16 bytes of its trainer, and a number from 1 on")
-    return id
-
-
 def _recording(ctx: RequestContext, request: Any) -> Recording | None:
     if not request.HasField("context"):
         return None
     place = tuple(request.place) or (request.call,)
-    return Recording(_context(request), CallKey(ctx.trainer, request.call), place)
+    return Recording(fields.context_id(request), CallKey(ctx.trainer, request.call), place)
 
 
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.decorators import is_deferred, is_inline
-from ps_wire.refs import CallKey, ContextId
+from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -44,13 +44,24 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> bool:
-    """Whether the backward of a call is short.
+    """Whether the backwards of all calls are short, and the steps behind them.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not open on this owner.
+        ForeignHandleError, StaleHandleError, UnknownNameError: The handle of an optimizer refers to no object here.
     """
-    key = CallKey(ctx.trainer, request.call)
-    return ctx.engine.contexts.find(ContextId.from_message(request.context)).record(key).is_inline
+    context = ctx.engine.contexts.find(ContextId.from_message(request.context))
+    if not context.record(CallKey(ctx.trainer, request.call)).is_inline:
+        return False
+    for each in request.more:
+        if not context.record(CallKey(ctx.trainer, each.call)).is_inline:
+            return False
+    for handle in request.steps:
+        value = ctx.engine.registry.find(Ref.from_message(handle)).value
+        # How large the gradients are is not known yet; the handler looks again before the step.
+        if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.latency.is_short:
+            return False
+    return True
 
 
 def step(ctx: RequestContext, request: pb.StepRequest) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests import administration, creation, directory, handlers, inline, reporting
+from ps_service.requests import administration, backward, creation, directory, handlers, inline, reporting
 from ps_wire import operations
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ _ALL: Final = (
     _operation("delete", handlers.delete, inline=inline.always),
     _operation("call", handlers.call, inline=inline.call, hosted=True, remake=handlers.make_instance),
     _operation("fetch", handlers.fetch),
-    _operation("backward", handlers.backward, inline=inline.backward, hosted=True),
+    _operation("backward", backward.backward, inline=inline.backward, hosted=True),
     _operation("gradients", handlers.gradients),
     _operation("norm", handlers.norm),
     _operation("scale", handlers.scale),
     _operation("unscale", handlers.unscale),
     _operation("set_requires_grad", handlers.set_requires_grad),
-    _operation("end_context", handlers.end_context, inline=inline.always),
+    _operation("end_context", backward.end_context, inline=inline.always),
     _operation("optimizer", creation.optimizer, hosted=True, remake=creation.make_optimizer),
     _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
-    _operation("step", handlers.step, inline=inline.step, hosted=True),
+    _operation("step", backward.step, inline=inline.step, hosted=True),
     _operation("set_options", handlers.set_options),
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),

@@ -30,7 +30,8 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         number: Of the request; 0 if it has none.
 
     Returns:
-        Its answer; None if the request has to be queued, see `Execution`; nothing was changed then.
+        Its answer; None if the request has to be queued, see `Execution`. Nothing was changed then, except what
+        `RequestContext.progress` notes.
     """
     rule = operation.inline
     if rule is None or (ctx.payload is not None and len(ctx.payload) > _INLINE_BYTES):
@@ -87,7 +88,7 @@ def handle(
         raise
     except BaseException as raised:
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
-        answer = failure(explain(raised, operation), number)
+        answer = failure(explain(raised, operation.name, operation.hosted), number)
         error = answer.reply.error.code
     finally:
         current_scope.reset(token)

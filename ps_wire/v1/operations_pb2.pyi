@@ -1,3 +1,4 @@
+from ps_wire.v1 import errors_pb2 as _errors_pb2
 from ps_wire.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -182,8 +183,22 @@ class FetchReply(_message.Message):
     value: _values_pb2.Value
     def __init__(self, value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
+class RecordedCall(_message.Message):
+    __slots__ = ("call", "outputs", "gradients", "place", "after")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    outputs: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    place: _containers.RepeatedScalarFieldContainer[int]
+    after: int
+    def __init__(self, call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ...) -> None: ...
+
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics")
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +208,9 @@ class BackwardRequest(_message.Message):
     PLACE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     context: ContextId
     call: int
     outputs: _containers.RepeatedScalarFieldContainer[int]
@@ -202,13 +220,24 @@ class BackwardRequest(_message.Message):
     place: _containers.RepeatedScalarFieldContainer[int]
     after: int
     numerics: Numerics
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[RecordedCall]
+    steps: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    end: EndContextRequest
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
-    __slots__ = ("gradients",)
+    __slots__ = ("gradients", "more", "versions", "step_error", "seconds")
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
     gradients: _values_pb2.Value
-    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    step_error: _errors_pb2.Error
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class GradientsRequest(_message.Message):
     __slots__ = ("context",)

@@ -13,7 +13,7 @@ from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
-from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure
+from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import local_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
 from trainer_client.pending import Pending, raiser, when_all_done
@@ -131,9 +131,8 @@ class Backwards:
                 current = LocalBackward(start.retain_graph, number, latency)
             else:
                 leaves, calls = reached_from(start.roots)
-                current = RunningBackward(
-                    start.retain_graph, number, [call for call in calls if call.context is context]
-                )
+                own = [call for call in calls if call.context is context]
+                current = RunningBackward(start.retain_graph, number, own, holding_latency(leaves, own))
             with reservations.of(leaves), borrowed_grads(leaves):
                 try:
                     self._propagate(current, start)
@@ -151,7 +150,9 @@ class Backwards:
             torch.autograd.backward(start.roots, start.gradients, start.retain_graph)
         finally:
             self.current = None
-        if isinstance(current, LocalBackward) and began is not None:
+        if isinstance(current, RunningBackward):
+            current.finish()
+        elif began is not None:
             current.latency.end(began)
             current.post()
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.numerics.seeds import Seeds
+    from ps_wire.runtime.latency import Latency
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 
@@ -94,7 +95,11 @@ class Context:
     # Recording
 
     def record(
-        self, session: Session, inputs: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor] = ()
+        self,
+        session: Session,
+        inputs: Sequence[torch.Tensor],
+        tokens: Sequence[torch.Tensor] = (),
+        latency: Latency | None = None,
     ) -> RecordedCall:
         """Records a call in the graph.
 
@@ -102,6 +107,7 @@ class Context:
             session: The session with the owner that is called.
             inputs: The call's tensor arguments that require grad.
             tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
+            latency: How long the backwards of such calls take on the owner; None if that is not known.
 
         Raises:
             ContextEndedError: The block was left.
@@ -112,7 +118,7 @@ class Context:
             self._calls += 1
             self._sessions[session.owner] = session
             self._losses.setdefault(session.owner, session.losses)
-            return RecordedCall(self, session, self._calls, self._place(), inputs, tokens)
+            return RecordedCall(self, session, self._calls, self._place(), inputs, tokens, latency)
 
     def _place(self) -> tuple[int, ...]:
         """The place of the latest call in the pass: the numbers of the calls that it is nested in, and its own."""

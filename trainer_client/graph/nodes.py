@@ -35,7 +35,7 @@ class _Send(torch.autograd.Function):
 
 
 class _Receive(torch.autograd.Function):
-    """The node from the token of a call to its outputs. Its backward posts their gradients."""
+    """The node from the token of a call to its outputs. Its backward hands their gradients over, to be sent."""
 
     @staticmethod
     def forward(
@@ -55,7 +55,7 @@ class _Receive(torch.autograd.Function):
         call: WayBack = ctx.call
         if call.context.ended:
             raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
-        call.answer = None
+        call.answer = call.batch = None
         positions, used = [], []
         for place, gradient in zip(ctx.positions, gradients, strict=False):
             if gradient is not None:
@@ -78,11 +78,8 @@ receive: Final[Any] = _Receive.apply
 """Makes the node of a call's outputs; returns the outputs with their history."""
 
 
-def _receiving() -> Any:
-    """The class of `Receive` nodes in the graph, for which torch has no public name."""
-    (output,) = receive(ROOT, None, [torch.empty(0)], [])
-    return type(output.grad_fn)
-
-
-RECEIVING: Final = _receiving()
+RECEIVING: Final[Any] = _Receive._backward_cls
 """The class of `Receive` nodes in the graph; each has its `WayBack` as `call`."""
+
+SENDING: Final[Any] = _Send._backward_cls
+"""The class of `Send` nodes in the graph; each has its `WayBack` as `call`."""

@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.graph.nodes import ROOT, receive, send
-from trainer_client.numerics import write_numerics
+from trainer_client.graph.nodes import RECEIVING, ROOT, receive, send
 
 if TYPE_CHECKING:
+    from ps_wire.runtime.latency import Latency
     from trainer_client.contexts.context import Context
-    from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+    from trainer_client.graph.batch import Answer, Batch
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
 _FIRST: Final = 1 << 62
 """Added to the sequence numbers of `Receive` nodes; no thread makes as many nodes as this."""
+
+
+TOGETHER_SECONDS: Final = 2e-3
+"""Backwards that take longer on the owner have requests of their own, so that they run concurrently there."""
 
 
 class RecordedCall:
@@ -43,6 +44,7 @@ class RecordedCall:
         place: The numbers of the calls that it is nested in, and its own number among the calls of the innermost one.
         inputs: Its tensor arguments that require grad.
         tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
+        latency: How long the backwards of such calls take on the owner; None if that is not known.
 
     Attributes:
         context: Id of the pass.
@@ -58,17 +60,21 @@ class RecordedCall:
         place: tuple[int, ...],
         inputs: Sequence[torch.Tensor],
         tokens: Sequence[torch.Tensor] = (),
+        latency: Latency | None = None,
     ) -> None:
         self.context = context.id
         self.number = number
         self.place = place
-        self._way_back = WayBack(context, session, number, place, [tensor.device for tensor in inputs])
+        self._way_back = WayBack(context, session, number, place, inputs, latency)
         self._token = context.root
         if inputs or tokens:
+            stay = tokens
             if context.root is not ROOT:
                 # A nested pass asks for the gradients of some leaves only, so every call has to lead to one of them.
                 tokens = (*tokens, context.root)
             self._way_back.leads_on = True
+            if not inputs and self._way_back.together:
+                self._way_back.waits = not all(_stays(token, session) for token in stay)
             self._token = send(self._way_back, len(inputs), *inputs, *tokens)
             node: Any = self._token.grad_fn
             node._set_sequence_nr(place[-1])
@@ -102,10 +108,35 @@ class RecordedCall:
         return received
 
 
+def _stays(token: torch.Tensor, session: Session) -> bool:
+    """Whether a token is that of a result of such a session's owner that stays there, and has a short backward."""
+    node: Any = token.grad_fn
+    return isinstance(node, RECEIVING) and node.call.session is session and node.call.together
+
+
 class WayBack:
     """The state that the two nodes of a call share in a backward.
 
     It must not refer to the nodes: that would be a reference cycle, which keeps the graph before them alive.
+
+    Args:
+        context: The pass.
+        session: The session with the owner that runs the call.
+        number: Its number in the pass.
+        place: The numbers of the calls that it is nested in, and its own.
+        inputs: Its tensor arguments that require grad.
+        latency: How long the backwards of such calls take on the owner; None if that is not known.
+
+    Attributes:
+        context: As the argument, like `session`, `number`, `place` and `latency`.
+        together: Whether its backward is short enough to go in one request with those of other calls.
+        devices: The devices of the inputs.
+        input_bytes: Bytes of the inputs.
+        leads_on: Whether it has inputs, or arguments that stay on an owner, through which a backward goes on.
+        waits: Whether the backward goes on only when the owner has answered. It need not wait if all such arguments
+            are results that stay on the same owner, and their calls may go in one request.
+        batch: The request in which its gradients will be sent; None if no gradients are held.
+        answer: The answer to that request, and the position of the call in it.
     """
 
     def __init__(
@@ -114,66 +145,34 @@ class WayBack:
         session: Session,
         number: int,
         place: tuple[int, ...],
-        devices: Sequence[torch.device],
+        inputs: Sequence[torch.Tensor],
+        latency: Latency | None = None,
     ) -> None:
         self.context = context
         self.number = number
         self.session = session
-        self.devices = devices
+        self.place = place
+        self.devices = [tensor.device for tensor in inputs]
+        self.input_bytes = sum(tensor.numel() * tensor.element_size() for tensor in inputs)
+        self.latency = latency
+        self.together = latency is not None and latency.seconds < TOGETHER_SECONDS
         self.leads_on = False
-        self._place = place
-        self.answer: Pending[list[torch.Tensor | None]] | None = None
-
-    def post(
-        self,
-        current: RunningBackward | LocalBackward,
-        after: int | None,
-        positions: Sequence[int],
-        gradients: Sequence[torch.Tensor],
-    ) -> Pending[list[torch.Tensor | None]]:
-        """Sends gradients of outputs to the owner.
-
-        Args:
-            current: The backward that is running.
-            after: Number of the call whose gradients the owner adds just before; None if it is not known.
-            positions: Positions of the outputs that have a gradient.
-            gradients: As many gradients.
-        """
-        frame = Frame()
-        request = frame.request.backward
-        request.context.CopyFrom(self.context.message)
-        request.call = self.number
-        request.outputs.extend(positions)
-        request.retain_graph = current.retain_graph
-        request.backward = current.number
-        if after is not None:
-            request.after = after
-        write_numerics(request)
-        if len(self._place) > 1:
-            request.place.extend(self._place)
-        payload = PayloadWriter()
-        Encoder(payload).encode_into(request.gradients, gradients)
-        self.answer = self.session.submit(frame, payload, _input_gradients if self.devices else _no_gradients)
-        return self.answer
+        self.waits = True
+        self.batch: Batch | None = None
+        self.answer: tuple[Pending[Answer], int] | None = None
 
     def take_input_gradients(self) -> list[torch.Tensor | None]:
-        """Waits for the gradients of the inputs; an empty list if this backward has posted none for the call."""
-        post, self.answer = self.answer, None
-        if post is None:
-            return [None] * len(self.devices)
-        gradients = post.wait()
+        """Waits for the gradients of the inputs; an empty list if there are no inputs."""
         current = self.context.current_backward
+        if current is not None and not current.must_wait(self):
+            return []
+        answer, self.answer = self.answer, None
+        if answer is None:
+            # This backward has sent no gradients for the call.
+            return [None] * len(self.devices)
+        post, index = answer
+        gradients = post.wait().gradients
         if current is not None:
             # The end of the backward need not wait for it again.
             current.posts.pop(post, None)
-        return gradients
-
-
-def _no_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
-    """Reads the reply for a call without inputs that require grad."""
-    return []
-
-
-def _input_gradients(reply: Reply, payload: PayloadReader) -> list[torch.Tensor | None]:
-    gradients: list[torch.Tensor | None] = Decoder(payload).decode(reply.backward.gradients)
-    return gradients
+        return gradients[index] if gradients else []

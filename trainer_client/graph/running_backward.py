@@ -2,36 +2,70 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
+from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_wire.runtime.latencies import Latencies
+from ps_wire.runtime.latency import Latency
+from trainer_client.graph.batch import Batches
+from trainer_client.numerics import write_numerics
+from trainer_client.pending import Pending, raiser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import asyncio
+    from collections.abc import Iterable, Iterator, Sequence
 
     import torch
 
-    from ps_wire.runtime.latency import Latency
+    from ps_wire.v1.operations_pb2 import BackwardRequest
+    from trainer_client.graph.batch import Answer, Batch, Follow
     from trainer_client.graph.recorder import WayBack
-    from trainer_client.pending import Pending
+    from trainer_client.session.session import Session
 
 
-class RunningBackward:
-    """One backward while it runs. It sends the gradients of a call as soon as they are known.
+class _Backward:
+    def __init__(self, retain_graph: bool, number: int) -> None:
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts: dict[Pending[Any], None] = {}
+
+    def describe(self, request: BackwardRequest) -> None:
+        """Writes into a request what all requests of this backward say."""
+        request.retain_graph = self.retain_graph
+        request.backward = self.number
+        write_numerics(request)
+
+
+class RunningBackward(_Backward):
+    """One backward while it runs. It sends the gradients of calls before torch's engine waits for an owner.
+
+    Until then it holds them, so that the gradients of the calls that are ready go in one request to each owner. If the
+    local part of such graphs takes long meanwhile, it sends those of each call at once.
 
     Args:
         retain_graph: Whether the graph is kept for another backward.
         number: Number of the backward in its context, from 1.
         calls: The recorded calls that it can reach.
+        latency: How long backwards of such graphs hold gradients; None to hold none.
 
     Attributes:
         posts: The requests with gradients that have to be waited for, in order.
     """
 
-    def __init__(self, retain_graph: bool, number: int, calls: Iterable[WayBack] = ()) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
-        self.posts: dict[Pending[Any], None] = {}
+    def __init__(
+        self, retain_graph: bool, number: int, calls: Iterable[WayBack] = (), latency: Latency | None = None
+    ) -> None:
+        super().__init__(retain_graph, number)
+        self._latency = latency or Latency()
+        # When the measurement began, if gradients are held, or would be.
+        self._began: tuple[float, float] | None = None
+        self._lock = threading.RLock()
+        self._batches = Batches(self)
+        # Requests with calls whose answers the engine has not waited for.
+        self._unawaited: defaultdict[Session, list[Pending[Answer]]] = defaultdict(list)
         self._after: dict[int, int] = {}
         self._skipped: set[int] = set()
         by_owner: defaultdict[str, list[int]] = defaultdict(list)
@@ -42,7 +76,7 @@ class RunningBackward:
             self._after.update(zip(numbers, (0, *numbers), strict=False))
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
-        """Sends the gradients of a call's outputs, if there are any or if the owner may have some.
+        """Takes the gradients of a call's outputs, if there are any or if the owner may have some.
 
         Args:
             call: The call.
@@ -50,10 +84,60 @@ class RunningBackward:
             gradients: As many gradients.
             kept: Whether the owner may have gradients of results that stay on it.
         """
-        if positions or kept:
-            self.posts[call.post(self, self.after(call.number), positions, gradients)] = None
-        else:
+        if not positions and not kept:
             self.skip(call.number)
+            return
+        with self._lock:
+            if self._began is None:
+                self._began = self._latency.begin()
+            if not self._batches.has_room(call, gradients):
+                self._send_all()
+        if kept:
+            # It runs after the calls that have used its results: in their request, or once that is answered.
+            for answer in self._unawaited.pop(call.session, ()):
+                answer.wait()
+        with self._lock:
+            self._batches.add(call, self.after(call.number), positions, gradients)
+            if not self._latency.is_short:
+                self._send_all()
+
+    def must_wait(self, call: WayBack) -> bool:
+        """Whether torch's engine has to wait for the answer of a call; sends all gradients in that case."""
+        with self._lock:
+            if call.batch is not None and not call.waits:
+                call.batch.leave(call)
+                return False
+            self.finish()
+            return True
+
+    def finish(self, follow: Follow | None = None) -> Pending[Answer] | None:
+        """Sends all gradients that are held.
+
+        Args:
+            follow: What an owner does after the backward, at the end of it.
+
+        Returns:
+            The answer to the request with `follow`; None if it could not be added, because there are other requests
+            without an answer, or there is none to that owner.
+        """
+        with self._lock:
+            if self._began is not None:
+                self._latency.end(self._began)
+                self._began = None
+            return self._send_all(None if self.posts else follow)
+
+    def _send_all(self, follow: Follow | None = None) -> Pending[Answer] | None:
+        batches = self._batches.take()
+        if follow is not None and len(batches) == 1 and batches[0].session is follow.session:
+            joint = batches[0].send(follow)
+            self.posts[joint] = None
+            return joint
+        for batch in batches:
+            answer = batch.send()
+            self.posts[answer] = None
+            if batch.has_unawaited:
+                self._unawaited[batch.session].append(answer)
+        return None
 
     def after(self, number: int) -> int | None:
         """The call whose gradients the owner adds just before those of call `number`: the next later call to it.
@@ -71,7 +155,7 @@ class RunningBackward:
         self._skipped.add(number)
 
 
-class LocalBackward:
+class LocalBackward(_Backward):
     """A backward that needs no gradient from an owner: it computes all gradients first and sends them afterwards.
 
     Args:
@@ -84,25 +168,92 @@ class LocalBackward:
     """
 
     def __init__(self, retain_graph: bool, number: int, latency: Latency) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
+        super().__init__(retain_graph, number)
         self.latency = latency
-        self.posts: dict[Pending[Any], None] = {}
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
+        self._kept = False
 
     def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
         """Collects the gradients of a call's outputs; arguments as for `RunningBackward.add`."""
         if positions or kept:
             self._found.append((call.number, call, positions, gradients))
+            self._kept = self._kept or kept
 
-    def post(self) -> None:
-        """Sends the collected gradients, the latest call first."""
+    def must_wait(self, call: WayBack) -> bool:
+        """Whether torch's engine has to wait for the answer of a call: in these graphs it never has to."""
+        return False
+
+    def post(self, follow: Follow | None = None) -> Pending[Answer] | None:
+        """Sends the collected gradients, the latest call first.
+
+        Args:
+            follow: What an owner does after the backward.
+
+        Returns:
+            The answer to the request with `follow`; None if it could not be added.
+        """
         self._found.sort(key=itemgetter(0), reverse=True)
-        last: dict[str, int] = {}
+        last: dict[Session, int] = {}
+        batches = Batches(self)
         for number, call, positions, gradients in self._found:
-            owner = call.session.owner
-            self.posts[call.post(self, last.get(owner, 0), positions, gradients)] = None
-            last[owner] = number
+            batches.add(call, last.get(call.session, 0), positions, gradients)
+            last[call.session] = number
+        taken = batches.take()
+        if follow is not None and len(taken) == 1 and taken[0].session is follow.session:
+            joint = taken[0].send(follow)
+            self.posts[joint] = None
+            return joint
+        if self._kept and len(taken) > 1:
+            # A call runs after those that have used its results, and these may be in an earlier request.
+            for session in last:
+                own = [batch for batch in taken if batch.session is session]
+                self.posts[sent_in_turn(session.loop, own)] = None
+        else:
+            for batch in taken:
+                self.posts[batch.send()] = None
+        return None
+
+
+def sent_in_turn(loop: asyncio.AbstractEventLoop, batches: Iterable[Batch]) -> Pending[None]:
+    """Sends each request once the one before it is answered.
+
+    The result is there once all are answered, or one has failed.
+    """
+    done: Pending[None] = Pending(loop)
+    _send_next(iter(batches), done)
+    return done
+
+
+def _send_next(batches: Iterator[Batch], done: Pending[None], before: Pending[Answer] | None = None) -> None:
+    try:
+        if before is not None:
+            before.result()
+        batch = next(batches, None)
+        if batch is None:
+            done.resolve(_nothing)
+        else:
+            sent = batch.send()
+            sent.on_done(partial(_send_next, batches, done, sent))
+    except Exception as error:
+        done.resolve(raiser(error))
+
+
+def _nothing() -> None:
+    """The outcome of requests that have succeeded."""
+
+
+_latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()
+"""How long backwards hold gradients, by the number of leaves and the owners of the calls."""
+
+
+def holding_latency(leaves: Sequence[torch.Tensor], calls: Iterable[WayBack]) -> Latency:
+    """How long backwards of such graphs hold gradients.
+
+    Args:
+        leaves: The leaves that a backward reaches.
+        calls: The recorded calls that it reaches.
+    """
+    return _latencies.of((len(leaves), tuple([call.session.owner for call in calls])))
 
 
 def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:

@@ -8,22 +8,19 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ps_wire.numerics.autograd_graph import ACCUMULATING
-from ps_wire.runtime.latency import Latency
-from trainer_client.graph.nodes import RECEIVING
+from ps_wire.runtime.latencies import Latencies
+from trainer_client.graph.nodes import RECEIVING, SENDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ps_wire.runtime.latency import Latency
     from trainer_client.contexts.context import Context
 
 _MOST_NODES: Final = 32
 """Most nodes of a graph that is considered."""
 
-_MOST_KNOWN: Final = 256
-"""Most kinds of graphs whose average time is kept."""
-
-
-_latencies: Final[dict[tuple[type, ...], Latency]] = {}
+_latencies: Final[Latencies[tuple[type, ...]]] = Latencies()
 """Of backwards, by the classes of the nodes of their graphs in the order of the walk."""
 
 
@@ -53,16 +50,18 @@ def local_graph(roots: Sequence[Any], context: Context) -> tuple[Latency, list[t
         node = stack.pop()
         kinds.append(type(node))
         if isinstance(node, RECEIVING):
-            if node.call.leads_on or node.call.context is not context:
+            call = node.call
+            if call.context is not context or (call.leads_on and call.waits):
                 return None
-            continue
-        if isinstance(node, ACCUMULATING):
+            if not call.leads_on:
+                continue
+        elif isinstance(node, ACCUMULATING):
             leaf = node.variable
             if leaf._backward_hooks or leaf._post_accumulate_grad_hooks or _is_in_a_group():
                 return None
             leaves.append(leaf)
             continue
-        if isinstance(node, BackwardCFunction):
+        elif isinstance(node, BackwardCFunction) and not isinstance(node, SENDING):
             return None
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
@@ -70,12 +69,7 @@ def local_graph(roots: Sequence[Any], context: Context) -> tuple[Latency, list[t
                 stack.append(following)
         if len(seen) > _MOST_NODES:
             return None
-    latency = _latencies.get(tuple(kinds))
-    if latency is None:
-        if len(_latencies) >= _MOST_KNOWN:
-            _latencies.clear()
-        latency = _latencies[tuple(kinds)] = Latency()
-    return latency, leaves
+    return _latencies.of(tuple(kinds)), leaves
 
 
 def _is_in_a_group() -> bool:

@@ -129,7 +129,8 @@ def _record(
         token = rref.token(context.id)
         if token is not None:
             tokens.append(token)
-    recorded = context.record(session, inputs, tokens)
+    latency = session.backwards.of((request.target.object_id, request.method or request.function))
+    recorded = context.record(session, inputs, tokens, latency)
     request.context.CopyFrom(context.message)
     request.call = recorded.number
     if len(recorded.place) > 1:

@@ -139,7 +139,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
     context = current_context()
     token = rref.token(context.id) if context is not None and torch.is_grad_enabled() else None
     if context is not None and token is not None:
-        recorded = context.record(rref.session, (), (token,))
+        recorded = context.record(rref.session, (), (token,), rref.session.backwards.of(("", "fetch")))
         request.context.CopyFrom(context.message)
         request.call = recorded.number
         if len(recorded.place) > 1:

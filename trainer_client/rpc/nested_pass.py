@@ -81,6 +81,7 @@ class NestedContext(Context):
         before, self._running.current = self.current_backward, current
         try:
             yield
+            current.finish()
         finally:
             failure = first_failure(current.posts)
             self._running.current = before

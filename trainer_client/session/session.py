@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
 from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
+from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
@@ -58,6 +59,7 @@ class Session:
         loop: Its event loop.
         losses: How often the owner has ended the session, and with it all references.
         restarts: How often the owner has restarted from an earlier state.
+        backwards: How long the backwards of calls take on the owner, by object and method.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Session:
     ) -> None:
         self.losses = 0
         self.restarts = 0
+        self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self._expected = expected
         self._when_lost: Callable[[], None] = _do_nothing
         self.owner = ""
@@ -166,6 +169,11 @@ class Session:
     def forked(self) -> None:
         """Called in a forked child: it has no thread with the loop, so requests are refused."""
         self._thread = 0
+
+    @property
+    def max_message_bytes(self) -> float:
+        """Most bytes of tensors that one message to the owner, or from it, may have."""
+        return self._requests.window.max_message_bytes
 
     @property
     def state(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ps_wire.errors import RemoteError
+from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.latency import Latency
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
@@ -27,7 +28,7 @@ def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds, self.largest = 0.0, 0
 
     monkeypatch.setattr(Latency, "__init__", begin)
-    monkeypatch.setattr(short_graphs, "_latencies", {})
+    monkeypatch.setattr(short_graphs, "_latencies", Latencies())
 
 
 async def thread_of(context: Context, stream: Stream, loss: torch.Tensor, through: torch.Tensor, *inputs: Any) -> int:
@@ -224,25 +225,12 @@ async def test_a_loss_of_another_context_is_refused(all_short: None) -> None:
             await new_context().backward(output.sum())
 
 
-async def test_graphs_of_the_same_nodes_share_their_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    latencies: dict[Any, Latency] = {}
-    monkeypatch.setattr(short_graphs, "_latencies", latencies)
+async def test_graphs_of_the_same_nodes_share_their_latency() -> None:
     async with opened() as (session, _, _owner):
         context = new_context()
         outputs = [recorded(context, session)[0] for _ in range(2)]
         first, second = (latency_of(output.sinh().sum(), context) for output in outputs)
         assert first is second is not latency_of(outputs[1].cosh().sum(), context)
-        assert set(latencies.values()) == {first, latency_of(outputs[1].cosh().sum(), context)}
-
-
-async def test_only_so_many_latencies_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[Any, Latency] = {(number,): Latency() for number in range(10_000)}  # type: ignore[misc]
-    monkeypatch.setattr(short_graphs, "_latencies", kept)
-    async with opened() as (session, _, _owner):
-        context = new_context()
-        (output,) = recorded(context, session)
-        latency = latency_of(output.sum(), context)
-    assert list(kept.values()) == [latency]
 
 
 def latency_of(loss: torch.Tensor, context: Context) -> Latency:

@@ -1,0 +1,176 @@
+"""The handlers of backwards and steps: a backward may have steps and the end of its pass behind it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.numerics.regions import numerics_of
+from ps_service.parameters.alone import WouldBlock
+from ps_service.passes import propagation
+from ps_service.passes.gradients import Turn
+from ps_service.passes.nested_pass import Over
+from ps_service.requests import fields
+from ps_service.requests.error_answers import explain
+from ps_service.training.creation import optimizer_of
+from ps_wire import errors
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import CallKey, ContextId, Ref
+from ps_wire.runtime.latencies import begin, busy_since
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_service.engine import Engine
+    from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.values_pb2 import Value
+
+_NO_REGION: Final = nullcontext()
+
+
+class Progress:
+    """The finished parts of a backward request.
+
+    A request that runs on the event loop stops where it would have to wait, and continues there in a thread.
+
+    Attributes:
+        of_inputs: The gradients of the inputs of each call whose backward has run.
+        seconds: How long each of these backwards has kept its thread busy.
+        versions: The versions of the optimizers that have stepped.
+    """
+
+    __slots__ = ("of_inputs", "seconds", "versions")
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.of_inputs: list[list[torch.Tensor | None]] = []
+        self.versions: list[int] = []
+
+
+def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
+    """Propagates gradients through recorded calls. Then steps and ends the pass, as far as the request asks for it."""
+    id = fields.context_id(request)
+    progress = ctx.progress
+    if progress is None:
+        progress = ctx.progress = Progress()
+    with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
+        _propagate(ctx, request, id, progress)
+    _write(ctx, reply.gradients, progress.of_inputs[0])
+    for of_inputs in progress.of_inputs[1:]:
+        _write(ctx, reply.more.add(), of_inputs)
+    reply.seconds.extend(progress.seconds)
+    if request.steps:
+        stepped = _step_all(ctx, request, id, progress.versions, reply)
+        reply.versions.extend(progress.versions)
+        if not stepped:
+            return
+    if request.HasField("end"):
+        began = time.perf_counter()
+        end(ctx.engine, id, request.end)
+        ctx.engine.counters.count("end_context", time.perf_counter() - began)
+
+
+def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress) -> None:
+    """Runs the backwards of the calls, but for those that are done."""
+    gradients = _gradients(ctx, request.gradients)
+    of_more = [_gradients(ctx, each.gradients) for each in request.more]
+    if not progress.of_inputs:
+        _run(ctx, request, request, id, gradients, progress)
+    done = len(progress.of_inputs) - 1
+    for each, gradients in zip(request.more[done:], of_more[done:], strict=True):
+        _run(ctx, request, each, id, gradients, progress)
+
+
+def _run(
+    ctx: RequestContext,
+    request: pb.BackwardRequest,
+    call: pb.BackwardRequest | pb.RecordedCall,
+    id: ContextId,
+    gradients: list[Any],
+    progress: Progress,
+) -> None:
+    """Runs the backward of one call."""
+    began, turn = begin(), None
+    if request.backward:
+        after = call.after if call.HasField("after") else None
+        turn = Turn(request.backward, tuple(call.place) or (call.call,), after)
+    key = CallKey(ctx.trainer, call.call)
+    of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, gradients, request.retain_graph, turn)
+    progress.of_inputs.append(of_inputs)
+    progress.seconds.append(busy_since(began))
+
+
+def _gradients(ctx: RequestContext, message: Value) -> list[Any]:
+    gradients = ctx.read(message)
+    if not isinstance(gradients, list):
+        raise InvalidArgumentError("the gradients of a backward are a list")
+    return gradients
+
+
+def _write(ctx: RequestContext, message: Value, of_inputs: list[torch.Tensor | None]) -> None:
+    if of_inputs:
+        ctx.write(message, of_inputs)
+    else:
+        message.list.SetInParent()
+
+
+def _step_all(
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+) -> bool:
+    """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped.
+
+    The error is part of the reply, because the backward before has succeeded.
+    """
+    engine = ctx.engine
+    for handle in request.steps[len(versions) :]:
+        if ctx.abandoned:
+            # The trainer has heard that the request has failed, and the pass goes on without the step.
+            return False
+        began = time.perf_counter()
+        try:
+            versions.append(_step(engine, optimizer_of(engine.registry.find(Ref.from_message(handle))), id))
+        except WouldBlock:
+            raise
+        except BaseException as raised:
+            reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+            engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+            return False
+        engine.counters.count("step", time.perf_counter() - began)
+    return True
+
+
+def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
+    """Steps an optimizer; on the event loop only if it is short for the gradients that are there now."""
+    context = engine.contexts.get(id)
+    if context is None:
+        return optimizer.version
+    if engine.parameter_locks.is_nonblocking and not optimizer.latency.is_short_for(context.gradient_bytes):
+        raise WouldBlock
+    return optimizer.step(context)
+
+
+def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Applies the gradients of a context, or only checks them."""
+    id = fields.context_id(request)
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    context = ctx.engine.contexts.get(id)
+    if context is None:
+        reply.version = optimizer.version
+    elif request.check_only:
+        optimizer.check(context)
+        reply.version = optimizer.version
+    else:
+        reply.version = optimizer.step(context)
+
+
+def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:
+    """Frees a pass."""
+    end(ctx.engine, fields.context_id(request), request)
+
+
+def end(engine: Engine, id: ContextId, request: pb.EndContextRequest) -> None:
+    """Ends a context, and notes the others that the request names."""
+    engine.contexts.end(id, Over(request.all_before, tuple(request.but)))

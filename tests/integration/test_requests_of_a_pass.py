@@ -1,0 +1,119 @@
+"""Tests how many requests a pass needs, and that fewer requests change no gradient."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trainer_client as tc
+from ps_service.server import Server
+from tests import graph_models
+from tests.training import same_gradients, training, twin
+from trainer_client.graph import recorder
+
+USERS, ITEMS, WIDTH, BATCH = 30, 20, 4, 8
+
+WARM = 12
+"""Passes after which it is known what is short."""
+
+
+@pytest.fixture(autouse=True)
+def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of these small models counts as short, however busy the machine is."""
+    monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 10.0)
+    monkeypatch.setattr(recorder, "TOGETHER_SECONDS", 10.0)
+
+
+class Recommender:
+    """Two embeddings and a head on owners, and the same in this process."""
+
+    def __init__(self, remote: list[tc.RemoteModule], local: list[nn.Module]) -> None:
+        self.remote = remote
+        self.local = local
+
+    @classmethod
+    async def make(cls, ps: tc.Client, *owners: str, sparse: bool = False) -> Recommender:
+        makers: list[tuple[str, Callable[..., nn.Module], tuple[int, ...], dict[str, Any]]] = [
+            ("torch.nn.Embedding", nn.Embedding, (USERS, WIDTH), {"sparse": sparse}),
+            ("torch.nn.Embedding", nn.Embedding, (ITEMS, WIDTH), {"sparse": sparse}),
+            ("tests.graph_models.Score", graph_models.Score, (WIDTH, WIDTH, 1), {}),
+        ]
+        remote, local = [], []
+        for number, (name, maker, args, kwargs) in enumerate(makers):
+            remote.append(await ps.module(name, *args, owner=owners[number % len(owners)], **kwargs))
+            local.append(await twin(remote[-1], maker(*args, **kwargs)))
+        return cls(remote, local)
+
+    async def score(self, number: int) -> torch.Tensor:
+        """The loss of a batch on the owners."""
+        users, items, wanted = batch_of(number)
+        first, second = self.remote[0](users), self.remote[1](items)
+        return nn.functional.mse_loss(await self.remote[2](await first, await second), wanted)
+
+    async def score_kept(self, number: int) -> torch.Tensor:
+        """The same, with the embedded rows kept on the owner."""
+        users, items, wanted = batch_of(number)
+        first, second = self.remote[0].remote("forward", users), self.remote[1].remote("forward", items)
+        return nn.functional.mse_loss(await self.remote[2](await first, await second), wanted)
+
+    def score_here(self, number: int) -> torch.Tensor:
+        """The same in this process."""
+        users, items, wanted = batch_of(number)
+        return nn.functional.mse_loss(self.local[2](self.local[0](users), self.local[1](items)), wanted)
+
+    def backward_here(self, number: int) -> None:
+        """The gradients of a batch in this process."""
+        for local in self.local:
+            local.zero_grad()
+        self.score_here(number).backward()
+
+    @property
+    def pairs(self) -> list[tuple[tc.RemoteModule, nn.Module]]:
+        return list(zip(self.remote, self.local, strict=True))
+
+
+def batch_of(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    numbers = torch.Generator().manual_seed(number)
+    users = torch.randint(USERS, (BATCH,), generator=numbers)
+    items = torch.randint(ITEMS, (BATCH,), generator=numbers)
+    return users, items, torch.rand(BATCH, 1, generator=numbers)
+
+
+def requests(server: Server) -> Counter[str]:
+    """How many requests of each operation an owner has answered."""
+    return Counter({name: count.calls for name, count in server.engine.counters.operations().items()})
+
+
+@pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+async def test_calls_of_one_owner_share_backward_requests(kept: bool, backwards: int, sparse: bool) -> None:
+    async with training() as ((server,), ps):
+        model = await Recommender.make(ps, "ps0", sparse=sparse)
+        score = model.score_kept if kept else model.score
+        for number in range(WARM + 3):
+            async with ps.context() as ctx:
+                before = requests(server)
+                await ctx.backward(await score(number))
+                made = requests(server) - before
+                model.backward_here(number)
+                await same_gradients(ctx, model.pairs)
+            assert number < WARM or made["backward"] == backwards
+
+
+async def test_calls_of_two_owners_have_a_request_each() -> None:
+    async with training("ps0", "ps1") as (servers, ps):
+        model = await Recommender.make(ps, "ps0", "ps1")
+        for number in range(WARM + 3):
+            async with ps.context() as ctx:
+                before = [requests(server)["backward"] for server in servers]
+                await ctx.backward(await model.score(number))
+                made = [requests(server)["backward"] - count for server, count in zip(servers, before, strict=True)]
+                model.backward_here(number)
+                await same_gradients(ctx, model.pairs)
+            # The head and the embedding of the users are on one owner, that of the items is on the other.
+            assert number < WARM or made == [2, 1]
