@@ -56,6 +56,10 @@ bench: $(READY)  ## Measure against torch.distributed.rpc (ROWS=echo, ARGS=...)
 bench-scale: $(READY)  ## Measure how the cost of a step grows (ARGS=...)
 	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: $(READY)  ## Measure against gRPC with pickle, Ray, TensorFlow and hivemind (ROWS=echo, ARGS=...)
+	@exec $(BIN)/python -m benchmarks.peers --rows '$(ROWS)' $(ARGS)
+
 .PHONY: format
 format: $(READY)  ## Reformat the code and sort its imports
 	@$(BIN)/ruff check --quiet --select I --fix .

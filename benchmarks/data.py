@@ -31,22 +31,33 @@ PROBE: Final = 2048
 Batch = tuple[Tensor, Tensor]
 
 
-def bags(sizes: Sizes, rank: int = 0, trainers: int = 1) -> list[Batch]:
+def bags(sizes: Sizes, rank: int = 0, trainers: int = 1, zipf: bool = False) -> list[Batch]:
     """Batches of bags of ids, and their target sums.
 
     Each trainer uses its own part of the table's rows. So the result of all steps does not depend on their order, and
-    can be compared with local torch.
+    can be compared with local torch. With `zipf`, the frequency of an id is about the inverse of its place in the part.
     """
     generator = torch.Generator().manual_seed(1000 + rank)
     part = sizes.table_rows // trainers
     shape = (sizes.bags, sizes.per_bag)
     return [
         (
-            torch.randint(rank * part, (rank + 1) * part, shape, generator=generator),
+            rank * part + _ids(part, shape, zipf, generator),
             torch.randn(sizes.bags, sizes.dim, generator=generator),
         )
         for _ in range(sizes.batches)
     ]
+
+
+def _ids(rows: int, shape: tuple[int, int], zipf: bool, generator: torch.Generator) -> Tensor:
+    if zipf:
+        return (rows ** torch.rand(shape, dtype=torch.float64, generator=generator)).long() - 1
+    return torch.randint(rows, shape, generator=generator)
+
+
+def emb_lr(zipf: bool) -> float:
+    """The learning rate of an embedding table. Frequent ids get the sum of many gradients."""
+    return EMB_LR / 10 if zipf else EMB_LR
 
 
 def bag_loss(sums: Tensor, wanted: Tensor) -> Tensor:

@@ -22,12 +22,16 @@ def rewrite(source: Path, readme: Path = README) -> None:
         OSError: A file cannot be read.
         ValueError: The markers are not there.
     """
-    text = readme.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{readme} has no block between {BEGIN!r} and {END!r}")
-    readme.write_text(f"{before}{BEGIN}\n\n{block(json.loads(source.read_text()))}\n{END}{after}")
+    replace(readme, BEGIN, END, block(json.loads(source.read_text())))
+
+
+def replace(readme: Path, begin: str, end: str, text: str) -> None:
+    """Replaces what stands between two markers in a file; raises what `rewrite` raises."""
+    before, first, rest = readme.read_text().partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise ValueError(f"{readme} has no block between {begin!r} and {end!r}")
+    readme.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")
 
 
 def block(report: Report) -> str:

@@ -158,10 +158,12 @@ class Children:
         self._env = environment(torch_threads)
         self._running: list[Child] = []
 
-    def start(self, name: str, module: str, *arguments: str, listens: bool = True) -> Child:
+    def start(
+        self, name: str, module: str, *arguments: str, listens: bool = True, python: str = sys.executable
+    ) -> Child:
         """Starts a module as a child whose standard error is added to `NAME.log`."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", module, *arguments]
+        command = [python, "-m", module, *arguments]
         child = Child(name, command, self._logs / f"{name}.log", self._env, listens)
         self._running.append(child)
         return child

@@ -45,6 +45,7 @@ class Row:
         per_operation: Calls in one operation of the work.
         stateful: Whether parameters change, so that every side has to take the same steps.
         local: Whether the work exists in one process.
+        zipf: Whether few ids are frequent and most are rare, as in real data; otherwise all are equally frequent.
         racing: Whether the results depend on the order of several trainers' steps, so that only losses are compared.
         seconds: Approximate time of one turn of one side.
         baseline: The row that it is compared with in the same rounds.
@@ -62,6 +63,7 @@ class Row:
     per_operation: int = 1
     stateful: bool = False
     local: bool = False
+    zipf: bool = False
     racing: bool = False
     seconds: float = 0.4
     baseline: str = ""
@@ -129,6 +131,12 @@ BASELINES: Final = (
 )  # fmt: skip
 """Rows that only serve as a baseline of others."""
 
+ZIPF: Final = (
+    Row("emb_forward_zipf", "emb_forward with ids by Zipf's law", "emb_forward", "ms", local=True, zipf=True),
+    Row("emb_step_zipf", "emb_step with ids by Zipf's law", "emb_step", "ms", stateful=True, local=True, zipf=True),
+)
+"""Rows that only the comparison with other libraries has."""
+
 
 def row_named(name: str) -> Row:
     """The row of that name.
@@ -136,16 +144,16 @@ def row_named(name: str) -> Row:
     Raises:
         KeyError: There is no such row.
     """
-    return {row.name: row for row in (*ROWS, *BASELINES)}[name]
+    return {row.name: row for row in (*ROWS, *BASELINES, *ZIPF)}[name]
 
 
-def choose(words: Sequence[str]) -> list[Row]:
-    """The rows whose names contain one of the words; all of them without words.
+def choose(words: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:
+    """The rows of some whose names contain one of the words; all of them without words.
 
     Raises:
         ValueError: There is no such row.
     """
-    chosen = [row for row in ROWS if not words or any(word in row.name for word in words)]
+    chosen = [row for row in rows if not words or any(word in row.name for word in words)]
     if not chosen:
-        raise ValueError(f"no row's name contains {' or '.join(words)}; there are {', '.join(r.name for r in ROWS)}")
+        raise ValueError(f"no row's name contains {' or '.join(words)}; there are {', '.join(r.name for r in rows)}")
     return chosen

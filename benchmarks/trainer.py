@@ -66,7 +66,11 @@ class Wire:
 
     def put(self, **message: Any) -> None:
         """Sends a message."""
-        self._out.write(json.dumps(message) + "\n")
+        self.say(json.dumps(message))
+
+    def say(self, line: str) -> None:
+        """Sends a line of text."""
+        self._out.write(line + "\n")
 
 
 def serve(wire: Wire, side: Side) -> None:

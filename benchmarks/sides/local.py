@@ -46,7 +46,7 @@ class Local:
             case "emb_forward":
                 table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
                 with torch.no_grad():
-                    yield Forwards(table, data.bags(self._sizes), self._pause)
+                    yield Forwards(table, data.bags(self._sizes, zipf=row.zipf), self._pause)
             case "emb_step" | "split_step":
                 yield self._bags(row)
             case "convnet_step":
@@ -67,9 +67,9 @@ class Local:
             table = nn.EmbeddingBag.from_pretrained(torch.cat(halves), freeze=False, mode="sum", sparse=True)
         else:
             table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
-        step = self._training(lambda ids, wanted: data.bag_loss(table(ids), wanted), _sgd(table, data.EMB_LR))
+        step = self._training(lambda ids, wanted: data.bag_loss(table(ids), wanted), _sgd(table, data.emb_lr(row.zipf)))
         trainers = row.shape.trainers
-        each = [data.bags(self._sizes, rank, trainers) for rank in range(trainers)]
+        each = [data.bags(self._sizes, rank, trainers, row.zipf) for rank in range(trainers)]
         # Several trainers' steps, by turns: the order does not matter, see `data.bags`.
         return Steps(
             step,

@@ -58,10 +58,10 @@ class Ours:
                 yield Echoes(calls.echo, row.bytes)
             elif row.kind == "emb_forward":
                 table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED)
-                yield Forwards(table, data.bags(self._sizes))
+                yield Forwards(table, data.bags(self._sizes, zipf=row.zipf))
             else:
                 make = {
-                    "emb_step": self._bags,
+                    "emb_step": lambda ps: self._bags(ps, row.zipf),
                     "split_step": self._split,
                     "convnet_step": self._convnet,
                     "rnn_step": self._rnn,
@@ -92,12 +92,12 @@ class Ours:
     def _table(self, ps: Any, rows: int, seed: int, **where: str) -> Any:
         return ps.module(nn.EmbeddingBag, rows, self._sizes.dim, mode="sum", sparse=True, seed=seed, **where)
 
-    def _bags(self, ps: Any) -> Work:
+    def _bags(self, ps: Any, zipf: bool) -> Work:
         config = self._config
         # Several trainers share one table and one optimizer, by name.
         name = "table" if config.trainers > 1 else ""
         table = self._table(ps, self._sizes.table_rows, data.MODEL_SEED, name=name)
-        opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.EMB_LR, fused=True)
+        opt = ps.optimizer(torch.optim.SGD, table.parameters(), lr=data.emb_lr(zipf), fused=True)
 
         def step(ids: Tensor, wanted: Tensor) -> Tensor:
             with ps.context() as ctx:
@@ -106,7 +106,7 @@ class Ours:
                 opt.step(ctx)
             return loss
 
-        batches = data.bags(self._sizes, config.rank, config.trainers)
+        batches = data.bags(self._sizes, config.rank, config.trainers, zipf)
         return Steps(step, batches, lambda: {f"rows {config.rank}": table(data.probe_ids(batches))})
 
     def _split(self, ps: Any) -> Work:
