@@ -47,7 +47,9 @@ def bound(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host.strip("[]"), int(port)), family=family)
+        # gRPC takes IPv4 on the address of all interfaces, too.
+        both = host == "[::]" and socket.has_dualstack_ipv6()
+        return socket.create_server((host.strip("[]"), int(port)), family=family, dualstack_ipv6=both)
     except OSError as error:
         reason = "is another owner, or another program, there?" if error.errno == errno.EADDRINUSE else error.strerror
         raise OSError(f"cannot listen on {listen}: {reason}") from error

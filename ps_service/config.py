@@ -85,6 +85,9 @@ class OwnerConfig(BaseSettings):
     )
     # Kubernetes kills thirty seconds after SIGTERM: the rest is for writing the checkpoint and stopping.
     drain_seconds: FiniteFloat = Field(20.0, ge=0, description="How long SIGTERM waits for work in flight.")
+    direct_port: int | Literal["off"] = Field(
+        0, description="Port for direct connections, which are faster than gRPC; 0 takes a free one; or off."
+    )
     shared_memory: bool = Field(True, description="Offer trainers of this host a shared-memory connection beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
@@ -93,7 +96,7 @@ class OwnerConfig(BaseSettings):
     @property
     def serving(self) -> dict[str, Any]:
         """The settings that are arguments of `Server`, by their names there."""
-        return self.model_dump(include={"listen", "insecure", "http"})
+        return self.model_dump(include={"listen", "insecure", "http", "direct_port"})
 
     @field_validator("imports", mode="before")
     @classmethod
@@ -102,6 +105,14 @@ class OwnerConfig(BaseSettings):
         if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, str) for entry in entries):
             return value
         return tuple(part.strip() for entry in entries for part in entry.split(",") if part.strip())
+
+    @field_validator("direct_port", mode="before")
+    @classmethod
+    def _check_port(cls, value: Any) -> Any:
+        text = str(value)
+        if text != "off" and not (text.isdecimal() and int(text) <= 65535):
+            raise ValueError(f"{value!r} is neither a port nor 'off'")
+        return value
 
     @field_validator("data_dir", mode="before")
     @classmethod

@@ -62,6 +62,7 @@ class Engine:
         membership: The group that this owner is a member of.
         counters: Counts of requests and bytes.
         shared_memory: The open shared-memory connections.
+        direct: The open direct connections.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Engine:
         self.membership: Final = Membership()
         self.counters: Final = Counters()
         self.shared_memory: Final = OpenConnections()
+        self.direct: Final = OpenConnections()
         self.allowlist.functions.serve(self.limits, self.device)
 
     @property

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -53,6 +53,7 @@ class Server:
         listen: Host and port; port 0 takes a free one.
         insecure: Allows addresses beyond loopback, although traffic is not encrypted.
         http: Host and port of metrics and health over HTTP; empty for none.
+        direct_port: Port for direct connections on the host of `listen`, 0 for a free one; or `off`.
 
     Attributes:
         kept: Set once the checkpoint is written, or none is needed: the process may end.
@@ -68,6 +69,7 @@ class Server:
         listen: str = "127.0.0.1:0",
         insecure: bool = False,
         http: str = "",
+        direct_port: int | Literal["off"] = "off",
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
@@ -77,6 +79,7 @@ class Server:
         self.failed = False
         self._listen = listen
         self._http = http
+        self._direct_port = direct_port
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
@@ -113,7 +116,8 @@ class Server:
             OSError: An address cannot be bound.
             CheckpointError: The data directory cannot be used, or its checkpoint cannot be restored.
         """
-        addresses.check_free(self._listen)
+        for address in filter(None, (self._listen, self._direct_listen)):
+            addresses.check_free(address)
         if self._http:
             await self._open_web()
         try:
@@ -134,6 +138,8 @@ class Server:
         await self._server.start()
         if self.engine.limits.max_segment_bytes:
             self.servicer.shared_memory.open()
+        if self._direct_listen:
+            self.servicer.direct.open(addresses.bound(self._direct_listen))
         self._sweeper.begin()
         self._memory = asyncio.create_task(MemoryKeeper().keep())
         self.engine.compute.when_stalled = self._health.tell_soon
@@ -220,6 +226,8 @@ class Server:
         if self._memory is not None:
             self._memory.cancel()
             await asyncio.wait([self._memory])
+        # Before gRPC, whose streams stand beside the direct connections: the last answers are still read.
+        await self.servicer.direct.close()
         if self._server is not None:
             await self._server.stop(0)
         await self.servicer.shared_memory.close()
@@ -264,6 +272,13 @@ class Server:
             return int(server.add_insecure_port(self._listen))
         except RuntimeError as error:
             raise OSError(f"cannot listen on {self._listen}: {error}") from error
+
+    @property
+    def _direct_listen(self) -> str:
+        """Host and port of direct connections; empty for none."""
+        host, _, port = self._listen.rpartition(":")
+        # On a Unix socket there is no host.
+        return f"{host}:{self._direct_port}" if self._direct_port != "off" and port.isdecimal() else ""
 
     def _passes(self) -> bool:
         """Whether a pass is open here whose trainer is connected or was so a moment ago."""

@@ -33,7 +33,7 @@ async def start_owner() -> AsyncIterator[StartOwner]:
 
         async def start(name: str = "ps0", limits: Limits | None = None) -> Server:
             engine = Engine(name, AllowList([hosted_models]), limits=limits or Limits())
-            return await stack.enter_async_context(Server(engine))
+            return await stack.enter_async_context(Server(engine, direct_port=0))
 
         yield start  # type: ignore[misc]
 

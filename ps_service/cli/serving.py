@@ -65,8 +65,9 @@ async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
     if not settings.directory:
         return None
     directory = "" if settings.directory == "self" else settings.directory
+    own = Settings(shared_memory=settings.shared_memory, direct=settings.direct_port != "off")
     try:
-        return await join(server, Settings(shared_memory=settings.shared_memory), directory, settings.advertise)
+        return await join(server, own, directory, settings.advertise)
     except PsError as error:
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 

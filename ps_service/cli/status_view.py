@@ -50,6 +50,7 @@ def _numbers(status: StatusReply) -> Table:
         ("bytes hosted", size(status.bytes)),
         ("sessions", f"{status.sessions} ({status.connected_sessions} connected)"),
         ("shared-memory connections", f"{status.shared_memory_connections} ({size(status.shared_bytes)} shared)"),
+        ("direct connections", f"{status.direct_connections}"),
         ("contexts open", f"{status.contexts}"),
         ("references given out", f"{status.references}"),
         ("references to other owners", f"{status.borrowed}"),

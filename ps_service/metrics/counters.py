@@ -22,7 +22,7 @@ DURATION_BOUNDS: Final = (
 )
 """Buckets of durations, in seconds: from a small call inside one process to a minute of hosted code."""
 
-TRANSPORTS: Final = ("grpc", "shared_memory")
+TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 """The transports, as labels of the traffic counters."""
 
 

@@ -1,27 +1,27 @@
-"""Counts the open shared-memory connections of an owner, for its metrics."""
+"""Counts the open connections of one kind of an owner, for its metrics."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ps_wire.shared_memory.connection import SharedMemoryConnection
+    from ps_wire.sockets.connection import RecordConnection
 
 
 class OpenConnections:
-    """The shared-memory connections that are open. Used on the event loop."""
+    """The connections of one kind that are open. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._open: set[SharedMemoryConnection] = set()
+        self._open: set[RecordConnection] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: SharedMemoryConnection) -> None:
+    def add(self, connection: RecordConnection) -> None:
         """Counts a connection that was opened."""
         self._open.add(connection)
 
-    def remove(self, connection: SharedMemoryConnection) -> None:
+    def remove(self, connection: RecordConnection) -> None:
         """Removes a connection that has ended."""
         self._open.discard(connection)
 

@@ -139,6 +139,7 @@ class OwnerCollector(Collector):
             shared_memory.shared_bytes,
             "bytes",
         )
+        yield _gauge("ps_direct_connections", "Direct connections that are open.", len(self._engine.direct))
 
     def _trainers(self) -> Iterator[Metric]:
         engine = self._engine

@@ -31,6 +31,7 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
     reply.calls_per_second = now.calls_per_second
     shared_memory = ctx.engine.shared_memory
     reply.shared_memory_connections, reply.shared_bytes = len(shared_memory), shared_memory.shared_bytes
+    reply.direct_connections = len(ctx.engine.direct)
     reply.requests_in_flight = ctx.engine.counters.running
     reply.waiting = ctx.engine.counters.waiting
     compute = ctx.engine.compute

@@ -20,6 +20,9 @@ class Intake:
     Args:
         engine: The owner.
         trainer: Id of the trainer.
+
+    Attributes:
+        place: Gives the memory for the next part of a message; see `Place`.
     """
 
     def __init__(self, engine: Engine, trainer: bytes) -> None:
@@ -30,6 +33,7 @@ class Intake:
         # The large messages that have begun to arrive: size by number.
         self._begun: dict[int, int] = {}
         self._pausing: asyncio.Task[Message | None] | None = None
+        self.place = self._assembler.place
 
     def take(self, packet: Packet) -> Message | asyncio.Task[Message | None] | None:
         """Adds a packet, and returns the message that it completes.

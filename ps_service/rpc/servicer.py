@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from ps_service.release import RELEASE
+from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.serializers import reading, writing
@@ -26,6 +27,7 @@ from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
+from ps_wire.direct.connection import DirectConnection
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.limits import PROTOCOL
 from ps_wire.shared_memory import descriptors
@@ -33,6 +35,7 @@ from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.rpc.listener import Listener
     from ps_wire.connections.assembler import Message
     from ps_wire.shared_memory.connection import SharedMemoryConnection
 
@@ -40,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 _GREETING_SECONDS: Final = 10.0
 """Seconds that a new stream may take to send its greeting."""
+
+
+_END_SECONDS: Final = 1.0
+"""Seconds for which a direct connection outlives the gRPC stream beside it."""
 
 
 class Servicer:
@@ -51,10 +58,11 @@ class Servicer:
 
     def __init__(self, engine: Engine) -> None:
         self.session_handlers = SessionHandlers(engine, SessionHandler)
-        traffic = engine.counters.traffic["shared_memory"]
+        traffic = engine.counters.traffic
         self.shared_memory = SharedMemoryListener(
-            engine.limits, self._serve_shared_memory, traffic, engine.shared_memory
+            engine.limits, self._serve_shared_memory, traffic["shared_memory"], engine.shared_memory
         )
+        self.direct = DirectListener(self._serve_direct, traffic["direct"], engine.direct)
         self._engine = engine
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
@@ -65,25 +73,31 @@ class Servicer:
         await self._serve(connection, "")
 
     async def _serve_shared_memory(self, connection: SharedMemoryConnection) -> None:
-        await self._serve(connection, self.shared_memory.peer_of(connection), shared_memory=True)
+        await self._serve(connection, self.shared_memory.peer_of(connection), self.shared_memory)
 
-    async def _serve(self, connection: Connection, peer: str, shared_memory: bool = False) -> None:
+    async def _serve_direct(self, connection: DirectConnection) -> None:
+        await self._serve(connection, self.direct.peer_of(connection), self.direct)
+
+    async def _serve(
+        self, connection: Connection, peer: str, listener: Listener[Any] | None = None
+    ) -> DirectConnection | None:
+        """Serves a session on one connection, and returns the direct connection that has replaced it, if one has."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                session_handler, turn = await self._greet(connection, shared_memory)
+                session_handler, turn = await self._greet(connection, listener)
         except PsError as error:
             with suppress(ConnectionBroken):
                 await connection.send(Packet(Frame(refusal=Refusal(error=errors.to_message(error)))))
-            return
+            return None
         except (ConnectionBroken, TimeoutError):
-            return
+            return None
         outbox, stream = Outbox(), session_handler.stream
         if not stream.take_over(outbox, turn):
             await connection.close()
-            return
+            return None
         session = session_handler.session
         session.streams += 1
-        session.transport, session.peer = "shared_memory" if shared_memory else "grpc", peer
+        session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
         writer = asyncio.create_task(_drain(outbox, connection))
         try:
             await self._listen(connection, session_handler, outbox)
@@ -95,27 +109,29 @@ class Servicer:
             # A newer stream has replaced this one, or the session was ended. This stream is closed, so that the trainer
             # does not wait for it.
             _uncancel()
+            return stream.direct
         finally:
             writer.cancel()
             session.streams -= 1
             session.touch()
             stream.leave(outbox)
             await connection.close()
+        return None
 
-    async def _greet(self, connection: Connection, shared_memory: bool) -> tuple[SessionHandler, int]:
+    async def _greet(self, connection: Connection, listener: Listener[Any] | None) -> tuple[SessionHandler, int]:
         first = await connection.receive()
         if first is None or not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
         hello = first.frame.hello
         self._check(hello)
-        if shared_memory and not self.shared_memory.admits(hello):
-            raise InvalidArgumentError("a shared-memory connection opens with the token that was offered with it, once")
+        if listener is not None and not listener.admits(connection, hello):
+            raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
         known = self._engine.sessions.get(hello.trainer) is not None
         resumed = known and hello.incarnation in self._engine.incarnations
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
-        turn = session_handler.stream.greeted()
+        turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
         self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
         welcome = Welcome(
@@ -128,7 +144,8 @@ class Servicer:
             max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
             why_lost="" if resumed else self._engine.sessions.take_why_lost(hello.trainer),
-            shared_memory=None if shared_memory else self.shared_memory.offer(hello),
+            shared_memory=None if listener is not None else self.shared_memory.offer(hello),
+            direct=None if listener is not None else self.direct.offer(hello),
         )
         await connection.send(Packet(Frame(welcome=welcome)))
         return session_handler, turn
@@ -166,7 +183,7 @@ class Servicer:
             return self._receive(session_handler, outbox, taken)
 
         try:
-            await deliver(connection, handle)
+            await deliver(connection, handle, intake.place)
         finally:
             intake.close()
 
@@ -230,7 +247,14 @@ class Servicer:
             end_unused(self._engine)
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await self._serve(GrpcStream(context), address_of(context))
+        direct = await self._serve(GrpcStream(context), address_of(context))
+        if direct is not None:
+            try:
+                # The stream stays beside it. When the trainer is gone or has stopped, gRPC cancels this.
+                await direct.closed()
+            finally:
+                # What has arrived on it is read before.
+                asyncio.get_running_loop().call_later(_END_SECONDS, direct.cut, "the gRPC stream beside it has ended")
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ps_service.memory.message_budget import Budget
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.connections.outbox import Outbox
+    from ps_wire.direct.connection import DirectConnection
 
 
 class SessionStream:
@@ -26,12 +27,14 @@ class SessionStream:
 
     Attributes:
         outbox: The outbox of the open stream; None while there is none.
+        direct: The direct connection that has replaced a gRPC stream; None if the latest stream is of another kind.
     """
 
-    __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "outbox")
+    __slots__ = ("_budget", "_holding", "_task", "_turn", "_when_freed", "direct", "outbox")
 
     def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None]) -> None:
         self.outbox: Outbox | None = None
+        self.direct: DirectConnection | None = None
         self._budget = budget
         self._holding = budget.of(trainer)
         self._when_freed = when_freed
@@ -45,12 +48,16 @@ class SessionStream:
             self._task.cancel()
             self._task = None
 
-    def greeted(self) -> int:
+    def greeted(self, direct: DirectConnection | None = None) -> int:
         """Notes that the trainer has opened a new stream, which ends the one before.
+
+        Args:
+            direct: The new stream, if it is a direct connection.
 
         Returns:
             The number of the new stream, for `take_over`.
         """
+        self.direct = direct
         self.interrupt()
         self._turn += 1
         return self._turn

@@ -26,7 +26,7 @@ class SessionState:
         ended: Whether it was freed.
         why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
         number: Distinguishes sessions whose trainers' ids have the same prefix.
-        transport: Its current or last transport: `grpc`, `shared-memory connection` or `unary`.
+        transport: Its current or last transport: `grpc`, `direct`, `shared_memory` or `unary`.
         peer: Address of the trainer, or its process, as the transport says it.
     """
 

@@ -31,16 +31,28 @@ class Message(NamedTuple):
 
 
 class _Partial:
-    __slots__ = ("buffer", "filled", "frame")
+    __slots__ = ("buffer", "filled", "frame", "placed")
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.buffer = RECEIVED.take(frame.payload_bytes)
         self.filled = 0
+        self.placed: memoryview | None = None
+
+    def place(self, offset: int, nbytes: int) -> memoryview | None:
+        """The memory of a part, to receive it into; None if it is not the next part."""
+        end = offset + nbytes
+        self.placed = self.buffer.data[offset:end] if offset == self.filled and end <= len(self.buffer) else None
+        return self.placed
 
     def add(self, payload: tuple[memoryview, ...]) -> bool:
-        """Copies a part into the payload; returns whether the message is complete."""
+        """Adds a part to the payload; returns whether the message is complete."""
         view = self.buffer.data
+        if self.placed is not None and payload and payload[0] is self.placed:
+            # It was received into its place.
+            self.filled += len(self.placed)
+            self.placed = None
+            return self.filled == len(view)
         for chunk in payload:
             if self.filled + len(chunk) > len(view):
                 raise InvalidArgumentError(f"message {self.frame.number} is longer than it announced")
@@ -92,6 +104,11 @@ class Assembler:
         partial = self._partial[number] = _Partial(frame)
         partial.add(payload)
         return None
+
+    def place(self, frame: Frame, nbytes: int) -> memoryview | None:
+        """The memory for the payload of a frame, if it is the next part of a message; see `Place`."""
+        partial = self._partial.get(frame.number)
+        return None if partial is None or not frame.HasField("part") else partial.place(frame.part.offset, nbytes)
 
     def refuse(self, packet: Packet, error: TooLargeError | OverloadedError) -> Message:
         """A refused message for the one that begins with a packet; its other parts are dropped."""

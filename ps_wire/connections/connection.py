@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ps_wire.connections.frames import Packet
+from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
-    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+    from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 Handle = Callable[[Packet], bool | asyncio.Future[bool]]
 """Takes a packet and returns whether it was the last one, or a future of that. Until the future is done, no further
 packet is delivered or read, so that the other side has to wait."""
+
+Place = Callable[[Frame, int], memoryview | None]
+"""Gives the memory that the payload of a frame is received into, of that many bytes; None for memory of its own."""
 
 
 class ConnectionBroken(Exception):
@@ -69,8 +73,12 @@ class Connection(Protocol):
 class Delivering(Protocol):
     """A connection that delivers packets as they arrive, without waking a task for each of them."""
 
-    async def deliver(self, handle: Handle) -> None:
+    async def deliver(self, handle: Handle, place: Place | None = None) -> None:
         """Calls `handle` with every packet until it returns true or the connection is closed.
+
+        Args:
+            handle: Takes the packets.
+            place: Gives memory for large payloads that are read from a socket.
 
         Raises:
             ConnectionBroken: The connection broke.
@@ -89,10 +97,10 @@ class Gathering(Protocol):
         """Writes the kept packets, and later ones at once again. Never raises."""
 
 
-async def deliver(connection: Connection, handle: Handle) -> None:
+async def deliver(connection: Connection, handle: Handle, place: Place | None = None) -> None:
     """Like `Delivering.deliver`, for any connection."""
     if isinstance(connection, Delivering):
-        await connection.deliver(handle)
+        await connection.deliver(handle, place)
         return
     while (packet := await connection.receive()) is not None:
         last = handle(packet)
@@ -119,6 +127,13 @@ class Connector(Protocol):
 
         Raises:
             ConnectionBroken: The shared-memory connection cannot be opened.
+        """
+
+    async def connect_direct(self, offer: DirectOffer) -> Connection | None:
+        """Opens a direct connection that an owner has offered, or returns None if this connector has none.
+
+        Raises:
+            ConnectionBroken: The direct connection cannot be opened.
         """
 
     async def close(self) -> None:

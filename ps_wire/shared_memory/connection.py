@@ -8,51 +8,36 @@ is free, the payload is sent on the socket, which is slower and always possible.
 from __future__ import annotations
 
 import asyncio
-import socket
-from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import DecodeError
-
-from ps_wire.connections.connection import ConnectionBroken, Handle
 from ps_wire.connections.frames import Packet
-from ps_wire.connections.traffic import Traffic
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.limits import IDLE_SECONDS, MAX_FRAME_BYTES, MIB
+from ps_wire.limits import IDLE_SECONDS, MIB
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import COPIES
-from ps_wire.shared_memory.delivery import Delivery
 from ps_wire.shared_memory.segments import Segment, SegmentPool, SegmentView
 from ps_wire.shared_memory.unix_socket import UnixSocket
-from ps_wire.shared_memory.writer import (
-    DROPPED,
-    END,
-    GIVE_BACK,
-    HEADER,
-    INLINE,
-    NEW_SEGMENT,
-    RETIRE,
-    SEGMENT,
-    RecordWriter,
-)
+from ps_wire.shared_memory.writer import DROPPED, GIVE_BACK, NEW_SEGMENT, RETIRE, SEGMENT, SegmentWriter
+from ps_wire.sockets.connection import RecordConnection
+from ps_wire.sockets.record import HEADER, inline_record
 from ps_wire.v1.frames_pb2 import Frame
+
+if TYPE_CHECKING:
+    import socket
+
+    from ps_wire.connections.traffic import Traffic
 
 INLINE_BYTES: Final = 32 * 1024
 """Payloads up to this size are sent on the socket: two copies cost less than the message that frees a segment."""
 
-_JOINED_BYTES: Final = 4096
-"""Payloads up to this size are copied into their record, which costs less than writing a second piece of memory."""
-
 _LONG_COPY: Final = 4 * MIB
 """Payloads from this size on are copied in a thread, so that the event loop can serve other connections."""
-
-_MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _MANY_LENT: Final = 64
 """Most segments with tensors in use. Beyond it, arriving payloads are copied out, so that the sender has some left."""
 
 
-class SharedMemoryConnection:
+class SharedMemoryConnection(RecordConnection):
     """One end of a shared-memory connection.
 
     Args:
@@ -62,22 +47,22 @@ class SharedMemoryConnection:
         traffic: Counts its bytes, including those in shared memory.
     """
 
+    _name = "the shared-memory connection"
+
     part_bytes: Final = 1 << 62
     """Payloads are not split, because a payload in a segment does not delay other messages."""
 
     def __init__(
         self, sock: socket.socket, max_message_bytes: int, max_segment_bytes: int, traffic: Traffic | None = None
     ) -> None:
+        super().__init__(max(max_message_bytes, INLINE_BYTES), traffic)
         self._loop = asyncio.get_running_loop()
-        self._traffic = traffic or Traffic()
-        self._most_bytes = max(max_message_bytes, INLINE_BYTES)
         self._pool = SegmentPool(max_segment_bytes)
         self._view = SegmentView(max_segment_bytes, self._free_later)
-        self._rest = bytearray()
         self._tidying: asyncio.TimerHandle | None = None
-        self._socket = UnixSocket(sock, self._take_in, self._break)
-        self._delivery = Delivery(self._socket)
-        self._writer = RecordWriter(self._socket, self._traffic)
+        self._socket = UnixSocket(sock, self._reader, self._break)
+        self._writer = SegmentWriter(self._socket, self._traffic)
+        self._begin(self._socket, self._writer)
 
     async def send(self, packet: Packet) -> None:
         while not self.send_now(packet):
@@ -89,32 +74,16 @@ class SharedMemoryConnection:
                 return
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
-        # While the other side is slow, messages wait in the outbox, where they are counted.
-        if self._socket.unsent:
+        nbytes = packet.nbytes
+        if nbytes <= INLINE_BYTES:
+            return super().send_now(packet, later)
+        if self._socket.unsent or nbytes >= _LONG_COPY:
             return False
-        frame, payload = packet
-        if not payload:
-            header = frame.SerializeToString()
-            record = HEADER.pack(INLINE, len(header), 0, 0) + header
-            if later:
-                self._writer.postpone(record)
-            else:
-                self._writer.write(record)
-            return True
-        nbytes = sum(map(len, payload))
-        if nbytes >= _LONG_COPY:
-            return False
-        segment = self._segment_for(nbytes) if nbytes > INLINE_BYTES else None
-        if segment is not None:
-            segment.write(payload)
-            self._send_record(packet, nbytes, segment)
-            return True
-        header = frame.SerializeToString()
-        record = HEADER.pack(INLINE, len(header), 0, nbytes) + header
-        if nbytes > _JOINED_BYTES:
-            self._writer.write(record, payload)
-        else:
-            self._writer.write(b"".join((record, *payload)))
+        segment = self._segment_for(nbytes)
+        if segment is None:
+            return super().send_now(packet, later)
+        segment.write(packet.payload)
+        self._send_record(packet, nbytes, segment)
         return True
 
     async def _send_long(self, packet: Packet, nbytes: int) -> None:
@@ -123,8 +92,7 @@ class SharedMemoryConnection:
             await COPIES.run(segment.write, packet.payload)
             self._send_record(packet, nbytes, segment)
         else:
-            header = packet.frame.SerializeToString()
-            self._writer.write(HEADER.pack(INLINE, len(header), 0, nbytes) + header, packet.payload)
+            self._writer.write(inline_record(packet.frame, nbytes), packet.payload)
 
     def _segment_for(self, nbytes: int) -> Segment | None:
         try:
@@ -138,41 +106,15 @@ class SharedMemoryConnection:
         self._tell_dropped()
         self._tidy_later()
         frame = packet.frame.SerializeToString()
-        kind = SEGMENT if segment.known else NEW_SEGMENT
-        record = HEADER.pack(kind, len(frame), segment.number, nbytes) + frame
         self._traffic.sent += nbytes
-        self._writer.write(record, (), None if segment.known else segment.hand_over())
-
-    def gather(self) -> None:
-        """Keeps the records that are written from now on; see `Gathering`."""
-        self._writer.gather()
-
-    def release(self) -> None:
-        """Writes the kept records; see `Gathering`."""
-        self._writer.release()
-
-    async def receive(self) -> Packet | None:
-        return await self._delivery.receive()
-
-    async def deliver(self, handle: Handle) -> None:
-        """Calls `handle` with every packet as it arrives; see `Delivering`."""
-        await self._delivery.deliver(handle)
-
-    async def close(self) -> None:
-        if not self._is_over:
-            with suppress(ConnectionBroken):
-                self._writer.write(HEADER.pack(END, 0, 0, 0), at_once=True)
-        self._let_go()
-        self._delivery.stop()
-
-    def cut(self, reason: str = "the shared-memory connection was cut") -> None:
-        """Breaks the connection, as the end of a process does."""
-        self._let_go()
-        self._break(reason)
+        if segment.known:
+            self._writer.write(HEADER.pack(SEGMENT, len(frame), segment.number, nbytes) + frame)
+        else:
+            record = HEADER.pack(NEW_SEGMENT, len(frame), segment.number, nbytes) + frame
+            self._writer.write_new(record, segment.hand_over())
 
     def _let_go(self) -> None:
-        self._writer.end()
-        self._socket.close()
+        super()._let_go()
         self._pool.close()
         self._view.close()
         if self._tidying is not None:
@@ -181,59 +123,21 @@ class SharedMemoryConnection:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that this end writes to."""
         return self._pool.nbytes
 
     # Records
 
-    def _take_in(self, data: memoryview) -> None:
-        self._traffic.received += len(data)
-        # Most reads return whole records, which are parsed without a copy.
-        try:
-            if not self._rest:
-                end = self._records(data)
-                if end < len(data):
-                    self._rest += data[end:]
-            else:
-                self._rest += data
-                with memoryview(self._rest) as whole:
-                    position = self._records(whole)
-                # A long record is collected from many reads; bytes that are already collected stay in place.
-                del self._rest[:position]
-        except (InvalidArgumentError, DecodeError) as error:
-            self._break(f"the other side does not speak the shared-memory connection's protocol: {error}")
-            self._socket.close()
-            return
-        # The answers to the requests that have arrived are written together.
-        self._writer.begin_turn()
-        try:
-            self._delivery.hand_over()
-        finally:
-            self._writer.end_turn()
-
-    def _records(self, data: memoryview) -> int:
-        """Handles the whole records at the beginning of the bytes; returns where they end."""
-        position, available = 0, len(data)
-        while available - position >= HEADER.size:
-            kind, frame_bytes, number, payload_bytes = HEADER.unpack_from(data, position)
-            if frame_bytes > _MOST_FRAME_BYTES or payload_bytes > self._most_bytes:
-                raise InvalidArgumentError("a record is over the limit")
-            middle = position + HEADER.size + frame_bytes
-            end = middle + payload_bytes if kind == INLINE else middle
-            if end > available:
-                break
-            if kind <= NEW_SEGMENT:
-                frame = Frame.FromString(bytes(data[middle - frame_bytes : middle]))
-                payload: tuple[memoryview, ...] = ()
-                if kind != INLINE:
-                    payload = self._payload(kind, number, payload_bytes)
-                elif payload_bytes:
-                    payload = (memoryview(bytearray(data[middle:end])),)
-                self._delivery.arrived.append(Packet(frame, payload))
-            else:
-                self._notice(kind, number)
-            position = end
-        return position
+    def _other_record(self, kind: int, frame: memoryview, number: int, nbytes: int) -> None:
+        if kind in (SEGMENT, NEW_SEGMENT):
+            self._arrived(Packet(Frame.FromString(bytes(frame)), self._payload(kind, number, nbytes)))
+        elif kind == GIVE_BACK:
+            self._pool.give_back(number)
+        elif kind == RETIRE:
+            self._pool.retire(number)
+        elif kind == DROPPED:
+            self._view.forget(number)
+        else:
+            super()._other_record(kind, frame, number, nbytes)
 
     def _payload(self, kind: int, number: int, nbytes: int) -> tuple[memoryview, ...]:
         """The payload in a segment."""
@@ -246,19 +150,6 @@ class SharedMemoryConnection:
         crowded = self._view.lent >= _MANY_LENT and nbytes <= MIB
         payload = self._view.bytes_of(number, nbytes)
         return ((payload.copy() if crowded else payload).data,)
-
-    def _notice(self, kind: int, number: int) -> None:
-        if kind == GIVE_BACK:
-            self._pool.give_back(number)
-        elif kind == RETIRE:
-            self._pool.retire(number)
-        elif kind == DROPPED:
-            self._view.forget(number)
-        elif kind == END:
-            self._writer.end()
-            self._delivery.end()
-        else:
-            raise InvalidArgumentError(f"a record of kind {kind}")
 
     # Freed segments
 
@@ -288,13 +179,3 @@ class SharedMemoryConnection:
     def _tell_dropped(self) -> None:
         for number in self._pool.take_dropped():
             self._writer.add(HEADER.pack(DROPPED, 0, number, 0))
-
-    # State
-
-    @property
-    def _is_over(self) -> bool:
-        return self._delivery.ended or bool(self._delivery.broken)
-
-    def _break(self, reason: str) -> None:
-        self._writer.end()
-        self._delivery.break_off(reason)

@@ -1,46 +1,30 @@
-"""Sends the records of one end of a shared-memory connection, in as few system calls as their urgency allows."""
+"""Sends the records of one end of a shared-memory connection, with reports of freed segments."""
 
 from __future__ import annotations
 
-import asyncio
-import struct
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.sockets.record import HEADER
+from ps_wire.sockets.writer import RecordWriter
 
 if TYPE_CHECKING:
     from ps_wire.connections.traffic import Traffic
-    from ps_wire.shared_memory.unix_socket import Piece, UnixSocket
+    from ps_wire.shared_memory.unix_socket import UnixSocket
 
-HEADER: Final = struct.Struct("<BIIQ")
-"""Kind of the record, length of the frame, number of a segment, length of the payload."""
-
-INLINE: Final = 0
 SEGMENT: Final = 1
 NEW_SEGMENT: Final = 2
 GIVE_BACK: Final = 3
 DROPPED: Final = 4
-END: Final = 5
 RETIRE: Final = 6
 
 _MANY_FREED: Final = 4
 """Freed segments that are reported without waiting for another message."""
 
-_BUNCH: Final = 16
-"""Most records of one turn of the event loop that are written together."""
 
-_MOST_GATHERED: Final = 256 * 1024
-"""Most bytes that are gathered: more would keep the other side from beginning, and may not fit into the socket."""
-
-_SOON: Final = 0.002
-"""Seconds after which postponed records are sent, if no other record was sent before."""
-
-
-class RecordWriter:
-    """Writes records to the socket of a shared-memory connection.
+class SegmentWriter(RecordWriter):
+    """Writes records, descriptors of segments, and reports of freed segments.
 
     Args:
         sock: The socket.
@@ -48,101 +32,16 @@ class RecordWriter:
     """
 
     def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._socket = sock
-        self._traffic = traffic
+        super().__init__(sock, traffic)
+        self._unix_socket = sock
         self._freed: deque[tuple[int, int]] = deque()
         self._freeing = False
-        self._postponed = b""
-        self._flushing = False
-        self._is_busy = False
-        self._in_turn = False
+
+    def write_new(self, record: bytes, descriptor: int) -> None:
+        """Writes the first record of a segment at once, with its descriptor; raises what `write` raises."""
         self._bunch = 0
-        self._ended = False
-        self._gathering = False
-        self._gathered: list[Piece] = []
-        self._gathered_bytes = 0
-
-    def write(
-        self,
-        record: bytes,
-        payload: Sequence[memoryview] = (),
-        descriptor: int | None = None,
-        at_once: bool = False,
-    ) -> None:
-        """Writes a record, after the postponed ones.
-
-        The first record of a turn of the event loop is written at once, so that the other side can begin. Further
-        records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
-        Between `gather` and `release` all records are collected.
-
-        Args:
-            record: The record.
-            payload: The payload after it.
-            descriptor: A file descriptor to send with it.
-            at_once: Whether to write it now in any case.
-
-        Raises:
-            ConnectionBroken: Nothing can be written any more.
-        """
-        if self._gathering and not at_once and not self._socket.is_closed:
-            self._collect(record, payload)
-            if descriptor is None and self._gathered_bytes < _MOST_GATHERED:
-                return
-            self._write_gathered(descriptor)
-            return
-        if not at_once:
-            if not self._is_busy:
-                self._is_busy = True
-                if not self._in_turn:
-                    self._loop.call_soon(self._end_turn)
-            elif not payload and descriptor is None and self._bunch < _BUNCH and not self._socket.is_closed:
-                self._postponed += record
-                self._bunch += 1
-                return
-        self._bunch = 0
-        if self._gathered:
-            self._write_gathered()
-        if self._postponed or self._freed:
-            record = self._notes() + record
-        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
-        self._socket.write((record, *payload), descriptor)
-
-    def gather(self) -> None:
-        """Collects the records that are written from now on."""
-        self._gathering = True
-
-    def release(self) -> None:
-        """Writes the collected records, in one system call if the socket takes them."""
-        self._gathering = False
-        if self._gathered:
-            # The task that reads from the connection notices its end, too.
-            with suppress(ConnectionBroken):
-                self._write_gathered()
-
-    def begin_turn(self) -> None:
-        """Begins a turn whose end `end_turn` reports, which is cheaper than a callback of the event loop."""
-        self._in_turn = not self._is_busy
-
-    def end_turn(self) -> None:
-        """Writes the records that were collected since `begin_turn`."""
-        if self._in_turn:
-            self._in_turn = False
-            self._end_turn()
-
-    def add(self, record: bytes) -> None:
-        """Sends a record with the next one."""
-        self._postponed += record
-
-    def postpone(self, record: bytes) -> None:
-        """Sends a record with the next one, or after some milliseconds.
-
-        For records that no side waits for: every write wakes the other process, which can cost more than a small call.
-        """
-        self._postponed += record
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_later(_SOON, self.flush)
+        self._collect(record, ())
+        self._unix_socket.write(self._take_gathered(), descriptor)
 
     def free(self, kind: int, number: int) -> None:
         """Reports a freed segment. May be called in any thread, also by the garbage collector."""
@@ -153,42 +52,16 @@ class RecordWriter:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell_freed)
 
-    def flush(self) -> None:
-        """Writes postponed records, if the socket is open."""
-        self._flushing = False
-        if not self._ended and (self._postponed or self._freed):
-            with suppress(ConnectionBroken):
-                self.write(b"", at_once=True)
-
-    def end(self) -> None:
-        """Cancels the timers."""
-        self._ended = True
-
-    def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
-        if self._postponed or self._freed:
-            record = self._notes() + record
-        self._gathered.append(record)
-        self._gathered += payload
-        self._gathered_bytes += len(record) + sum(map(len, payload)) if payload else len(record)
-
-    def _write_gathered(self, descriptor: int | None = None) -> None:
-        pieces, self._gathered = self._gathered, []
-        self._traffic.sent += self._gathered_bytes
-        self._gathered_bytes = 0
-        self._socket.write(pieces, descriptor)
-
-    def _end_turn(self) -> None:
-        self._is_busy = False
-        if self._bunch:
-            self.flush()
-
     def _tell_freed(self) -> None:
         self._freeing = False
         self.flush()
 
+    @property
+    def _has_notes(self) -> bool:
+        return bool(self._postponed or self._freed)
+
     def _notes(self) -> bytes:
-        """The postponed records and reports to write before the next record."""
-        notes, self._postponed = self._postponed, b""
+        notes = super()._notes()
         while self._freed:
             kind, number = self._freed.popleft()
             notes += HEADER.pack(kind, 0, number, 0)

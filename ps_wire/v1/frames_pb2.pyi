@@ -37,8 +37,16 @@ class SharedMemoryOffer(_message.Message):
     max_segment_bytes: int
     def __init__(self, socket: _Optional[bytes] = ..., token: _Optional[bytes] = ..., max_segment_bytes: _Optional[int] = ...) -> None: ...
 
+class DirectOffer(_message.Message):
+    __slots__ = ("port", "token")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    token: bytes
+    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
 class Welcome(_message.Message):
-    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost")
+    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost", "direct")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +57,7 @@ class Welcome(_message.Message):
     SHARED_MEMORY_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     resumed: bool
@@ -59,7 +68,8 @@ class Welcome(_message.Message):
     shared_memory: SharedMemoryOffer
     max_session_bytes: int
     why_lost: str
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ...) -> None: ...
+    direct: DirectOffer
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ..., direct: _Optional[_Union[DirectOffer, _Mapping]] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("confirmed", "timeout_seconds", "depth", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict")

@@ -550,7 +550,7 @@ class OperationStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -583,6 +583,7 @@ class StatusReply(_message.Message):
     ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAUSED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -615,7 +616,8 @@ class StatusReply(_message.Message):
     answer_bytes: int
     paused_sessions: int
     context_bytes: int
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+    direct_connections: int
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ...) -> None: ...
 
 class SessionsRequest(_message.Message):
     __slots__ = ()

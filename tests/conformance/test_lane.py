@@ -12,7 +12,7 @@ from ps_wire.connections.connection import Connection
 from ps_wire.limits import Limits
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
-from ps_wire.v1.frames_pb2 import Hello, SharedMemoryOffer
+from ps_wire.v1.frames_pb2 import DirectOffer, Hello, SharedMemoryOffer
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
 from trainer_client.transport.shared_memory import open_shared_memory
 
@@ -33,6 +33,9 @@ class SharedMemoryConnector:
         return self.opened[-1]
 
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> None:
+        return None
+
+    async def connect_direct(self, offer: DirectOffer) -> None:
         return None
 
     async def close(self) -> None:

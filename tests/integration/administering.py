@@ -16,6 +16,7 @@ from ps_wire.limits import Limits
 from ps_wire.v1 import operations_pb2 as pb
 from tests.hosted_models import Gate
 from tests.integration.support import serving
+from tests.transports import TRANSPORTS
 
 WAIT = 30.0
 
@@ -64,6 +65,6 @@ def id_of(ps: tc.Client) -> str:
 
 
 @asynccontextmanager
-async def training(owner: Server, shared_memory: bool = False) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
+async def training(owner: Server, transport: str = "grpc") -> AsyncIterator[tc.Client]:
+    async with tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
         yield ps

@@ -21,7 +21,7 @@ from ps_wire.connections.connection import Connection, ConnectionBroken, Connect
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import PROTOCOL, Limits
 from ps_wire.refs import new_trainer_id
-from ps_wire.v1.frames_pb2 import Frame, Hello, SharedMemoryOffer
+from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello, SharedMemoryOffer
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests import hosted_models
 from tests.integration import wire_models
@@ -42,7 +42,7 @@ def engine(name: str = "ps0", limits: Limits | None = None, threads: int = 0, sp
 @asynccontextmanager
 async def serving(limits: Limits | None = None, threads: int = 0, listen: str = "127.0.0.1:0") -> AsyncIterator[Server]:
     """An owner called ps0, in this process, over real gRPC."""
-    async with Server(engine(limits=limits, threads=threads), listen) as server:
+    async with Server(engine(limits=limits, threads=threads), listen, direct_port=0) as server:
         yield server
 
 
@@ -170,6 +170,12 @@ class Cuttable:
         if shared_memory is not None:
             self._open.append(shared_memory)
         return shared_memory
+
+    async def connect_direct(self, offer: DirectOffer) -> Connection | None:
+        direct = await self._inner.connect_direct(offer)
+        if direct is not None:
+            self._open.append(direct)
+        return direct
 
     async def close(self) -> None:
         await self._inner.close()

@@ -18,13 +18,14 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.integration.administering import entered, evict, gate_of, id_of, listed, serving_gates, training
 from tests.integration.support import COUNTER, GATE, in_memory, until
+from tests.transports import over_each
 
 # What is listed
 
 
-@pytest.mark.parametrize("shared_memory", [False, True], ids=["grpc", "shared_memory"])
-async def test_a_session_is_listed_with_its_bytes_and_references(shared_memory: bool) -> None:
-    async with serving_gates(threads=4) as owner, training(owner, shared_memory) as ps, training(owner) as other:
+@over_each
+async def test_a_session_is_listed_with_its_bytes_and_references(transport: str) -> None:
+    async with serving_gates(threads=4) as owner, training(owner, transport) as ps, training(owner) as other:
         net = await ps.module(torch.nn.Linear, 2, 2)
         gate = await ps.create(GATE)
         _theirs = await other.create(COUNTER)
@@ -36,11 +37,11 @@ async def test_a_session_is_listed_with_its_bytes_and_references(shared_memory: 
             first, second = reply.sessions
             assert (first.id, second.id) == (id_of(ps), id_of(other))
             assert (first.transport, first.connected, first.away_seconds) == (
-                "shared_memory" if shared_memory else "grpc",
+                transport,
                 True,
                 0.0,
             )
-            assert first.peer.startswith("process " if shared_memory else "127.0.0.1:")
+            assert first.peer.startswith("process " if transport == "shared_memory" else "127.0.0.1:")
             assert (first.contexts, first.requests_in_flight, first.references) == (1, 1, 2)
             assert first.age_seconds >= first.oldest_context_seconds > 0.0
             assert (second.contexts, second.requests_in_flight, second.references) == (0, 0, 1)
@@ -91,11 +92,11 @@ async def test_ids_that_begin_alike_are_told_apart_without_more_of_them() -> Non
 # Sessions that are ended
 
 
-@pytest.mark.parametrize("shared_memory", [False, True], ids=["grpc", "shared_memory"])
+@over_each
 async def test_an_evicted_session_is_lost_and_its_program_goes_on(
-    shared_memory: bool, caplog: pytest.LogCaptureFixture
+    transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving_gates(threads=4) as owner, training(owner, shared_memory) as ps, training(owner) as other:
+    async with serving_gates(threads=4) as owner, training(owner, transport) as ps, training(owner) as other:
         await ps.create(COUNTER, name="named")
         anonymous = await ps.create(COUNTER)
         await other.create(GATE, name="gate")

@@ -21,6 +21,7 @@ from ps_wire.v1.operations_pb2 import CallRequest
 from ps_wire.v1.values_pb2 import DTYPE_UINT8, Handle, Tensor, Value
 from tests.integration import budget_models
 from tests.integration.support import HandMade
+from tests.transports import TRANSPORTS, over_each
 from tests.waiting import until
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
@@ -36,16 +37,14 @@ LIMITS = Limits(max_session_bytes=MIB)
 @asynccontextmanager
 async def owner(limits: Limits = LIMITS, threads: int = 8) -> AsyncIterator[Server]:
     engine = Engine("ps0", AllowList([budget_models]), limits=limits, threads=threads)
-    async with Server(engine) as server:
+    async with Server(engine, direct_port=0) as server:
         yield server
 
 
 @asynccontextmanager
-async def crossing(
-    shared_memory: bool, limits: Limits = LIMITS
-) -> AsyncIterator[tuple[Server, tc.Client, tc.RemoteObject]]:
+async def crossing(transport: str, limits: Limits = LIMITS) -> AsyncIterator[tuple[Server, tc.Client, tc.RemoteObject]]:
     """An owner, a trainer of it, and an object that holds callers up."""
-    async with owner(limits) as server, tc.connect(server.address, shared_memory=shared_memory) as ps:
+    async with owner(limits) as server, tc.connect(server.address, **TRANSPORTS[transport]) as ps:
         yield server, ps, await ps.create(CROSSING, name="crossing")
 
 
@@ -55,15 +54,12 @@ def hosted(server: Server) -> budget_models.Crossing:
     return value
 
 
-shared_memory_connections = pytest.mark.parametrize("shared_memory", [True, False], ids=["shared_memory", "grpc"])
-
-
 # Trainers that keep to their budget
 
 
-@shared_memory_connections
-async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past_them(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past_them(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         calls = [asyncio.ensure_future(thing.hold(X)) for _ in range(5)]
         await until(lambda: hosted(server).inside == 1)
         # What opens the crossing comes after four that wait for their turn.
@@ -74,25 +70,25 @@ async def test_large_requests_are_sent_as_far_as_they_fit_and_small_ones_go_past
         assert server.engine.budget.pauses == 0
 
 
-@shared_memory_connections
-async def test_a_message_larger_than_the_budget_is_sent_alone(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_a_message_larger_than_the_budget_is_sent_alone(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         await thing.open()
         large = torch.zeros(3 * MIB, dtype=torch.uint8)
         assert await asyncio.gather(*(thing.hold(large) for _ in range(4))) == [3 * MIB] * 4
         assert server.engine.budget.refusals == 0
 
 
-@shared_memory_connections
-async def test_requests_whose_answers_wait_for_each_other_all_come_through(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_requests_whose_answers_wait_for_each_other_all_come_through(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         assert await asyncio.gather(*(thing.rendezvous(X, 5) for _ in range(5))) == [5] * 5
         await until(lambda: not server.engine.budget.requests)
 
 
-@shared_memory_connections
-async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         calls = [asyncio.ensure_future(thing.ask_others(X)) for _ in range(3)]
         await until(lambda: hosted(server).inside == 3)
         await until(lambda: server.engine.budget.waiting == 3 * len(X))
@@ -103,9 +99,9 @@ async def test_requests_that_wait_for_others_make_way_up_to_a_second_budget(shar
         await until(lambda: not server.engine.budget.waiting)
 
 
-@shared_memory_connections
-async def test_a_call_that_is_given_up_makes_way_once_its_code_has_ended(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_a_call_that_is_given_up_makes_way_once_its_code_has_ended(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         with pytest.raises(tc.DeadlineExceededError):
             await thing.options(timeout=0.2).hold(X)
         assert server.engine.budget.requests == len(X)
@@ -143,7 +139,7 @@ def connecting(request: pytest.FixtureRequest) -> Callable[[Server], Any]:
 
 
 async def test_a_session_over_its_budget_is_not_read_from(connecting: Callable[[Server], Any]) -> None:
-    async with crossing(shared_memory=False) as (server, _, thing):
+    async with crossing("grpc") as (server, _, thing):
         budget, handle = server.engine.budget, thing.ref.to_message()
         connector = connecting(server)
         trainer = await HandMade.greeted(connector)
@@ -159,7 +155,7 @@ async def test_a_session_over_its_budget_is_not_read_from(connecting: Callable[[
 
 
 async def test_a_message_without_space_in_time_is_refused_and_reading_goes_on() -> None:
-    async with crossing(shared_memory=False) as (server, _, thing):
+    async with crossing("grpc") as (server, _, thing):
         handle = thing.ref.to_message()
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         await send(trainer, call(1, handle, "hold", tensor(len(X))), bytes(len(X)))
@@ -175,7 +171,7 @@ async def test_a_message_without_space_in_time_is_refused_and_reading_goes_on() 
 
 
 async def test_nothing_is_held_for_a_stream_that_broke_within_a_message() -> None:
-    async with crossing(shared_memory=False) as (server, _, thing):
+    async with crossing("grpc") as (server, _, thing):
         budget = server.engine.budget
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         frame = call(1, thing.ref.to_message(), "hold", tensor(len(X)))
@@ -188,7 +184,7 @@ async def test_nothing_is_held_for_a_stream_that_broke_within_a_message() -> Non
 
 
 async def test_a_message_that_was_refused_is_passed_over_to_its_end() -> None:
-    async with crossing(shared_memory=False) as (server, _, thing):
+    async with crossing("grpc") as (server, _, thing):
         handle = thing.ref.to_message()
         trainer = await HandMade.greeted(MemoryConnector(server.servicer.serve))
         await send(trainer, call(1, handle, "hold", tensor(len(X))), bytes(len(X)))
@@ -204,7 +200,7 @@ async def test_a_message_that_was_refused_is_passed_over_to_its_end() -> None:
 
 async def test_all_together_are_bounded_and_each_may_have_one_message() -> None:
     limits = Limits(max_session_bytes=4 * MIB, max_owner_bytes=MIB)
-    async with crossing(shared_memory=False, limits=limits) as (server, _, thing):
+    async with crossing("grpc", limits=limits) as (server, _, thing):
         budget, handle = server.engine.budget, thing.ref.to_message()
         first, second = [await HandMade.greeted(MemoryConnector(server.servicer.serve)) for _ in range(2)]
         for number in (1, 2, 3):
@@ -278,9 +274,9 @@ async def test_unsent_answers_stop_counting_with_their_stream() -> None:
         await until(lambda: not server.engine.budget.unsent)
 
 
-@shared_memory_connections
-async def test_large_answers_are_confirmed_at_once_so_that_the_next_are_made(shared_memory: bool) -> None:
-    async with crossing(shared_memory) as (server, _, thing):
+@over_each
+async def test_large_answers_are_confirmed_at_once_so_that_the_next_are_made(transport: str) -> None:
+    async with crossing(transport) as (server, _, thing):
         answers = await asyncio.gather(*(thing.bytes(HALF) for _ in range(12)))
         assert [len(each) for each in answers] == [HALF] * 12
         await until(lambda: not server.engine.reply_cache.nbytes)

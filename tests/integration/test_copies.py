@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,10 +16,11 @@ from ps_service.server import Server
 from ps_wire.codec import payload
 from ps_wire.connections import assembler, frames
 from ps_wire.connections.frames import Packet
-from ps_wire.limits import MIB
+from ps_wire.limits import MIB, PART_BYTES
 from ps_wire.shared_memory import segments
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import StartOwner
+from tests.transports import TRANSPORTS
 
 COUNTER = "tests.hosted_models.Counter"
 
@@ -43,18 +45,22 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     def of_chunks(_: Any, __: Any, chunks: Sequence[memoryview]) -> int:
         return sum(map(len, chunks))
 
+    def of_copied_chunks(_: Any, partial: assembler._Partial, chunks: Sequence[memoryview]) -> int:
+        # Those that were received into their place are there already.
+        return sum(len(each) for each in chunks if not np.shares_memory(np.frombuffer(each, np.uint8), partial.buffer))
+
     count("into a segment", segments.Segment, "write", of_chunks)
     count("into a frame", frames, "serialize", lambda data, _: len(data))
-    count("out of parts", assembler._Partial, "add", of_chunks)
+    count("out of parts", assembler._Partial, "add", of_copied_chunks)
     count("together", payload, "joined", lambda buffer, *_: len(buffer))
     count("clone", torch.Tensor, "clone", lambda tensor, *_: tensor.nbytes)
     return counter
 
 
-async def echoed(owner: Server, shared_memory: bool, counter: Counter[str]) -> tuple[dict[str, float], int]:
+async def echoed(owner: Server, transport: str, counter: Counter[str]) -> tuple[dict[str, float], int]:
     """Copies per echoed byte, by place; and the most memory that Python and numpy had for one echo."""
     value = torch.arange(NBYTES // 4, dtype=torch.int32)
-    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
+    async with tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
         hosted = await ps.create(COUNTER)
         # Buffers and segments exist after the first ones.
         for _ in range(3):
@@ -72,17 +78,25 @@ async def echoed(owner: Server, shared_memory: bool, counter: Counter[str]) -> t
 
 @pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 async def test_over_shared_memory_one_copy_in_and_none_out(copied: Counter[str], start_owner: StartOwner) -> None:
-    places, peak = await echoed(await start_owner(), True, copied)
+    places, peak = await echoed(await start_owner(), "shared_memory", copied)
     assert places == {"into a segment": 2.0}
     assert peak < MIB
 
 
 async def test_over_grpc_two_copies_each_way(copied: Counter[str], start_owner: StartOwner) -> None:
     # Those inside gRPC are not ours to count.
-    places, peak = await echoed(await start_owner(), False, copied)
+    places, peak = await echoed(await start_owner(), "grpc", copied)
     assert places == {"into a frame": 2.0, "out of parts": 2.0}
     # Only a few parts exist at a time: there is no second copy of the whole message.
     assert peak < NBYTES // 2
+
+
+async def test_over_a_direct_connection_only_the_first_part_is_copied(
+    copied: Counter[str], start_owner: StartOwner
+) -> None:
+    places, peak = await echoed(await start_owner(), "direct", copied)
+    assert places == {"out of parts": round(2 * PART_BYTES / NBYTES, 2)}
+    assert peak < 4 * MIB
 
 
 def test_a_packet_of_the_other_kind_would_be_seen(copied: Counter[str]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 import trainer_client as tc
 from ps_wire.connections.connection import Connection, Connector
 from ps_wire.connections.frames import Packet
-from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 from tests import autograd_models
 from tests.training import MODELS, apart, hosted_value, owners, pins, same, same_gradients, same_state, training, twin
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
@@ -182,6 +182,9 @@ class Gated:
 
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> Connection | None:
         return await self._inner.connect_shared_memory(offer, max_message_bytes)
+
+    async def connect_direct(self, offer: DirectOffer) -> Connection | None:
+        return await self._inner.connect_direct(offer)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -16,6 +16,7 @@ from ps_wire.limits import MIB
 from ps_wire.shared_memory import connection
 from ps_wire.shared_memory.hosts import host_id
 from tests.integration.support import COUNTER
+from tests.transports import TRANSPORTS, over_each
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
@@ -64,9 +65,9 @@ async def test_segments_in_use_stay(ps: tc.Client, owner: Server, monkeypatch: p
     assert torch.equal(await counter.echo(torch.ones(MIB)), torch.ones(MIB))
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-async def test_a_small_tensor_that_is_kept_does_not_keep_its_message(owner: Server, shared_memory: bool) -> None:
-    async with tc.connect(owner.address, shared_memory=shared_memory) as ps:
+@over_each
+async def test_a_small_tensor_that_is_kept_does_not_keep_its_message(owner: Server, transport: str) -> None:
+    async with tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
         counter = await ps.create(COUNTER)
         kept = [(await counter.echo([torch.ones(4), torch.zeros(MIB)]))[0] for _ in range(20)]
         assert all(tensor.untyped_storage().nbytes() == 16 for tensor in kept)

@@ -16,6 +16,7 @@ from ps_wire.shared_memory import connection
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import StartOwner
 from tests.integration.support import COUNTER
+from tests.transports import TRANSPORTS, over_each
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
@@ -57,19 +58,19 @@ async def test_a_pass_needs_none_of_the_program_s_threads(ps: tc.Client) -> None
         await asyncio.gather(*blocked)
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
+@over_each
 @pytest.mark.parametrize("numbers", [1, 16, 700])
 async def test_thousands_of_tensors_that_fit_into_no_segment_arrive(
-    start_owner: StartOwner, shared_memory: bool, numbers: int
+    start_owner: StartOwner, transport: str, numbers: int
 ) -> None:
     small = await start_owner("small", limits=Limits(max_segment_bytes=MIB // 4))
-    async with tc.connect(small.address, shared_memory=shared_memory) as ps:
+    async with tc.connect(small.address, **TRANSPORTS[transport]) as ps:
         counter = await ps.create(COUNTER)
         sent = [torch.full((numbers,), float(number)) for number in range(3000)]
         async with asyncio.timeout(60):
             came = await counter.echo(sent)
         assert all(torch.equal(left, right) for left, right in zip(sent, came, strict=True))
-        assert (await ps.status()).shared_memory_connections == int(shared_memory)
+        assert (await ps.status()).shared_memory_connections == int(transport == "shared_memory")
 
 
 async def test_the_state_of_hundreds_of_layers_arrives_though_it_fits_into_no_segment(start_owner: StartOwner) -> None:

@@ -13,6 +13,7 @@ from ps_wire.limits import MIB
 from ps_wire.v1.operations_pb2 import StatusReply
 from tests.integration.test_idle_memory import shared
 from tests.owner_processes import StartOwner, owner_processes
+from tests.transports import TRANSPORTS
 
 # Eight MiB.
 SHAPE = (32 * 1024, 64)
@@ -46,9 +47,9 @@ async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwn
     assert many - few < 80 * MIB
 
 
-async def burst(address: str, shared_memory: bool) -> tc.Client:
+async def burst(address: str, transport: str) -> tc.Client:
     """125 requests and answers of 8 MiB, five at a time, and fifty passes; gives the client, which stays open."""
-    ps = await tc.connect(address, shared_memory=shared_memory)
+    ps = await tc.connect(address, **TRANSPORTS[transport])
     same = await ps.module(torch.nn.Identity)
     x = torch.ones(SHAPE)
     for _ in range(25):
@@ -72,7 +73,7 @@ async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner)
     owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
         before = (await ps.status()).resident_bytes
-        clients = [await burst(owner.address, shared_memory) for shared_memory in (True, False)]
+        clients = [await burst(owner.address, transport) for transport in TRANSPORTS]
         # Five seconds without large messages are enough, however long this machine takes for them.
         now = await status_when(
             ps, lambda now: now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() == 0

@@ -17,6 +17,7 @@ from ps_wire.connections.connection import Connector
 from ps_wire.connections.frames import Packet
 from ps_wire.refs import ContextId
 from tests.integration.support import AFFINE, COUNTER, bits, in_memory, serving, until
+from tests.transports import TRANSPORTS, over_each
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 from trainer_client.transport.grpc_stream import GrpcConnector
 
@@ -119,37 +120,38 @@ async def test_large_messages_may_break_in_the_middle(direction: Direction) -> N
         assert await counter.get() == count == 15
 
 
-async def over_grpc(address: str, plan: Plan, shared_memory: bool) -> tuple[list[Any], int]:
+async def over(address: str, plan: Plan, transport: str) -> tuple[list[Any], int]:
     line = FaultyConnector(GrpcConnector(address), plan)
-    async with tc.connect(line, shared_memory=shared_memory) as ps:
+    async with tc.connect(line, **TRANSPORTS[transport]) as ps:
         result = await job(ps)
         await until(ps, lambda status: status.kept_answers == 0)
         await ps.delete("net")
         return result, line.connections
 
 
-@pytest.mark.parametrize("shared_memory", [False, True])
+@over_each
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_real_connection_may_break_too(fault: Fault, direction: Direction, shared_memory: bool) -> None:
+async def test_a_real_connection_may_break_too(fault: Fault, direction: Direction, transport: str) -> None:
     async with serving() as owner:
-        expected, _ = await over_grpc(owner.address, no_fault, shared_memory)
+        expected, _ = await over(owner.address, no_fault, transport)
         for index in (0, 1, 2, 4, 7, 12, 17):
             plan = BreakOnce(fault, direction, index)
-            result, connections = await over_grpc(owner.address, plan, shared_memory)
+            result, connections = await over(owner.address, plan, transport)
             assert result == expected and plan.hit
-            # If a shared-memory connection breaks early, the session stays on the stream that is open already.
-            assert shared_memory or fault is Fault.TWICE or connections == 2
+            # If another connection breaks early, the session stays on the stream that is open already.
+            assert transport != "grpc" or fault is Fault.TWICE or connections == 2
         assert len(owner.engine.registry) == 0
 
 
-async def test_large_messages_over_grpc_may_break_in_the_middle() -> None:
+@pytest.mark.parametrize("transport", ["grpc", "direct"])
+async def test_large_messages_over_a_network_may_break_in_the_middle(transport: str) -> None:
     value = torch.arange(1 << 20, dtype=torch.float32)
     async with serving() as owner:
         for fault, direction in itertools.product(FAULTS, Direction):
             plan = BreakOnce(fault, direction, 4)
             connector: Connector = FaultyConnector(GrpcConnector(owner.address), plan)
-            async with tc.connect(connector, shared_memory=False) as ps:
+            async with tc.connect(connector, **TRANSPORTS[transport]) as ps:
                 counter = await ps.create(COUNTER)
                 assert torch.equal(await counter.echo(value), value)
                 assert plan.hit

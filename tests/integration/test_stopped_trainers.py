@@ -20,6 +20,7 @@ from ps_wire.limits import Limits
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT
 from tests.integration.support import serving
+from tests.transports import over_each
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
@@ -28,8 +29,8 @@ PROGRAM = """
 import asyncio, ctypes, sys, torch
 import trainer_client as tc
 
-async def main(address, shared_memory, what):
-    async with tc.connect(address, shared_memory=shared_memory) as ps:
+async def main(address, transport, what):
+    async with tc.connect(address, shared_memory=transport == "shared_memory", direct=transport == "direct") as ps:
         net = await ps.module(torch.nn.Linear, 4, 4, name="net", seed=0)
         gate = await ps.create("tests.hosted_models.Gate")
         async with ps.context():
@@ -49,7 +50,7 @@ async def main(address, shared_memory, what):
         net = await ps.attach("net")
         print("again", (await net(torch.ones(4))).shape[0], flush=True)
 
-asyncio.run(main(sys.argv[1], sys.argv[2] == "shared_memory", sys.argv[3]))
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3]))
 """
 
 
@@ -107,14 +108,13 @@ async def until_sessions(owner: Server, count: int) -> None:
     await until(lambda: len(owner.engine.sessions) == count, 0.02)
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
+@over_each
 async def test_a_stopped_trainer_loses_its_session_and_is_told_later(hasty: Server, transport: str) -> None:
     engine = hasty.engine
     async with trainer(hasty, transport, "waits") as stopped:
-        assert (len(hasty.engine.shared_memory), len(engine.contexts)) == (
-            int(transport == "shared_memory"),
-            1,
-        )
+        assert len(engine.shared_memory) == int(transport == "shared_memory")
+        assert len(engine.direct) == int(transport == "direct")
+        assert len(engine.contexts) == 1
         stopped.process.send_signal(signal.SIGSTOP)
         await until_sessions(hasty, 0)
         # Its pass, what that had pinned, and its anonymous objects.
@@ -125,7 +125,7 @@ async def test_a_stopped_trainer_loses_its_session_and_is_told_later(hasty: Serv
         assert await stopped.line() == "again 4"
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "grpc"])
+@over_each
 async def test_a_trainer_that_computes_keeps_its_session(hasty: Server, transport: str) -> None:
     async with trainer(hasty, transport, "computes") as computing:
         # For much longer than a stopped one would be waited for, no Python runs there.

@@ -52,6 +52,7 @@ FIELDS: dict[str, Field] = {
     "lease_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 5.5),
     "max_context_seconds": Field(3600.0, ("0", 0.0), ("60", 60.0), 90.5),
     "drain_seconds": Field(20.0, ("0.5", 0.5), ("4", 4.0), 0.0),
+    "direct_port": Field(0, ('"off"', "off"), ("50151", 50151), 50152),
     "shared_memory": Field(True, ("false", False), ("true", True), False),
     "insecure": Field(False, ("true", True), ("false", False), True),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
@@ -127,7 +128,7 @@ def test_modules_may_be_given_by_several_flags() -> None:
 
 def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
-    assert settings.serving == {"listen": "127.0.0.1:7", "insecure": True, "http": ""}
+    assert settings.serving == {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0}
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 
 
@@ -159,6 +160,8 @@ def test_a_variable_without_the_prefix_is_ignored(monkeypatch: pytest.MonkeyPatc
         ("listen", "localhost:65536", "'localhost:65536' is not HOST:PORT"),
         ("listen", "localhost:http", "'localhost:http' is not HOST:PORT"),
         ("listen", "localhost:-1", "'localhost:-1' is not HOST:PORT"),
+        ("direct_port", "65536", "'65536' is neither a port nor 'off'"),
+        ("direct_port", "on", "'on' is neither a port nor 'off'"),
         ("device", "gpu7", "'gpu7' is not a device"),
         ("device", "", "'' is not a device"),
         ("threads", "-1", "greater than or equal to 0"),

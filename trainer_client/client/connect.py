@@ -74,6 +74,7 @@ def connect(
     connect_timeout: float = 30.0,
     reconnect_timeout: float = 60.0,
     shared_memory: bool = True,
+    direct: bool = True,
     seed: int | None = None,
 ) -> Connecting:
     """Connects a trainer to one or more owners.
@@ -89,6 +90,7 @@ def connect(
         connect_timeout: Seconds to wait for an owner that cannot be reached yet, or is not in the directory yet.
         reconnect_timeout: Seconds to try to open a broken stream again before the session is given up.
         shared_memory: Whether to use shared memory with an owner on the same host that offers it.
+        direct: Whether to use a direct connection with an owner that offers one, where shared memory is not used.
         seed: Seeds the calls, as `Client.manual_seed` does.
 
     Raises:
@@ -97,7 +99,7 @@ def connect(
             used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
     """
-    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory)
+    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct)
     settings.seeding.begin(seed)
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")

@@ -49,6 +49,7 @@ def init_rpc(
     join_timeout: float = 60.0,
     lease_seconds: float = 30.0,
     shared_memory: bool = True,
+    direct: bool = True,
     insecure: bool = False,
 ) -> None:
     """Joins a group: this process can then call the other members and be called by them.
@@ -73,6 +74,8 @@ def init_rpc(
         join_timeout: Seconds to wait for the directory, and for the other members.
         lease_seconds: Seconds that the session of another member outlives its connection.
         shared_memory: Whether to use shared memory with members on the same host.
+        direct: Whether to use direct connections with members, which are faster than gRPC, where shared memory is not
+            used.
         insecure: Whether to listen beyond loopback although traffic is not encrypted.
 
     Raises:
@@ -93,7 +96,7 @@ def init_rpc(
             master = master_address(options.init_method)
             listen, directory = (listen or master, "") if rank == 0 else (listen, master)
         default = options.rpc_timeout if timeout == UNSET else timeout
-        settings = Settings(default or None, join_timeout or 86_400.0, shared_memory=shared_memory)
+        settings = Settings(default or None, join_timeout or 86_400.0, shared_memory=shared_memory, direct=direct)
         engine = Engine(
             name,
             _allowed(allow),
@@ -201,7 +204,7 @@ def _start(
     global _portal
 
     async def start() -> Agent:
-        server = Server(engine, listen, insecure)
+        server = Server(engine, listen, insecure, direct_port=0 if settings.direct else "off")
         await server.start()
         address = advertise or _advertised(server.address)
         return await join(server, settings, directory, address, rank if rank >= 0 else None)

@@ -6,8 +6,8 @@ import asyncio
 import contextvars
 import logging
 import random
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ps_wire import errors
 from ps_wire.connections.assembler import Assembler, Message
@@ -20,6 +20,8 @@ from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+
     from trainer_client.session.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -27,8 +29,14 @@ _log = logging.getLogger(__name__)
 _FIRST_DELAY: Final = 0.05
 _LONGEST_DELAY: Final = 2.0
 
-_SHARED_MEMORY_PATIENCE: Final = 5.0
-"""Seconds that an owner has to welcome a trainer on a shared-memory connection; the first stream stays meanwhile."""
+_MOVE_PATIENCE: Final = 5.0
+"""Seconds that an owner has to welcome a trainer on another connection; the first stream stays meanwhile."""
+
+_NO_DIRECT_SECONDS: Final = 60.0
+"""Seconds for which a direct connection is not tried again after it could not be opened."""
+
+_END_SECONDS: Final = 1.0
+"""Seconds for which a direct connection outlives the gRPC stream beside it."""
 
 
 class Listener(Protocol):
@@ -50,12 +58,26 @@ class Listener(Protocol):
         """The link opens no further stream, for this reason."""
 
 
+class _Moved(NamedTuple):
+    """The connection that a session has moved to from a gRPC stream.
+
+    Attributes:
+        connection: The connection.
+        welcome: The owner's welcome on it.
+        beside_stream: Whether the stream stays open, so that gRPC notices when the owner has stopped or vanished.
+    """
+
+    connection: Connection
+    welcome: Welcome
+    beside_stream: bool = False
+
+
 class Link:
     """Holds one stream to an owner at a time.
 
     Args:
         connector: Opens connections to the owner.
-        settings: Timeouts, and whether to use shared memory.
+        settings: Timeouts, and which connections to use.
         listener: Receives the events.
     """
 
@@ -65,6 +87,7 @@ class Link:
         self._listener = listener
         self._greeted = False
         self._task: asyncio.Task[None] | None = None
+        self._no_direct_before = 0.0
 
     def start(self) -> None:
         """Begins to connect."""
@@ -114,51 +137,72 @@ class Link:
         """Holds one stream until it breaks; returns why it did."""
         patience = max(self._settings.connect_timeout - waited, 1.0)
         try:
-            connection = await self._connector.connect()
-            try:
+            async with AsyncExitStack() as stack:
+                connection = await self._connector.connect()
+                stack.push_async_callback(connection.close)
                 async with asyncio.timeout(patience):
                     welcome = await self._greet(connection)
-                    shared_memory = await self._move_to_shared_memory(welcome)
-                if shared_memory is not None:
-                    # Whatever happens while the stream is closed, the shared-memory connection is closed in the end.
-                    stream, (connection, welcome) = connection, shared_memory
-                    await stream.close()
+                    moved = await self._move(welcome)
+                if moved is not None:
+                    # Whatever happens while the stream is closed, the new connection is closed in the end.
+                    stack.push_async_callback(moved.connection.close)
+                    if moved.beside_stream:
+                        await stack.enter_async_context(_ending_with(connection, moved.connection))
+                    else:
+                        await connection.close()
+                    connection, welcome = moved.connection, moved.welcome
                 await self._converse(connection, welcome)
-            finally:
-                await connection.close()
         except ConnectionBroken as error:
             return str(error)
         except TimeoutError:
             return "it does not answer"
         return "the owner closed the stream"
 
-    async def _move_to_shared_memory(self, welcome: Welcome) -> tuple[Connection, Welcome] | None:
-        """Opens the shared-memory connection that the owner offers; None if there is none."""
-        if not self._settings.shared_memory or not welcome.HasField("shared_memory") or descriptors.shortage():
-            return None
+    async def _move(self, welcome: Welcome) -> _Moved | None:
+        """Opens a faster connection that the owner offers; None if there is none, so that the session stays on gRPC."""
+        moved = None
+        if self._settings.shared_memory and welcome.HasField("shared_memory") and not descriptors.shortage():
+            opening = self._connector.connect_shared_memory(welcome.shared_memory, welcome.max_message_bytes)
+            moved = await self._moved(welcome, opening, welcome.shared_memory.token)
+        now = asyncio.get_running_loop().time()
+        if moved is None and self._settings.direct and welcome.HasField("direct") and now >= self._no_direct_before:
+            # Until it has worked.
+            self._no_direct_before = now + _NO_DIRECT_SECONDS
+            moved = await self._moved(welcome, self._connector.connect_direct(welcome.direct))
+            if moved is not None:
+                moved = moved._replace(beside_stream=True)
+                self._no_direct_before = 0.0
+        return moved
+
+    async def _moved(
+        self, welcome: Welcome, opening: Awaitable[Connection | None], token: bytes = b""
+    ) -> _Moved | None:
+        """Opens a connection and says hello there; None if that fails, or there is no such connection."""
         try:
-            connection = await self._connector.connect_shared_memory(welcome.shared_memory, welcome.max_message_bytes)
+            connection = await opening
             if connection is None:
                 return None
             try:
-                async with asyncio.timeout(_SHARED_MEMORY_PATIENCE):
-                    resumed = await self._greet(connection, welcome)
+                async with asyncio.timeout(_MOVE_PATIENCE):
+                    resumed = await self._greet(connection, welcome, token)
+                if resumed.incarnation != welcome.incarnation:
+                    raise ConnectionBroken("another owner has answered")
             except BaseException:
                 await connection.close()
                 raise
         except (ConnectionBroken, PsError, TimeoutError) as error:
-            _log.info("no shared-memory connection to %s, staying on gRPC: %s", self._connector.address, error)
+            _log.info("%s stays on gRPC: %s", self._connector.address, str(error) or "no answer")
             return None
         # The welcome on the first stream still counts, because it may say that the session was lost.
         resumed.resumed, resumed.why_lost = welcome.resumed, welcome.why_lost
-        return connection, resumed
+        return _Moved(connection, resumed)
 
-    async def _greet(self, connection: Connection, first_welcome: Welcome | None = None) -> Welcome:
+    async def _greet(self, connection: Connection, first_welcome: Welcome | None = None, token: bytes = b"") -> Welcome:
         hello = self._listener.hello()
         hello.host = host_id() if self._settings.shared_memory else ""
         if first_welcome is not None:
             hello.incarnation = first_welcome.incarnation
-            hello.shared_memory_token = first_welcome.shared_memory.token
+            hello.shared_memory_token = token
         await connection.send(Packet(Frame(hello=hello)))
         first = await connection.receive()
         if first is None:
@@ -187,7 +231,7 @@ class Link:
             return False
 
         try:
-            await deliver(connection, handle)
+            await deliver(connection, handle, assembler.place)
         except InvalidArgumentError as error:
             # This stream cannot be used any more; the session may continue on another.
             raise ConnectionBroken(f"the owner sent something that does not fit: {error}") from error
@@ -198,6 +242,28 @@ class Link:
             await asyncio.wait([writer])
             if not writer.cancelled():
                 writer.exception()
+
+
+@asynccontextmanager
+async def _ending_with(stream: Connection, connection: Connection) -> AsyncIterator[None]:
+    """A block in which a connection is closed when the stream beside it has ended."""
+    task = asyncio.create_task(_end_with(stream, connection))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the stream beside a direct connection failed", exc_info=error)
+
+
+async def _end_with(stream: Connection, connection: Connection) -> None:
+    with suppress(ConnectionBroken):
+        while await stream.receive() is not None:
+            pass
+    # What has arrived on the connection is read before.
+    await asyncio.sleep(_END_SECONDS)
+    await connection.close()
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:

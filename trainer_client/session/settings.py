@@ -16,6 +16,7 @@ class Settings:
         connect_timeout: Limit of the first connection to an owner.
         reconnect_timeout: Limit of the attempts to open a broken stream again; then the session is given up.
         shared_memory: Whether to use a shared-memory connection if an owner offers one.
+        direct: Whether to use a direct connection if an owner offers one, and none over shared memory is open.
         seeding: Makes the seeds of its calls.
     """
 
@@ -23,4 +24,5 @@ class Settings:
     connect_timeout: float = 30.0
     reconnect_timeout: float = 60.0
     shared_memory: bool = True
+    direct: bool = True
     seeding: Seeding = field(default_factory=Seeding)

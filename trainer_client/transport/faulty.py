@@ -10,7 +10,7 @@ from ps_wire.connections.connection import Connection, ConnectionBroken, Connect
 from ps_wire.connections.frames import Packet
 
 if TYPE_CHECKING:
-    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+    from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 
 class Fault(enum.Enum):
@@ -61,6 +61,10 @@ class FaultyConnector:
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> FaultyConnection | None:
         shared_memory = await self._inner.connect_shared_memory(offer, max_message_bytes)
         return None if shared_memory is None else FaultyConnection(shared_memory, self._decide)
+
+    async def connect_direct(self, offer: DirectOffer) -> FaultyConnection | None:
+        direct = await self._inner.connect_direct(offer)
+        return None if direct is None else FaultyConnection(direct, self._decide)
 
     async def close(self) -> None:
         await self._inner.close()

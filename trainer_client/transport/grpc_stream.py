@@ -15,11 +15,13 @@ from ps_wire.connections.frames import Packet
 from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
 from trainer_client.transport.channels import open_channel
+from trainer_client.transport.direct import open_direct
 from trainer_client.transport.shared_memory import open_shared_memory
 
 if TYPE_CHECKING:
+    from ps_wire.direct.connection import DirectConnection
     from ps_wire.shared_memory.connection import SharedMemoryConnection
-    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+    from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 _METHOD: Final = "/ps_wire.v1.Owner/Session"
 
@@ -45,6 +47,9 @@ class GrpcConnector:
         self, offer: SharedMemoryOffer, max_message_bytes: int
     ) -> SharedMemoryConnection | None:
         return open_shared_memory(offer, max_message_bytes)
+
+    async def connect_direct(self, offer: DirectOffer) -> DirectConnection:
+        return await open_direct(offer, self._address)
 
     async def close(self) -> None:
         """Does nothing: each connection closes its own channel."""

@@ -11,7 +11,7 @@ from ps_wire.connections.in_process import MemoryConnection, memory_pair
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connection
-    from ps_wire.v1.frames_pb2 import SharedMemoryOffer
+    from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
 
 class MemoryConnector:
@@ -42,6 +42,9 @@ class MemoryConnector:
         return ours
 
     async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> None:
+        return None
+
+    async def connect_direct(self, offer: DirectOffer) -> None:
         return None
 
     async def close(self) -> None:

@@ -38,6 +38,7 @@ from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, DeleteRequest,
 from tests import hosted_models
 from tests.hosted_models import Gate
 from tests.integration.support import HandMade
+from tests.transports import TRANSPORTS, over_each
 from trainer_client.transport.in_process import MemoryConnector
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -156,22 +157,19 @@ async def _are_told(engine: Engine, hosted: Gate, stream: HandMade, wait: Reques
     assert told("ps_request_duration_seconds_sum", operation="create") >= at_least, "waiting for a thread counts"
 
 
-@pytest.mark.parametrize("transport", ["grpc", "shared_memory"])
+@over_each
 async def test_bytes_are_told_by_transport(transport: str) -> None:
-    limits = Limits() if transport == "shared_memory" else Limits(max_segment_bytes=0)
-    engine = Engine("ps0", AllowList([hosted_models]), limits=limits)
-    async with Server(engine) as owner, tc.connect(owner.address) as ps:
+    engine = Engine("ps0", AllowList([hosted_models]))
+    async with Server(engine, direct_port=0) as owner, tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
         counter = await ps.create(f"{MODELS}.Counter")
         before = Told(owner.engine)
         await counter.echo(torch.ones(MIB // 4))
         after = Told(owner.engine)
         for name in ("ps_received_bytes_total", "ps_sent_bytes_total"):
-            grown = {
-                each: after(name, transport=each) - before(name, transport=each) for each in ("grpc", "shared_memory")
-            }
-            other = "shared_memory" if transport == "grpc" else "grpc"
-            assert MIB < grown[transport] < MIB + 4096
-            assert grown[other] == 0
+            grown = {each: after(name, transport=each) - before(name, transport=each) for each in TRANSPORTS}
+            assert MIB < grown.pop(transport) < MIB + 4096
+            assert not any(grown.values())
+        assert after("ps_direct_connections") == int(transport == "direct")
         assert (after("ps_shared_memory_connections"), after("ps_shared_memory_bytes") > 0) == (
             (1, True) if transport == "shared_memory" else (0, False)
         )

@@ -13,9 +13,9 @@ import pytest
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB
-from ps_wire.shared_memory import unix_socket
 from ps_wire.shared_memory.connection import SharedMemoryConnection
-from ps_wire.shared_memory.delivery import TURN_SECONDS
+from ps_wire.sockets import stream_socket
+from ps_wire.sockets.delivery import TURN_SECONDS
 from ps_wire.v1.frames_pb2 import Frame
 
 
@@ -137,7 +137,7 @@ async def test_a_message_may_be_the_last_one_in_the_middle_of_many() -> None:
 
 
 async def test_a_lost_connection_is_noticed_during_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_socket, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stream_socket, "_LOOK_SECONDS", 0.01)
     async with shared_memory() as (there, here):
         pause: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         paused = asyncio.Event()
@@ -164,7 +164,7 @@ async def test_a_lost_connection_is_noticed_during_a_pause(monkeypatch: pytest.M
 async def test_packets_before_a_close_during_a_pause_are_delivered(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    monkeypatch.setattr(unix_socket, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stream_socket, "_LOOK_SECONDS", 0.01)
     async with shared_memory() as (there, here):
         pause: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         numbers: list[int] = []

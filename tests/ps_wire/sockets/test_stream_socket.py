@@ -1,4 +1,4 @@
-"""The socket under a shared-memory connection: every byte arrives in order, however many pieces it is written in."""
+"""The socket under a connection: every byte arrives in order, however many pieces it is written in."""
 
 from __future__ import annotations
 
@@ -10,23 +10,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps_wire.shared_memory.unix_socket import UnixSocket, joined
+from ps_wire.shared_memory.unix_socket import UnixSocket
+from ps_wire.sockets.stream_socket import StreamSocket, joined
 
 IOV_MAX = 1024
 
 
-async def carried(writes: list[list[bytes]]) -> bytes:
+class Collecting:
+    """Keeps what arrives."""
+
+    def __init__(self) -> None:
+        self.arrived = bytearray()
+        self._memory = memoryview(bytearray(4096))
+
+    def buffer(self) -> memoryview:
+        return self._memory
+
+    def read(self, nbytes: int) -> None:
+        self.arrived += self._memory[:nbytes]
+
+
+async def carried(writes: list[list[bytes]], kind: type[StreamSocket] = UnixSocket) -> bytes:
     """What arrives of some writes, each of many pieces."""
     near, far = socket.socketpair()
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    arrived, ended = bytearray(), asyncio.Event()
+    collecting, ended = Collecting(), asyncio.Event()
     broken: list[str] = []
 
     def gone(reason: str) -> None:
         broken.append(reason)
         ended.set()
 
-    writer, reader = UnixSocket(near, lambda _: None, broken.append), UnixSocket(far, arrived.extend, gone)
+    writer, reader = kind(near, Collecting(), broken.append), kind(far, collecting, gone)
     async with asyncio.timeout(20):
         for pieces in writes:
             writer.write(pieces)
@@ -35,16 +50,19 @@ async def carried(writes: list[list[bytes]]) -> bytes:
         await ended.wait()
     reader.close()
     assert len(broken) == 1
-    return bytes(arrived)
+    return bytes(collecting.arrived)
 
 
+@pytest.mark.parametrize("kind", [StreamSocket, UnixSocket])
 @pytest.mark.parametrize("count", [IOV_MAX - 1, IOV_MAX, IOV_MAX + 1, 5000])
 @pytest.mark.parametrize("nbytes", [1, 64, 4096, 4097, 9000])
-async def test_more_pieces_than_the_kernel_takes_at_once_arrive(count: int, nbytes: int) -> None:
+async def test_more_pieces_than_the_kernel_takes_at_once_arrive(
+    count: int, nbytes: int, kind: type[StreamSocket]
+) -> None:
     if count * nbytes > 1 << 24:
         count = IOV_MAX + 1
     pieces = [bytes([number % 251]) * nbytes for number in range(count)]
-    assert await carried([pieces]) == b"".join(pieces)
+    assert await carried([pieces], kind) == b"".join(pieces)
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,4 +1,4 @@
-"""Delivers the packets of a shared-memory connection in order, and stops reading while the receiver is busy."""
+"""Delivers the packets of a connection over a socket in order, and stops reading while the receiver is busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps_wire.connections.connection import ConnectionBroken
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Handle
     from ps_wire.connections.frames import Packet
-    from ps_wire.shared_memory.unix_socket import UnixSocket
+    from ps_wire.sockets.stream_socket import StreamSocket
 
 TURN_SECONDS: Final = 0.002
 """Seconds that the messages of one connection are delivered before the event loop serves other connections."""
@@ -30,7 +30,7 @@ class Delivery:
         broken: Why the connection broke; empty if it did not.
     """
 
-    def __init__(self, sock: UnixSocket) -> None:
+    def __init__(self, sock: StreamSocket) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self.arrived: deque[Packet] = deque()

@@ -1,0 +1,153 @@
+"""Accepts direct connections from trainers: TCP beside gRPC.
+
+Every session begins over gRPC. The welcome offers a port, and a token that can be used once. The first bytes on a
+connection are a fixed word and the token; until they have arrived, there is a socket and nothing else. `Servicer` makes
+the offer, and moves the session to the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from ps_service.rpc.listener import Listener
+from ps_wire.direct.connection import MAGIC, TOKEN_BYTES, DirectConnection
+from ps_wire.shared_memory import descriptors
+from ps_wire.v1.frames_pb2 import DirectOffer, Hello
+
+if TYPE_CHECKING:
+    import socket
+
+    from ps_service.metrics.open_connections import OpenConnections
+    from ps_wire.connections.traffic import Traffic
+
+_log = logging.getLogger(__name__)
+
+_TOKEN_SECONDS: Final = 5.0
+"""Seconds that a new connection may take to send its token."""
+
+_MOST_WAITING: Final = 64
+"""Most connections without a token. The oldest is closed for a new one, because trainers send theirs at once."""
+
+
+class _Arrival:
+    """A connection that has not sent its token yet."""
+
+    __slots__ = ("address", "bytes", "sock", "timer")
+
+    def __init__(self, sock: socket.socket, address: str, timer: asyncio.TimerHandle) -> None:
+        self.sock = sock
+        self.address = address
+        self.timer = timer
+        self.bytes = b""
+
+
+class DirectListener(Listener[DirectConnection]):
+    """Listens for direct connections and offers them.
+
+    Args:
+        serve: Serves a direct connection until it ends.
+        traffic: Counts the bytes of all direct connections.
+        opened: Lists the open connections.
+
+    Attributes:
+        port: The port, while it listens.
+    """
+
+    transport: ClassVar[str] = "direct"
+    connection: ClassVar[str] = "a direct connection"
+
+    def __init__(
+        self,
+        serve: Callable[[DirectConnection], Awaitable[None]],
+        traffic: Traffic | None = None,
+        opened: OpenConnections | None = None,
+    ) -> None:
+        super().__init__(serve, opened)
+        self._traffic = traffic
+        self._arrivals: dict[int, _Arrival] = {}
+        self._trainers: dict[DirectConnection, bytes] = {}
+        self._peers: dict[DirectConnection, str] = {}
+        self.port = 0
+
+    def open(self, sock: socket.socket) -> None:
+        """Begins to accept on a listening TCP socket."""
+        self.port = sock.getsockname()[1]
+        self._listen(sock)
+
+    async def close(self) -> None:
+        for number in list(self._arrivals):
+            self._drop(number)
+        await super().close()
+
+    def forked(self) -> None:
+        super().forked()
+        for arrival in self._arrivals.values():
+            os.close(arrival.sock.detach())
+
+    def offer(self, hello: Hello) -> DirectOffer | None:
+        """The offer for a trainer that has connected over gRPC; None if this owner has no direct port."""
+        if self._socket is None or descriptors.shortage():
+            return None
+        return DirectOffer(port=self.port, token=self._tokens.issue(hello.trainer))
+
+    def admits(self, connection: DirectConnection, hello: Hello) -> bool:
+        return self._trainers.get(connection) == hello.trainer
+
+    def peer_of(self, connection: DirectConnection) -> str:
+        return self._peers.get(connection, "")
+
+    def _arrived(self, peer: socket.socket, address: Any) -> None:
+        if len(self._arrivals) >= _MOST_WAITING:
+            self._drop(next(iter(self._arrivals)))
+        peer.setblocking(False)
+        number, loop = peer.fileno(), asyncio.get_running_loop()
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        timer = loop.call_later(_TOKEN_SECONDS, self._drop, number)
+        self._arrivals[number] = _Arrival(peer, f"{host}:{address[1]}", timer)
+        loop.add_reader(number, self._read_token, number)
+
+    def _read_token(self, number: int) -> None:
+        arrival = self._arrivals[number]
+        whole = len(MAGIC) + TOKEN_BYTES
+        try:
+            # Not one byte more, because the next ones belong to the connection.
+            data = arrival.sock.recv(whole - len(arrival.bytes))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        arrival.bytes += data
+        if not data or not MAGIC.startswith(arrival.bytes[: len(MAGIC)]):
+            self._drop(number)
+        elif len(arrival.bytes) == whole:
+            self._admit(number, arrival)
+
+    def _admit(self, number: int, arrival: _Arrival) -> None:
+        trainer = self._tokens.take(arrival.bytes[len(MAGIC) :])
+        if not trainer:
+            _log.info("a direct connection of %s was refused: its token is not valid", arrival.address)
+            self._drop(number)
+            return
+        self._leave(number)
+        connection = DirectConnection(arrival.sock, self._traffic)
+        self._trainers[connection] = trainer
+        self._peers[connection] = arrival.address
+        self._hold(connection)
+
+    def _drop(self, number: int) -> None:
+        self._leave(number).sock.close()
+
+    def _leave(self, number: int) -> _Arrival:
+        """Removes a connection from those without a token."""
+        asyncio.get_running_loop().remove_reader(number)
+        arrival = self._arrivals.pop(number)
+        arrival.timer.cancel()
+        return arrival
+
+    def _forget(self, connection: DirectConnection) -> None:
+        del self._trainers[connection]
+        del self._peers[connection]

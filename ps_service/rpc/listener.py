@@ -1,0 +1,125 @@
+"""What the listeners have in common that accept connections beside gRPC: accepting, serving, and ending."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from ps_service.metrics.open_connections import OpenConnections
+from ps_service.rpc.tokens import Tokens
+from ps_wire.runtime import forks
+from ps_wire.sockets.connection import RecordConnection
+
+if TYPE_CHECKING:
+    import socket
+
+    from ps_wire.v1.frames_pb2 import Hello
+
+_log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=RecordConnection)
+
+
+class Listener(Generic[C]):
+    """Accepts connections on a socket, and serves each in a task.
+
+    Args:
+        serve: Serves a connection until it ends.
+        opened: Lists the open connections.
+    """
+
+    transport: ClassVar[str]
+    """Name of the transport, as in the metrics."""
+
+    connection: ClassVar[str]
+    """A connection of this kind, in messages."""
+
+    def __init__(self, serve: Callable[[C], Awaitable[None]], opened: OpenConnections | None) -> None:
+        self._serve = serve
+        self._tokens = Tokens()
+        self._socket: socket.socket | None = None
+        self._connections: dict[asyncio.Task[None], C] = {}
+        self._opened = OpenConnections() if opened is None else opened
+
+    def admits(self, connection: C, hello: Hello) -> bool:
+        """Whether the peer of a connection has a valid token, which cannot be used again."""
+        raise NotImplementedError
+
+    def peer_of(self, connection: C) -> str:
+        """The other end, for display."""
+        raise NotImplementedError
+
+    def forked(self) -> None:
+        """In a forked child: closes the child's copy of the socket, so that it does not outlive the parent."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+            self._socket = None
+
+    async def close(self) -> None:
+        """Ends every connection."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(list(self._connections))
+
+    def _listen(self, sock: socket.socket) -> None:
+        """Begins to accept on a listening socket."""
+        sock.setblocking(False)
+        self._socket = sock
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept)
+        forks.put_away_in_children(self)
+
+    def _arrived(self, peer: socket.socket, address: Any) -> None:
+        """Takes a socket that was accepted."""
+        raise NotImplementedError
+
+    def _hold(self, connection: C) -> None:
+        """Serves a connection until it ends."""
+        task = asyncio.create_task(self._serve_and_close(connection))
+        self._connections[task] = connection
+        self._opened.add(connection)
+        task.add_done_callback(self._finished)
+
+    def _forget(self, connection: C) -> None:
+        """Called when a connection has ended."""
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        try:
+            peer, address = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            _log.warning("%s could not be accepted: %s", self.connection, error)
+            self._pause()
+            return
+        self._arrived(peer, address)
+
+    def _pause(self) -> None:
+        """Stops accepting for a second, because without descriptors the socket would stay readable without end."""
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket.fileno())
+        loop.call_later(1.0, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+    async def _serve_and_close(self, connection: C) -> None:
+        try:
+            await self._serve(connection)
+        finally:
+            await connection.close()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        connection = self._connections.pop(task)
+        self._opened.remove(connection)
+        self._forget(connection)

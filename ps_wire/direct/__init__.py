@@ -1,0 +1,1 @@
+"""A connection over a TCP port of the owner, beside gRPC."""

@@ -1,0 +1,1 @@
+"""What connections over sockets share: records, the socket, reading, writing and delivery."""

@@ -1,0 +1,147 @@
+"""A connection over a socket, on which each packet is a record."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.connections.traffic import Traffic
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.sockets.delivery import Delivery
+from ps_wire.sockets.reader import RecordReader
+from ps_wire.sockets.record import END, HEADER, inline_record
+
+if TYPE_CHECKING:
+    from ps_wire.connections.connection import Handle, Place
+    from ps_wire.connections.frames import Packet
+    from ps_wire.sockets.stream_socket import StreamSocket
+    from ps_wire.sockets.writer import RecordWriter
+
+_JOINED_BYTES: Final = 4096
+"""Payloads up to this size are copied into their record, which costs less than writing a second piece of memory."""
+
+
+class RecordConnection:
+    """One end of a connection over a socket. A subclass opens the socket and its writer, and passes them to `_begin`.
+
+    Args:
+        most_payload: Largest payload of a record that is accepted, in bytes.
+        traffic: Counts its bytes.
+    """
+
+    _name = "the connection"
+
+    def __init__(self, most_payload: int, traffic: Traffic | None) -> None:
+        self._traffic = traffic or Traffic()
+        self._reader = RecordReader(
+            most_payload, self._traffic, self._arrived, self._other_record, self._hand_over, self._refuse
+        )
+
+    def _begin(self, sock: StreamSocket, writer: RecordWriter) -> None:
+        self._stream = sock
+        self._records = writer
+        self._delivery = Delivery(sock)
+
+    async def send(self, packet: Packet) -> None:
+        while not self.send_now(packet):
+            await self._stream.drained.wait()
+
+    def send_now(self, packet: Packet, later: bool = False) -> bool:
+        if self._delivery.ended:
+            raise ConnectionBroken(f"{self._name} is closed")
+        # While the other side is slow, messages wait in the outbox, where they are counted.
+        if self._stream.unsent:
+            return False
+        frame, payload = packet
+        if not payload:
+            record = inline_record(frame, 0)
+            if later:
+                self._records.postpone(record)
+            else:
+                self._records.write(record)
+            return True
+        nbytes = sum(map(len, payload))
+        record = inline_record(frame, nbytes)
+        if nbytes > _JOINED_BYTES:
+            self._records.write(record, payload)
+        else:
+            self._records.write(b"".join((record, *payload)))
+        return True
+
+    def gather(self) -> None:
+        """Keeps the records that are written from now on; see `Gathering`."""
+        self._records.gather()
+
+    def release(self) -> None:
+        """Writes the kept records; see `Gathering`."""
+        self._records.release()
+
+    async def receive(self) -> Packet | None:
+        return await self._delivery.receive()
+
+    async def deliver(self, handle: Handle, place: Place | None = None) -> None:
+        """Calls `handle` with every packet as it arrives; see `Delivering`."""
+        self._reader.place = place
+        try:
+            await self._delivery.deliver(handle)
+        finally:
+            self._reader.place = None
+
+    async def close(self) -> None:
+        if not self._is_over:
+            with suppress(ConnectionBroken):
+                self._records.write(HEADER.pack(END, 0, 0, 0), at_once=True)
+        self._let_go()
+        self._delivery.stop()
+
+    def cut(self, reason: str = "") -> None:
+        """Breaks the connection, as the end of a process does."""
+        self._let_go()
+        self._break(reason or f"{self._name} was cut")
+
+    def _let_go(self) -> None:
+        """Frees what belongs to the connection."""
+        self._records.end()
+        self._stream.close()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that this end writes to."""
+        return 0
+
+    @property
+    def _is_over(self) -> bool:
+        return self._delivery.ended or bool(self._delivery.broken)
+
+    # What the reader calls
+
+    def _arrived(self, packet: Packet) -> None:
+        self._delivery.arrived.append(packet)
+
+    def _other_record(self, kind: int, frame: memoryview, number: int, nbytes: int) -> None:
+        """Handles a record without a payload on the socket.
+
+        Raises:
+            InvalidArgumentError: There is no such record.
+        """
+        if kind != END:
+            raise InvalidArgumentError(f"a record of kind {kind}")
+        self._records.end()
+        self._delivery.end()
+
+    def _hand_over(self) -> None:
+        # The answers to the requests that have arrived are written together.
+        self._records.begin_turn()
+        try:
+            self._delivery.hand_over()
+        finally:
+            self._records.end_turn()
+
+    def _refuse(self, reason: str) -> None:
+        self._break(f"the other side does not speak the protocol of {self._name}: {reason}")
+        self._stream.close()
+
+    def _break(self, reason: str) -> None:
+        self._records.end()
+        self._delivery.break_off(reason)

@@ -1,0 +1,164 @@
+"""Sends the records of one end of a connection, in as few system calls as their urgency allows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.connections.connection import ConnectionBroken
+
+if TYPE_CHECKING:
+    from ps_wire.connections.traffic import Traffic
+    from ps_wire.sockets.stream_socket import Piece, StreamSocket
+
+_BUNCH: Final = 16
+"""Most records of one turn of the event loop that are written together."""
+
+_MOST_GATHERED: Final = 256 * 1024
+"""Most bytes that are gathered: more would keep the other side from beginning, and may not fit into the socket."""
+
+_SOON: Final = 0.002
+"""Seconds after which postponed records are sent, if no other record was sent before."""
+
+
+class RecordWriter:
+    """Writes records to a socket.
+
+    Args:
+        sock: The socket.
+        traffic: Counts the bytes.
+    """
+
+    def __init__(self, sock: StreamSocket, traffic: Traffic) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._traffic = traffic
+        self._postponed = b""
+        self._flushing = False
+        self._is_busy = False
+        self._in_turn = False
+        self._bunch = 0
+        self._ended = False
+        self._gathering = False
+        self._gathered: list[Piece] = []
+        self._gathered_bytes = 0
+
+    def write(self, record: bytes, payload: Sequence[memoryview] = (), at_once: bool = False) -> None:
+        """Writes a record, after the postponed ones.
+
+        The first record of a turn of the event loop is written at once, so that the other side can begin. Further
+        records of the same turn are written together, so that many calls, or answers, do not cost a system call each.
+        Between `gather` and `release` all records are collected.
+
+        Args:
+            record: The record.
+            payload: The payload after it.
+            at_once: Whether to write it now in any case.
+
+        Raises:
+            ConnectionBroken: Nothing can be written any more.
+        """
+        if not at_once and not self._socket.is_closed:
+            if self._gathering:
+                self._collect(record, payload)
+                if self._gathered_bytes >= _MOST_GATHERED:
+                    self._write_gathered()
+                return
+            if not self._is_busy:
+                self._is_busy = True
+                if not self._in_turn:
+                    self._loop.call_soon(self._end_turn)
+            elif not payload and self._bunch < _BUNCH:
+                self._postponed += record
+                self._bunch += 1
+                return
+        self._bunch = 0
+        if self._gathered:
+            self._collect(record, payload)
+            self._write_gathered()
+            return
+        if self._has_notes:
+            record = self._notes() + record
+        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
+        self._socket.write((record, *payload))
+
+    def gather(self) -> None:
+        """Collects the records that are written from now on."""
+        self._gathering = True
+
+    def release(self) -> None:
+        """Writes the collected records, in one system call if the socket takes them."""
+        self._gathering = False
+        if self._gathered:
+            # The task that reads from the connection notices its end, too.
+            with suppress(ConnectionBroken):
+                self._write_gathered()
+
+    def begin_turn(self) -> None:
+        """Begins a turn whose end `end_turn` reports, which is cheaper than a callback of the event loop."""
+        self._in_turn = not self._is_busy
+
+    def end_turn(self) -> None:
+        """Writes the records that were collected since `begin_turn`."""
+        if self._in_turn:
+            self._in_turn = False
+            self._end_turn()
+
+    def add(self, record: bytes) -> None:
+        """Sends a record with the next one."""
+        self._postponed += record
+
+    def postpone(self, record: bytes) -> None:
+        """Sends a record with the next one, or after some milliseconds.
+
+        For records that no side waits for: every write wakes the other process, which can cost more than a small call.
+        """
+        self._postponed += record
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_later(_SOON, self.flush)
+
+    def flush(self) -> None:
+        """Writes postponed records, if the socket is open."""
+        self._flushing = False
+        if not self._ended and self._has_notes:
+            with suppress(ConnectionBroken):
+                self.write(b"", at_once=True)
+
+    def end(self) -> None:
+        """Cancels the timers."""
+        self._ended = True
+
+    @property
+    def _has_notes(self) -> bool:
+        """Whether there are records to write before the next one."""
+        return bool(self._postponed)
+
+    def _notes(self) -> bytes:
+        """The records to write before the next one."""
+        notes, self._postponed = self._postponed, b""
+        return notes
+
+    def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
+        if self._has_notes:
+            record = self._notes() + record
+        self._gathered.append(record)
+        self._gathered += payload
+        self._gathered_bytes += len(record) + sum(map(len, payload)) if payload else len(record)
+
+    def _take_gathered(self) -> list[Piece]:
+        """The collected pieces, which are counted as sent."""
+        pieces, self._gathered = self._gathered, []
+        self._traffic.sent += self._gathered_bytes
+        self._gathered_bytes = 0
+        return pieces
+
+    def _write_gathered(self) -> None:
+        self._socket.write(self._take_gathered())
+
+    def _end_turn(self) -> None:
+        self._is_busy = False
+        if self._bunch:
+            self.flush()

@@ -1,0 +1,90 @@
+"""Opens the trainer's end of a direct connection. `Link` moves a session to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_wire.connections.connection import ConnectionBroken
+from ps_wire.direct.connection import MAGIC, DirectConnection
+
+if TYPE_CHECKING:
+    from ps_wire.v1.frames_pb2 import DirectOffer
+
+_SECONDS: Final = 1.0
+"""Seconds that connecting may take: the session waits for it, and a port that may not be reached stays silent."""
+
+
+async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
+    """Connects to the port that an owner has offered.
+
+    Args:
+        offer: The port and the token.
+        address: Host and port under which the owner was reached over gRPC.
+
+    Raises:
+        ConnectionBroken: The port cannot be reached in time.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        async with asyncio.timeout(_SECONDS):
+            sock = await _connected(host, offer.port)
+    except TimeoutError:
+        raise ConnectionBroken(f"port {offer.port} of {host} does not answer") from None
+    except OSError as error:
+        raise ConnectionBroken(f"port {offer.port} of {host} cannot be reached: {error}") from None
+    try:
+        # The buffer of a new socket has room for it.
+        sock.send(MAGIC + offer.token)
+        return DirectConnection(sock)
+    except OSError as error:
+        sock.close()
+        raise ConnectionBroken(f"the direct connection broke: {error}") from None
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first address of the host that can be reached."""
+    failure: OSError = OSError(f"{host!r} has no address")
+    for family, address in await _addresses(host, port):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            await _connect(sock, address)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+    raise failure
+
+
+async def _connect(sock: socket.socket, address: Any) -> None:
+    # Not `loop.sock_connect`: with that of uvloop, children that this process forks later crash when they end.
+    sock.setblocking(False)
+    error = sock.connect_ex(address)
+    if error == errno.EINPROGRESS:
+        loop = asyncio.get_running_loop()
+        connected = asyncio.Event()
+        loop.add_writer(sock.fileno(), connected.set)
+        try:
+            await connected.wait()
+        finally:
+            loop.remove_writer(sock.fileno())
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+async def _addresses(host: str, port: int) -> list[tuple[int, Any]]:
+    """The addresses of a host, each with its family."""
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [(family, address) for family, _, _, _, address in found]
+    return [(socket.AF_INET if version == 4 else socket.AF_INET6, (host, port))]
