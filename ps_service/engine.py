@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_service.execution.inline_limit import InlineLimit
 from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
 from ps_service.group.membership import Membership
@@ -61,6 +62,7 @@ class Engine:
         directory: The members of the group that this owner keeps the directory of.
         membership: The group that this owner is a member of.
         counters: Counts of requests and bytes.
+        inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
     """
@@ -94,6 +96,7 @@ class Engine:
         self.directory: Final = Directory()
         self.membership: Final = Membership()
         self.counters: Final = Counters()
+        self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
         self.allowlist.functions.serve(self.limits, self.device)

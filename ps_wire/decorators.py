@@ -41,8 +41,10 @@ def remote(method: F | None = None, *, inline: bool = False) -> F | Callable[[F]
 
     Args:
         method: The method, when the decorator is used without arguments; also a static or class method.
-        inline: Whether it runs on the owner's event loop, which saves a small call the hand-over to a thread. It must
-            never wait and take at most tens of microseconds, because the owner serves no other request meanwhile.
+        inline: Whether it may run on the owner's event loop, which saves a small call the hand-over to a thread. It
+            must never wait, because the owner serves no other request meanwhile. The time of a module's methods is
+            measured, and they run in a thread when they take too long. Methods of other objects must take at most tens
+            of microseconds, unless their arguments have more than 64 KiB: such calls are measured, too.
     """
 
     def mark(method: F) -> F:

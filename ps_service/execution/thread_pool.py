@@ -52,12 +52,15 @@ class ThreadPool:
         threads: Number of threads that run at once.
         spare: Number of threads that may replace threads held by abandoned work.
         when_stalled: Called on the event loop with whether the pool is stalled, when that changes.
+        hand_over_seconds: A moving average of how long it takes to hand work to an idle thread, and its result to the
+            event loop; 0 before the first measurement.
     """
 
     def __init__(self, threads: int = 0, spare: int = 0) -> None:
         self.threads = threads or 2 * usable_cores()
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.when_stalled: Callable[[bool], None] = _ignore
+        self.hand_over_seconds = 0.0
         self._queue = FairQueue()
         # The threads without work; the last one has worked last.
         self._idle: list[Worker] = []
@@ -114,7 +117,9 @@ class ThreadPool:
                 self._grow()
             if self._idle:
                 # Its memory is more likely to be in the caches of its core than that of the others.
-                self._idle.pop().woken.release()
+                worker = self._idle.pop()
+                worker.called = time.perf_counter()
+                worker.woken.release()
 
     async def run(self, function: Callable[[], T], item: WorkItem | None = None) -> T:
         """Runs a function in one of the threads, in a copy of the caller's context variables; returns its result.
@@ -241,6 +246,10 @@ class ThreadPool:
                         self._idle.remove(worker)
                     return self._take(worker)
             worker.woken.acquire()
+            # The way back takes as long.
+            seconds = 2 * (time.perf_counter() - worker.called)
+            before = self.hand_over_seconds
+            self.hand_over_seconds = 0.8 * before + 0.2 * seconds if before else seconds
 
     def _take(self, worker: Worker) -> tuple[WorkItem, Callable[[], Work]]:
         """Takes a work item for a worker from the queue, which is not empty. The lock must be held."""

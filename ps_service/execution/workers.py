@@ -22,6 +22,7 @@ class Worker:
     Attributes:
         thread: The thread.
         woken: Released when an idle worker is to look for work.
+        called: When that was, on the clock `time.perf_counter`.
         item: The work item it runs; None while it is idle.
         waits: Number of nested waits it is in.
         waited: Seconds that its work item has waited.
@@ -29,12 +30,13 @@ class Worker:
         spared: Whether a spare thread replaces it, because it is lost.
     """
 
-    __slots__ = ("_began", "item", "lost", "spared", "thread", "waited", "waits", "woken")
+    __slots__ = ("_began", "called", "item", "lost", "spared", "thread", "waited", "waits", "woken")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.woken = threading.Lock()
         self.woken.acquire()
+        self.called = 0.0
         self.item: WorkItem | None = None
         self.waits = 0
         self.waited = 0.0

@@ -85,6 +85,11 @@ class Counters:
         # (second, calls) for each second of the window.
         self._recent: deque[list[int]] = deque(maxlen=WINDOW_SECONDS + 1)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is queued, or runs in a compute thread."""
+        return self.running > self.waiting
+
     def wait(self, more: int) -> None:
         """Adds to the number of requests that wait for a future; negative to subtract."""
         with self._lock:

@@ -30,6 +30,10 @@ _hosting = threading.Lock()
 
 _NO_ARGUMENTS: Final = Holders(())
 
+SMALL_INLINE_BYTES: Final = 64 * 1024
+"""Largest arguments with which a method marked `@remote(inline=True)` of an object that is no module is short without
+being measured."""
+
 
 class Recording(NamedTuple):
     """Where a call is recorded.
@@ -98,6 +102,11 @@ def call(
     else:
         deferred = decorators.is_deferred(function)
         bound = partial(function, target.value)
+        if arguments.nbytes > SMALL_INLINE_BYTES and decorators.is_inline(function):
+            began = target.latency.begin()
+            result = call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
+            target.latency.end(began, arguments.nbytes)
+            return result
     return call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
 
 
@@ -200,8 +209,7 @@ def _call_module(
             with engine.allowlist.functions.checking(target.class_name, target.layer_check, args, kwargs):
                 result = run(*args, **kwargs)
         if began is not None:
-            # The backward of a call takes as long as the call does, or longer.
-            may_be_inline = target.latency.end(began, arguments.nbytes)
+            target.latency.end(began, arguments.nbytes)
         del run  # only the graph may refer to the module now
         result = call_frame.own(result)
         if keep and not isinstance(result, RRef):

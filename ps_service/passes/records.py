@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -62,6 +63,7 @@ class Record:
         wanted: Number of the caller's inputs that need a gradient.
         leaves: The leaves of the parameters that it may have used.
         latency: Measures the backward of such calls; None if it must not run on the event loop.
+        nbytes: Length of the message with the arguments of the call.
         kept_inputs: The inputs that are results of earlier calls; they entered after those of the caller.
         tokens: Positions of the outputs that are tokens of results on other owners.
         nested_pass: Its nested pass; None if it called no other owners.
@@ -78,12 +80,14 @@ class Record:
         wanted: int,
         leaves: Sequence[Leaf],
         latency: Latency | None = None,
+        nbytes: int = 0,
         kept_inputs: Sequence[KeptInput] = (),
         tokens: Sequence[int] = (),
         nested_pass: NestedPass | None = None,
         is_module: bool = True,
     ) -> None:
         self._latency = latency
+        self._nbytes = nbytes
         self._lock = ReportingLock()
         self._outputs: list[Output | None] = []
         # Number of outputs that require grad.
@@ -159,7 +163,7 @@ class Record:
                 self._free(places)
             entered = self._entry.take_gradients() if self._entry is not None else ()
             if self._latency is not None and began is not None:
-                self._latency.end(began)
+                self._latency.end(began, self._nbytes)
         of_parameters = []
         for leaf, of_leaf in zip(leaves, found, strict=False):
             if of_leaf is not None:
@@ -178,9 +182,11 @@ class Record:
         return self._leaves
 
     @property
-    def is_inline(self) -> bool:
-        """Whether its backward may run on the event loop."""
-        return self._latency is not None and self._latency.is_short and not self._lock.locked()
+    def expected_seconds(self) -> float:
+        """How long its backward takes on the event loop; infinity if it must not run there."""
+        if self._latency is None or self._lock.locked():
+            return math.inf
+        return self._latency.expected(self._nbytes)
 
     def _propagate(
         self, places: Sequence[int], seeds: Sequence[torch.Tensor], retain_graph: bool, backward: int

@@ -85,6 +85,7 @@ class Results:
             len(self._arguments.wanting),
             leaves,
             latency,
+            self._arguments.nbytes,
             self._arguments.kept,
             tokens,
             called,

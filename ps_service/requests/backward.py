@@ -147,7 +147,9 @@ def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
     context = engine.contexts.get(id)
     if context is None:
         return optimizer.version
-    if engine.parameter_locks.is_nonblocking and not optimizer.latency.is_short_for(context.gradient_bytes):
+    if engine.parameter_locks.is_nonblocking and not engine.inline_limit.admits(
+        optimizer.latency.expected(context.gradient_bytes)
+    ):
         raise WouldBlock
     return optimizer.step(context)
 

@@ -1,81 +1,79 @@
-"""Decides which requests run on the event loop, because a hand-over to a thread would take longer than the work.
+"""Tells how long a request would take on the event loop, where it needs no hand-over to a thread.
 
-`run_handler.run_inline` applies the rule of an operation before a request is queued. Torch's own layers and optimizers
-never wait, and their time is measured. Other code has to be marked `@remote(inline=True)`. Only a step in progress
-could still make such a request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
+`run_handler.run_inline` asks this before a request is queued. Torch's own layers and optimizers never wait, and their
+time is measured. Other code has to be marked `@remote(inline=True)`. Only a step in progress could still make such a
+request wait. It then raises `WouldBlock` before it has changed anything, and runs in a thread.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.decorators import is_deferred, is_inline
 from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
-    from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
-
-def always(ctx: RequestContext, request: Any) -> bool:
-    """The rule of operations that are always short."""
-    return True
+_NEVER: Final = math.inf
 
 
-def call(ctx: RequestContext, request: pb.CallRequest) -> bool:
-    """Whether a call is short.
+def short(ctx: RequestContext, request: Any) -> float:
+    """The expectation of operations that are always short."""
+    return 0.0
+
+
+def call(ctx: RequestContext, request: pb.CallRequest) -> float:
+    """How long a call takes, as those of the same object with arguments of about the same size.
 
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     if request.function:
-        return False
+        return _NEVER
     hosted, method = ctx.find(request.target), request.method
-    if hosted.bound_copies is None:
-        function = getattr(type(hosted.value), method, None)
-        return is_inline(function) and not is_deferred(function)
+    is_module = hosted.bound_copies is not None
+    function = getattr(type(hosted.value), method or "forward", None) if is_module or method else None
+    if is_deferred(function) or not (hosted.is_layer or is_inline(function)):
+        return _NEVER
+    if not is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES):
+        return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
-    size = ctx.size(request.args, request.kwargs)
-    if not hosted.latency.is_short_for(size) or is_deferred(getattr(type(hosted.value), method or "forward", None)):
-        return False
-    return hosted.is_layer or _is_promised(hosted, method or "forward")
+    return hosted.latency.expected(ctx.size(request.args, request.kwargs))
 
 
-def backward(ctx: RequestContext, request: pb.BackwardRequest) -> bool:
-    """Whether the backwards of all calls are short, and the steps behind them.
+def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
+    """How long the backwards of all calls take, with the steps behind them.
 
     Raises:
         ContextEndedError, ContextLostError: The pass is not open on this owner.
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle of an optimizer refers to no object here.
     """
     context = ctx.engine.contexts.find(ContextId.from_message(request.context))
-    if not context.record(CallKey(ctx.trainer, request.call)).is_inline:
-        return False
+    seconds = context.record(CallKey(ctx.trainer, request.call)).expected_seconds
     for each in request.more:
-        if not context.record(CallKey(ctx.trainer, each.call)).is_inline:
-            return False
+        seconds += context.record(CallKey(ctx.trainer, each.call)).expected_seconds
     for handle in request.steps:
         value = ctx.engine.registry.find(Ref.from_message(handle)).value
+        if not isinstance(value, HostedOptimizer) or not value.is_torchs:
+            return _NEVER
         # How large the gradients are is not known yet; the handler looks again before the step.
-        if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.latency.is_short:
-            return False
-    return True
+        seconds += value.latency.seconds
+    return seconds
 
 
-def step(ctx: RequestContext, request: pb.StepRequest) -> bool:
-    """Whether a step is short.
+def step(ctx: RequestContext, request: pb.StepRequest) -> float:
+    """How long a step takes.
 
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     value = ctx.find(request.optimizer).value
     if not isinstance(value, HostedOptimizer) or not value.is_torchs:
-        return False
+        return _NEVER
     context = ctx.engine.contexts.get(ContextId.from_message(request.context))
-    return context is None or value.latency.is_short_for(context.gradient_bytes)
-
-
-def _is_promised(hosted: HostedObject, method: str) -> bool:
-    return is_inline(getattr(type(hosted.value), method, None))
+    return 0.0 if context is None else value.latency.expected(context.gradient_bytes)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Handler = Callable[["RequestContext", Any, Any], None]
 """Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`."""
 
-InlineRule = Callable[["RequestContext", Any], bool]
-"""Whether a request may run on the event loop: it is short, and can only wait for a step in progress."""
+Expectation = Callable[["RequestContext", Any], float]
+"""Returns the seconds that a request is expected to take on the event loop; infinity if it must not run there."""
 
 Maker = Callable[["RequestContext", Any, str], "tuple[HostedObject, bool]"]
 """Makes an object from a request, under an id."""
@@ -31,14 +31,14 @@ class Operation(operations.OperationInfo):
 
     Attributes:
         handle: Reads the request and fills in the reply.
-        inline: The rule by which a request may run on the event loop; None if it never may.
+        expected_seconds: How long a request is expected to take on the event loop; None if it must not run there.
         hosted: Whether it runs code that the owner hosts. The caller gets the exceptions of that code in full.
         apart: Whether it runs in a thread of its own, so that it is answered however busy the compute threads are.
         remake: Makes an object again from a request of this kind, after a restart; None if it makes none.
     """
 
     handle: Handler
-    inline: InlineRule | None = None
+    expected_seconds: Expectation | None = None
     hosted: bool = False
     apart: bool = False
     remake: Maker | None = None
@@ -52,21 +52,21 @@ def _operation(name: str, handle: Handler, **more: Any) -> Operation:
 
 _ALL: Final = (
     _operation("create", creation.create, hosted=True, remake=creation.make_object),
-    _operation("attach", handlers.attach, inline=inline.always),
-    _operation("release", handlers.release, inline=inline.always),
-    _operation("delete", handlers.delete, inline=inline.always),
-    _operation("call", handlers.call, inline=inline.call, hosted=True, remake=handlers.make_instance),
+    _operation("attach", handlers.attach, expected_seconds=inline.short),
+    _operation("release", handlers.release, expected_seconds=inline.short),
+    _operation("delete", handlers.delete, expected_seconds=inline.short),
+    _operation("call", handlers.call, expected_seconds=inline.call, hosted=True, remake=handlers.make_instance),
     _operation("fetch", handlers.fetch),
-    _operation("backward", backward.backward, inline=inline.backward, hosted=True),
+    _operation("backward", backward.backward, expected_seconds=inline.backward, hosted=True),
     _operation("gradients", handlers.gradients),
     _operation("norm", handlers.norm),
     _operation("scale", handlers.scale),
     _operation("unscale", handlers.unscale),
     _operation("set_requires_grad", handlers.set_requires_grad),
-    _operation("end_context", backward.end_context, inline=inline.always),
+    _operation("end_context", backward.end_context, expected_seconds=inline.short),
     _operation("optimizer", creation.optimizer, hosted=True, remake=creation.make_optimizer),
     _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
-    _operation("step", backward.step, inline=inline.step, hosted=True),
+    _operation("step", backward.step, expected_seconds=inline.step, hosted=True),
     _operation("set_options", handlers.set_options),
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),
@@ -75,8 +75,8 @@ _ALL: Final = (
     _operation("lookup", directory.lookup),
     _operation("members", directory.members),
     _operation("rendezvous", directory.rendezvous),
-    _operation("sessions", administration.sessions, inline=inline.always),
-    _operation("evict", administration.evict, inline=inline.always),
+    _operation("sessions", administration.sessions, expected_seconds=inline.short),
+    _operation("evict", administration.evict, expected_seconds=inline.short),
 )
 
 OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}

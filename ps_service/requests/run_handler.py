@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ps_service.parameters.alone import WouldBlock
 from ps_service.requests.error_answers import explain, failure
+from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.runtime.scopes import Scope
-
-_INLINE_BYTES: Final = 64 * 1024
-"""Requests with larger payloads always run in a thread."""
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
@@ -33,14 +31,16 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         Its answer; None if the request has to be queued, see `Execution`. Nothing was changed then, except what
         `RequestContext.progress` notes.
     """
-    rule = operation.inline
-    if rule is None or (ctx.payload is not None and len(ctx.payload) > _INLINE_BYTES):
+    limit = ctx.engine.inline_limit
+    limit.arrived(ctx.trainer)
+    if operation.expected_seconds is None:
         return None
     try:
-        if not rule(ctx, request):
-            return None
+        seconds = operation.expected_seconds(ctx, request)
     except Exception:
-        pass  # The handler raises it again at once.
+        seconds = 0.0  # The handler raises it again at once.
+    if not limit.admits(seconds) or (seconds >= latency.INLINE_SECONDS and not _waits_for_answers(ctx)):
+        return None
     locks = ctx.engine.parameter_locks
     locks.forbid_blocking()
     try:
@@ -49,6 +49,17 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         return None
     finally:
         locks.allow_blocking()
+        limit.ran(seconds)
+
+
+def _waits_for_answers(ctx: RequestContext) -> bool:
+    """Whether the limit can tell that the trainer of a request waits for each answer before it sends the next request.
+
+    Over gRPC it cannot, because the next message is read late. A round trip takes so long there that a hand-over adds
+    little.
+    """
+    session = ctx.engine.sessions.get(ctx.trainer)
+    return session is not None and session.transport not in ("grpc", "unary")
 
 
 def handle(

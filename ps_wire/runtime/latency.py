@@ -7,56 +7,56 @@ import time
 from typing import Final
 
 INLINE_SECONDS: Final = 200e-6
-"""Work shorter than this runs on the event loop, because a switch of threads would cost more."""
-
-SEVERAL: Final = 4
-"""Work that is larger than the largest short work by more than this factor does not count as short."""
+"""Work shorter than this always runs on the event loop, because a switch of threads would cost more."""
 
 WAITING_SECONDS: Final = 20e-3
 """Work that pauses for longer than this waits for something other than the interpreter lock."""
 
 
 class Latency:
-    """A moving average of how long work would take on the event loop.
+    """Moving averages of how long work would take on the event loop: one for each power of two of its size.
+
+    Work of a size for which nothing was measured counts as long, so work that is much larger than usual does too.
 
     In a busy process most of the time that short work takes in a thread is the wait for the interpreter. That says
     nothing about the work, so the processor time of the thread counts. For work that waits for something else, the
     elapsed time counts.
-
-    Attributes:
-        seconds: The average; infinity before the first measurement.
-        largest: The size of the largest work that was short, in the unit of the caller.
     """
 
-    __slots__ = ("largest", "seconds")
+    __slots__ = ("_last", "_seconds")
 
     def __init__(self) -> None:
-        self.seconds = math.inf
-        self.largest = 0
+        self._last = 0
+        # By the number of bits of the size.
+        self._seconds: dict[int, float] = {}
 
     def note(self, seconds: float, size: int = 0) -> None:
-        """Adds a measurement, in seconds, of work of some size."""
-        if seconds < INLINE_SECONDS and size > self.largest:
-            self.largest = size
-        self.seconds = seconds if self.seconds == math.inf else 0.8 * self.seconds + 0.2 * seconds
+        """Adds a measurement, in seconds, of work of some size, in a unit of the caller."""
+        bits = size.bit_length()
+        before = self._seconds.get(bits)
+        self._last = bits
+        self._seconds[bits] = seconds if before is None else 0.8 * before + 0.2 * seconds
 
     def begin(self) -> tuple[float, float]:
         """Begins a measurement; the thread hands to `end` what this returns, unless the work has raised."""
         return time.perf_counter(), time.thread_time()
 
-    def end(self, began: tuple[float, float], size: int = 0) -> bool:
-        """Adds the measurement that `begin` has begun; returns whether the work was short."""
+    def end(self, began: tuple[float, float], size: int = 0) -> None:
+        """Adds the measurement that `begin` has begun."""
         computed = time.thread_time() - began[1]
         passed = time.perf_counter() - began[0]
-        seconds = computed if passed - computed < WAITING_SECONDS else passed
-        self.note(seconds, size)
-        return seconds < INLINE_SECONDS
+        self.note(computed if passed - computed < WAITING_SECONDS else passed, size)
 
-    def is_short_for(self, size: int) -> bool:
-        """Whether the average is short, and work of about this size has been short before."""
-        return self.seconds < INLINE_SECONDS and size <= SEVERAL * self.largest
+    def expected(self, size: int = 0) -> float:
+        """The seconds that work of this size takes; infinity if none of about this size was measured."""
+        return self._seconds.get(size.bit_length(), math.inf)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds that work takes of the size that was measured last; infinity if none was measured."""
+        return self._seconds.get(self._last, math.inf)
 
     @property
     def is_short(self) -> bool:
-        """Whether the average is less than `INLINE_SECONDS`."""
-        return self.seconds < INLINE_SECONDS
+        """Whether work without a size takes less than `INLINE_SECONDS`."""
+        return self.expected() < INLINE_SECONDS

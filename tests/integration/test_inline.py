@@ -10,9 +10,12 @@ import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.execution import inline_limit
 from ps_service.server import Server
 from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.decorators import remote
 from tests import hosted_models
+from tests.latencies import expect
 from tests.ps_service.threads import Worker
 
 PROMPT = "tests.hosted_models.Prompt"
@@ -49,9 +52,8 @@ async def test_a_small_pass_comes_to_run_on_the_event_loop(
     # Nothing is known of it yet.
     assert all("ps-compute" in each for each in ran_in) and len(ran_in) == 2
     hosted = owner.engine.registry.find(prompt.ref)
-    # Busy machines must not decide.
     for latency in (hosted.latency, hosted.backward_latency, hosted_optimizer(owner, opt).latency):
-        latency.seconds, latency.largest = 0.0, 1000
+        expect(latency, 0.0)
     ran_in.clear()
     await one_pass(ps, prompt, opt)
     here = threading.current_thread().name
@@ -68,7 +70,7 @@ async def test_a_request_that_is_much_larger_than_the_short_ones_runs_in_a_threa
     hosted = owner.engine.registry.find(prompt.ref)
     hosted_step = hosted_optimizer(owner, opt)
     for latency in (hosted.latency, hosted_step.latency):
-        latency.seconds, latency.largest = 0.0, 2
+        expect(latency, 0.0, most=2)
     stepped_in: list[str] = []
     hosted_step.optimizer.register_step_pre_hook(lambda *_: stepped_in.append(threading.current_thread().name))
     ran_in.clear()
@@ -81,15 +83,43 @@ async def test_a_request_that_is_much_larger_than_the_short_ones_runs_in_a_threa
 async def test_a_slow_method_stays_in_a_thread(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
-    hosted.latency.seconds = 1.0
+    expect(hosted.latency, 1.0)
     await prompt(torch.ones(3))
     assert "ps-compute" in ran_in[0]
+
+
+async def test_longer_work_runs_on_the_event_loop_while_nothing_else_waits(
+    owner: Server, ps: tc.Client, ps2: tc.Client, ran_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = await ps.module(PROMPT, name="prompt")
+    other = await ps2.attach("prompt")
+    hosted = owner.engine.registry.find(prompt.ref)
+    monkeypatch.setattr(inline_limit, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(type(owner.engine.counters), "is_busy", False)
+    owner.engine.compute.hand_over_seconds = 1.0
+
+    async def call(module: tc.RemoteModule) -> str:
+        expect(hosted.latency, 0.9 * inline_limit.MOST_SECONDS)
+        ran_in.clear()
+        await module(torch.ones(30_000))
+        return ran_in[0]
+
+    monkeypatch.setattr(hosted_models.Prompt, "forward", remote(inline=True)(lambda self, x: note(x, ran_in)))
+    assert "ps-compute" not in await call(prompt)
+    monkeypatch.setattr(inline_limit, "QUIET_SECONDS", 1000.0)
+    assert "ps-compute" in await call(other), "another trainer is there"
+    assert "ps-compute" in await call(prompt)
+
+
+def note(x: torch.Tensor, ran_in: list[str]) -> torch.Tensor:
+    ran_in.append(threading.current_thread().name)
+    return x
 
 
 async def test_a_quick_call_gives_way_to_a_step_in_progress(owner: Server, ps: tc.Client, ran_in: list[str]) -> None:
     prompt = await ps.module(PROMPT, name="prompt")
     hosted = owner.engine.registry.find(prompt.ref)
-    hosted.latency.seconds, hosted.latency.largest = 0.0, 1000
+    expect(hosted.latency, 0.0)
     begun, go_on = threading.Event(), threading.Event()
 
     def step() -> None:
@@ -114,7 +144,7 @@ async def test_a_quick_step_gives_way_to_another(owner: Server, ps: tc.Client) -
     prompt = await ps.module(PROMPT, name="prompt")
     opt = await ps.optimizer(torch.optim.SGD, prompt.parameters(), lr=0.5)
     hosted = hosted_optimizer(owner, opt)
-    hosted.latency.seconds, hosted.latency.largest = 0.0, 1000
+    expect(hosted.latency, 0.0)
     begun, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -198,12 +199,11 @@ def test_gradients_of_inputs_that_stayed_come_after_those_of_the_caller() -> Non
     assert (of, of_kept.tolist()) == (earlier, [3.0])
 
 
-def test_only_a_measured_backward_that_is_short_runs_inline(weight: Parameter) -> None:
+def test_a_backward_is_expected_to_take_as_long_as_those_of_calls_with_as_large_arguments(weight: Parameter) -> None:
     latency, leaf = Latency(), leaf_of(weight)
-    assert not Record([leaf.tensor.sum()], None, 0, [leaf]).is_inline
-    record = Record([leaf.tensor.sum()], None, 0, [leaf], latency)
-    assert not record.is_inline, "it was never measured"
-    latency.note(1e-6)
-    assert record.is_inline
-    latency.note(1.0)
-    assert not record.is_inline
+    assert Record([leaf.tensor.sum()], None, 0, [leaf]).expected_seconds == math.inf, "it must not run on the loop"
+    record = Record([leaf.tensor.sum()], None, 0, [leaf], latency, nbytes=100)
+    latency.note(1e-6, 1000)
+    assert record.expected_seconds == math.inf, "it was never measured"
+    latency.note(1e-6, 100)
+    assert record.expected_seconds == 1e-6

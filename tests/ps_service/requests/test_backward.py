@@ -18,6 +18,7 @@ from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.errors_pb2 import ERROR_NON_FINITE_GRADIENT, ERROR_STALE_HANDLE
 from ps_wire.v1.values_pb2 import Handle
+from tests.latencies import expect
 from tests.ps_service.requests.asking import ANNA, ONE, Asker, python, value
 
 
@@ -163,10 +164,10 @@ async def all_short(ask: Asker, *optimizers: pb.ObjectInfo) -> list[HostedOptimi
     """Everything counts as short, whatever its size."""
     for hosted in ask.engine.registry.objects():
         if hosted.bound_copies is not None:
-            hosted.backward_latency.seconds = 0.0
+            expect(hosted.backward_latency, 0.0)
     found = [ask.engine.registry.find(Ref.from_message(each.handle)).value for each in optimizers]
     for each in found:
-        each.latency.seconds, each.latency.largest = 0.0, 1000
+        expect(each.latency, 0.0)
     return found
 
 
@@ -187,7 +188,7 @@ async def test_one_long_part_needs_a_thread(ask: Asker, long: str) -> None:
     opt = await ask.optimizer(made)
     (optimizer,) = await all_short(ask, opt)
     hosted = ask.engine.registry.find(Ref.from_message(made.handle))
-    (hosted.backward_latency if long == "backward" else optimizer.latency).seconds = 100.0
+    expect(hosted.backward_latency if long == "backward" else optimizer.latency, 100.0)
     ctx, answer = inline(ask, request(torch.ones(1, 1), steps=[opt.handle]))
     assert answer is None and ctx.progress is None
 
@@ -226,7 +227,7 @@ async def test_a_step_with_larger_gradients_than_were_short_needs_a_thread(ask: 
     made = await recorded(ask, 1.0)
     opt = await ask.optimizer(made)
     (optimizer,) = await all_short(ask, opt)
-    optimizer.latency.largest = 0
+    expect(optimizer.latency, 0.0, most=0)
     ctx, answer = inline(ask, request(torch.ones(1, 1), steps=[opt.handle]))
     assert answer is None and ctx.progress is not None and len(ctx.progress.of_inputs) == 1
     assert optimizer.version == 0

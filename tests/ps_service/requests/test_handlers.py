@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_service.requests.inline import always
+from ps_service.requests.inline import short
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.waiter import answer
 from ps_wire import errors
@@ -263,12 +263,12 @@ def test_a_mutating_request_never_runs_twice() -> None:
 
 
 def test_only_short_requests_run_on_the_event_loop() -> None:
-    assert {name for name, each in OPERATIONS.items() if each.inline not in (None, always)} == {
+    assert {name for name, each in OPERATIONS.items() if each.expected_seconds not in (None, short)} == {
         "backward",
         "call",
         "step",
     }
-    assert {name for name, each in OPERATIONS.items() if each.inline is always} == {
+    assert {name for name, each in OPERATIONS.items() if each.expected_seconds is short} == {
         "attach",
         "release",
         "delete",

@@ -1,4 +1,4 @@
-"""Latency: an average in which later measurements count most."""
+"""Latency: averages in which later measurements count most, one for each power of two of the size."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ps_wire.runtime.latency import INLINE_SECONDS, Latency
 
 
 def test_nothing_is_short_before_it_was_measured() -> None:
-    assert Latency().seconds == math.inf
+    assert Latency().expected() == math.inf
+    assert not Latency().is_short
 
 
 def test_one_long_measurement_is_forgotten_after_a_while() -> None:
     latency = Latency()
     latency.note(INLINE_SECONDS / 2)
-    assert latency.seconds == INLINE_SECONDS / 2
+    assert latency.expected() == INLINE_SECONDS / 2
     latency.note(10 * INLINE_SECONDS)
-    assert latency.seconds > INLINE_SECONDS
+    assert not latency.is_short
     for _ in range(30):
         latency.note(INLINE_SECONDS / 2)
-    assert latency.seconds < INLINE_SECONDS
+    assert latency.is_short
 
 
 def test_the_wait_for_the_interpreter_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +34,7 @@ def test_the_wait_for_the_interpreter_does_not_count(monkeypatch: pytest.MonkeyP
     began = latency.begin()
     clocks.update(perf_counter=100.004, thread_time=5.0001)
     latency.end(began)
-    assert latency.seconds == pytest.approx(0.0001)
+    assert latency.expected() == pytest.approx(0.0001)
     assert latency.is_short
 
 
@@ -45,15 +46,15 @@ def test_work_that_waits_for_something_else_is_as_long_as_its_wait(monkeypatch: 
     began = latency.begin()
     clocks.update(perf_counter=100.1, thread_time=5.0001)
     latency.end(began)
-    assert latency.seconds == pytest.approx(0.1)
+    assert latency.expected() == pytest.approx(0.1)
     assert not latency.is_short
 
 
-def test_work_much_larger_than_the_largest_short_one_is_not_short() -> None:
+def test_work_of_another_size_has_an_average_of_its_own() -> None:
     latency = Latency()
-    latency.note(INLINE_SECONDS / 2, 100)
-    latency.note(INLINE_SECONDS / 2, 10)
-    assert latency.is_short_for(400)
-    assert not latency.is_short_for(401)
-    latency.note(2 * INLINE_SECONDS, 10_000)
-    assert latency.largest == 100, "long work says nothing of what is short"
+    latency.note(1e-6, 100)
+    latency.note(1e-2, 10_000)
+    assert latency.expected(100) == latency.expected(64) == latency.expected(127) == 1e-6
+    assert latency.expected(10_000) == 1e-2
+    assert latency.expected(1_000) == math.inf, "nothing of this size was measured"
+    assert latency.expected() == math.inf
