@@ -51,8 +51,7 @@ async def learn(lesson: Lesson) -> None:
         for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
             async with ps.context() as ctx:
                 loss = F.nll_loss(await net(x), y)
-                await ctx.backward(loss)
-                await opt.step(ctx)
+                await ctx.backward(loss, step=opt)
             diary.step(loss.item())
         diary.finish()
 
@@ -66,8 +65,7 @@ def learn_blocking(lesson: Lesson) -> None:
         for x, y in batches(lesson.part, lesson.batch_size, lesson.epochs, lesson.seed):
             with ps.context() as ctx:
                 loss = F.nll_loss(net(x), y)
-                ctx.backward(loss)
-                opt.step(ctx)
+                ctx.backward(loss, step=opt)
             diary.step(loss.item())
         diary.finish()
 

@@ -69,11 +69,11 @@ async def in_memory(limits: Limits | None = None) -> AsyncIterator[MemoryOwner]:
         await asyncio.to_thread(owner.close)
 
 
-async def until(ps: tc.Client, so: Callable[[StatusReply], bool]) -> StatusReply:
-    """The first status in which something is so; asks again and again, for at most twenty seconds."""
+async def until(ps: tc.Client, so: Callable[[StatusReply], bool], owner: str = "") -> StatusReply:
+    """The first status of an owner in which something is so; asks again and again, for at most twenty seconds."""
     last = asyncio.get_running_loop().time() + 20
     while asyncio.get_running_loop().time() < last:
-        status = await ps.status()
+        status = await ps.status(owner)
         if so(status):
             return status
     raise AssertionError(f"it never came to be: {status}")

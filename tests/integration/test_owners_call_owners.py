@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import trainer_client as tc
 from tests.conftest import StartProcess
 from tests.hosted_models import made_elsewhere
-from tests.integration.support import COUNTER
+from tests.integration.support import COUNTER, until
 
 
 async def started(start_process: StartProcess) -> tuple[str, str]:
@@ -43,6 +43,31 @@ async def test_a_hosted_module_calls_one_of_another_owner(start_process: StartPr
             torch.testing.assert_close(by_name[name], gradient)
         after = await inner.state_dict()
         torch.testing.assert_close(after["weight"], state["weight"].detach() - 0.1 * expected[2])
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["one optimizer part", "two parts"])
+async def test_a_backward_with_a_step_reaches_the_owners_that_hosted_code_has_called(
+    start_process: StartProcess, both: bool
+) -> None:
+    first, second = await started(start_process)
+    async with tc.connect(first, second) as ps:
+        inner = await ps.module("torch.nn.Linear", 3, 3, owner="ps1", seed=0)
+        outer = await ps.module("tests.hosted_models.Delegating", owner="ps0")
+        opt = await ps.optimizer(torch.optim.SGD, [*outer.parameters(), *(inner.parameters() if both else ())], lr=0.1)
+        state = await inner.state_dict()
+        x = torch.rand(2, 3)
+        async with ps.context() as ctx:
+            versions = await ctx.backward((await outer(x, inner)).sum(), step=opt)
+        assert versions == ({"ps0": 1, "ps1": 1} if both else {"ps0": 1})
+        weight, bias = (state[name].requires_grad_() for name in ("weight", "bias"))
+        scale = torch.tensor(2.0, requires_grad=True)
+        wanted = torch.autograd.grad((scale * (x + F.linear(x, weight, bias))).sum(), (scale, weight))
+        after = {**await inner.state_dict(), **await outer.state_dict()}
+        torch.testing.assert_close(after["scale"], scale.detach() - 0.1 * wanted[0])
+        torch.testing.assert_close(after["weight"], weight.detach() - (0.1 * wanted[1] if both else 0))
+        # The pass has ended on both owners, although the trainer has called only one of them.
+        for owner in ("ps0", "ps1"):
+            await until(ps, lambda status: status.contexts == 0, owner)
 
 
 async def test_a_trainer_reaches_an_owner_of_which_it_was_handed_a_handle(start_process: StartProcess) -> None:

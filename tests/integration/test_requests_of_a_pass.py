@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.server import Server
@@ -72,6 +72,18 @@ class Recommender:
             local.zero_grad()
         self.score_here(number).backward()
 
+    async def same_parameters(self) -> None:
+        """Holds all parameters to those of this process, bit for bit."""
+        for remote, local in self.pairs:
+            state = await remote.state_dict()
+            assert all(torch.equal(state[name], parameter) for name, parameter in local.state_dict().items())
+
+    def parameters(self) -> list[tc.RRef]:
+        return [parameter for remote in self.remote for parameter in remote.parameters()]
+
+    def parameters_here(self) -> list[nn.Parameter]:
+        return [parameter for local in self.local for parameter in local.parameters()]
+
     @property
     def pairs(self) -> list[tuple[tc.RemoteModule, nn.Module]]:
         return list(zip(self.remote, self.local, strict=True))
@@ -117,3 +129,68 @@ async def test_calls_of_two_owners_have_a_request_each() -> None:
                 await same_gradients(ctx, model.pairs)
             # The head and the embedding of the users are on one owner, that of the items is on the other.
             assert number < WARM or made == [2, 1]
+
+
+@pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+async def test_the_last_request_of_a_backward_carries_the_step_and_the_end(
+    kept: bool, backwards: int, sparse: bool
+) -> None:
+    async with training() as ((server,), ps):
+        model = await Recommender.make(ps, "ps0", sparse=sparse)
+        cls: Any = optim.SGD if sparse else optim.Adagrad
+        opt = await ps.optimizer(cls, model.parameters(), lr=0.1)
+        local = cls(model.parameters_here(), lr=0.1)
+        for number in range(WARM + 3):
+            async with ps.context() as ctx:
+                loss = await (model.score_kept(number) if kept else model.score(number))
+                before, sent = requests(server), sent_to(ps)
+                versions = await ctx.backward(loss, step=opt)
+                made = requests(server) - before
+                sent = sent_to(ps) - sent
+            assert versions == {"ps0": number + 1}
+            model.backward_here(number)
+            local.step()
+            await model.same_parameters()
+            assert not server.engine.contexts.all()
+            if number >= WARM:
+                assert (made["backward"], made["step"], made["end_context"]) == (backwards, 1, 1)
+                # The handles of kept results are given back besides.
+                assert kept or sent == backwards
+
+
+async def test_a_pass_of_one_module_needs_two_requests() -> None:
+    async with training() as ((server,), ps):
+        net = await ps.module("torch.nn.Linear", 3, 2)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        for number in range(WARM + 3):
+            sent = sent_to(ps)
+            async with ps.context() as ctx:
+                await ctx.backward((await net(torch.rand(4, 3))).square().sum(), step=opt)
+            assert number < WARM or sent_to(ps) - sent == 2
+        assert requests(server)["end_context"] == WARM + 3
+
+
+async def test_two_owners_step_when_both_have_succeeded() -> None:
+    async with training("ps0", "ps1") as (servers, ps):
+        model = await Recommender.make(ps, "ps0", "ps1")
+        opt = await ps.optimizer(optim.Adagrad, model.parameters(), lr=0.1)
+        local = optim.Adagrad(model.parameters_here(), lr=0.1)
+        for number in range(WARM + 3):
+            before = [requests(server) for server in servers]
+            async with ps.context() as ctx:
+                assert await ctx.backward(await model.score(number), step=opt) == {
+                    "ps0": number + 1,
+                    "ps1": number + 1,
+                }
+            made = [requests(server) - count for server, count in zip(servers, before, strict=True)]
+            model.backward_here(number)
+            local.step()
+            await model.same_parameters()
+            assert [each["step"] for each in made] == [1, 1]
+            assert number < WARM or [each["backward"] for each in made] == [2, 1]
+
+
+def sent_to(ps: tc.Client) -> int:
+    """How many requests the client has sent to ps0."""
+    return ps.session("ps0")._requests.window._last_number

@@ -78,7 +78,8 @@ async def test_training_goes_on_bit_for_bit(owner: Owner, ps: tc.Client, cls: An
     assert bits((await opt.state_dict())["state"]) == bits(local.state_dict()["state"])
 
 
-async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(owner: Owner) -> None:
+@pytest.mark.parametrize("together", [False, True], ids=["step by itself", "step in the backward"])
+async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(owner: Owner, together: bool) -> None:
     """A weight from which every step takes one: what is left tells how many there were."""
 
     async def train(steps: int) -> None:
@@ -87,8 +88,12 @@ async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(ow
             opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)
             for _ in range(steps):
                 async with ps.context() as ctx:
-                    await ctx.backward((await net(torch.ones(1))).sum())
-                    told.add((await opt.step(ctx))["ps0"])
+                    loss = (await net(torch.ones(1))).sum()
+                    if together:
+                        told.add((await ctx.backward(loss, step=opt))["ps0"])
+                    else:
+                        await ctx.backward(loss)
+                        told.add((await opt.step(ctx))["ps0"])
 
     told: Told[int] = Told()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -115,8 +120,12 @@ async def job(ps: tc.Client) -> list[Any]:
     for number in range(2):
         async with ps.context() as ctx:
             loss = (await net(torch.full((2, 3), number + 1.0))).square().sum()
-            await ctx.backward(loss)
-            seen += [loss.detach(), await opt.step(ctx)]
+            if number:
+                versions = await ctx.backward(loss, step=opt)
+            else:
+                await ctx.backward(loss)
+                versions = await opt.step(ctx)
+            seen += [loss.detach(), versions]
         seen.append(await tally.add(number + 1))
     seen.append(sorted(await asyncio.gather(*(tally.add() for _ in range(3)))))
     seen += [await net.state_dict(), await opt.state_dict()]

@@ -30,11 +30,15 @@ async def job(ps: tc.Client) -> list[Any]:
     net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
     counter = await ps.create(COUNTER)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9)
-    for step in range(2):
+    for step in range(4):
         async with ps.context() as ctx:
             loss = (await net(torch.full((2, 3), step + 1.0))).square().sum()
-            await ctx.backward(loss)
-            seen += [loss.detach(), await opt.step(ctx), await counter.add(step + 1)]
+            if step % 2:
+                versions = await ctx.backward(loss, step=opt)
+            else:
+                await ctx.backward(loss)
+                versions = await opt.step(ctx)
+            seen += [loss.detach(), versions, await counter.add(step + 1)]
     seen.append(sorted(await asyncio.gather(*(counter.add() for _ in range(3)))))
     kept = await counter.hand_out(torch.arange(3))
     seen += [await kept.to_here(), await counter.get(), await net.called()]

@@ -21,6 +21,7 @@ from trainer_client.pending import Pending, raiser, when_all_done
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.graph.batch import Follow
 
 
 class Start(NamedTuple):
@@ -30,11 +31,13 @@ class Start(NamedTuple):
         roots: The tensors to propagate from.
         gradients: Their gradients.
         retain_graph: Whether to keep the graph for another backward.
+        follow: What an owner does after it, in the same request if that can be.
     """
 
     roots: Sequence[torch.Tensor]
     gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
     retain_graph: bool
+    follow: Follow | None = None
 
 
 class Backwards:
@@ -151,10 +154,10 @@ class Backwards:
         finally:
             self.current = None
         if isinstance(current, RunningBackward):
-            current.finish()
+            current.finish(start.follow)
         elif began is not None:
             current.latency.end(began)
-            current.post()
+            current.post(start.follow)
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -17,6 +17,7 @@ from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import GradientsRequest
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.clipping import clip
+from trainer_client.contexts.closing import Closing, Stepping
 from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.runtime.latency import Latency
+    from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 
@@ -59,7 +61,8 @@ class Context:
     Attributes:
         id: Its id on every owner.
         message: The id as a message.
-        ended: Whether its block was left.
+        ended: Whether it can be used no more.
+        finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
         root: The input, in the graph, of calls without inputs that require grad.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
@@ -82,6 +85,7 @@ class Context:
         self.id = id
         self.message = id.to_message()
         self.ended = False
+        self.finished = False
         self._loop = loop
         self._lock = threading.Lock()
         self._calls = 0
@@ -133,7 +137,10 @@ class Context:
             InvalidArgumentError: A session belongs to another client.
         """
         if self.ended:
-            raise ContextEndedError(f"context {self.id} has ended; open a new one for a new pass")
+            raise ContextEndedError(
+                f"context {self.id} has ended, with its block or with backward(..., step=...); open a new one for a "
+                "new pass"
+            )
         for owner, losses in self._losses.items():
             # The owner would take this for a pass without gradients there, and skip the step.
             if self._sessions[owner].losses != losses:
@@ -159,37 +166,53 @@ class Context:
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-    ) -> Pending[None]:
-        """Propagates from one or more roots, through local and remote parts.
+        step: Stepping | Sequence[Stepping] | None = None,
+    ) -> Pending[Any]:
+        """Propagates from one or more roots, through local and remote parts. May also step, and end the pass.
 
         Args:
             roots: One tensor or several; usually one loss with one element.
             gradients: Gradients of the roots, in their shapes; None only for roots with one element.
             retain_graph: Whether to keep the graph for another backward.
+            step: An optimizer, or several. They step in this order, once the backward has succeeded on all owners and
+                here. Then the pass ends, unless `retain_graph` is true: its gradients are freed, and later calls in the
+                block are like calls outside of it. If a step raises, the pass does not end, and its gradients are those
+                of a backward without `step`.
+
+        Returns:
+            None; with `step`, what `step` of the optimizer returns, in a list if there are several.
 
         Raises:
-            ContextEndedError: The block was left.
-            PsError: An owner failed. Local leaves get no gradient; gradients that other owners have added stay.
+            ContextEndedError: The block was left, or the pass has ended with a step.
+            InvalidArgumentError: `step` is no optimizer, or one of another client.
+            PsError: An owner failed. Local leaves get no gradient; gradients that other owners have added stay, and
+                nothing has stepped. Errors of a step are those of `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
         self.check()
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
-        return self._backwards.begin(self, Start(roots, gradients, retain_graph))
+        if step is None:
+            return self._backwards.begin(self, Start(roots, gradients, retain_graph))
+        closing = Closing(self, step, ends=not retain_graph)
+        return closing.follow(self._loop, self._backwards.begin(self, Start(roots, gradients, retain_graph, closing)))
 
     def propagate(
         self,
         roots: torch.Tensor | Sequence[torch.Tensor],
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
-    ) -> None:
+        step: Stepping | Sequence[Stepping] | None = None,
+    ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop.
 
         Raises:
             ClosedError: The client is closed.
-            ContextEndedError, PsError, RuntimeError: As in `backward`.
+            ContextEndedError, InvalidArgumentError, PsError, RuntimeError: As in `backward`.
         """
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
-        self._backwards.run(self, Start(roots, gradients, retain_graph))
+        closing = None if step is None else Closing(self, step, ends=not retain_graph)
+        self._backwards.run(self, Start(roots, gradients, retain_graph, closing))
+        return None if closing is None else closing.finish()
 
     # Gradients
 
@@ -283,12 +306,24 @@ class Context:
         Args:
             over: A number, and exceptions below it: all other contexts with lower numbers have ended.
         """
-        with self._lock:
-            self.ended = True
-            sessions = list(self._sessions.values())
         if self._token is not None:
             reset_current(self._token)
             self._token = None
+        self.close(over)
+        self.finished = False
+
+    def close(self, over: tuple[int, Sequence[int]] | None = None, told: Session | None = None) -> None:
+        """Ends the pass, and tells the owners; does nothing if it has ended already.
+
+        Args:
+            over: As for `end`.
+            told: The session with an owner that has ended it already.
+        """
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            sessions = [session for session in self._sessions.values() if session is not told]
         if self._openings is not None:
             over = self._openings.ended(self)
         before, but = over or (0, ())
@@ -300,6 +335,23 @@ class Context:
             request.but.extend(but)
             session.submit(frame, None, nothing)
         self._gradients.clear()
+
+    def finish(self, told: Session | None = None) -> None:
+        """Ends the pass inside of its block, after a step.
+
+        Args:
+            told: The session with an owner that has ended it already.
+        """
+        self.finished = self._token is not None
+        self.close(told=told)
+
+    def write_end(self, request: EndContextRequest) -> None:
+        """Asks an owner to end the pass, in a request that does more."""
+        if self._openings is not None:
+            request.all_before, but = self._openings.ended_with(self)
+            request.but.extend(but)
+        else:
+            request.SetInParent()
 
     async def __aenter__(self) -> Self:
         self.enter()

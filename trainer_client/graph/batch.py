@@ -58,6 +58,9 @@ class Follow(Protocol):
     def write(self, request: BackwardRequest) -> None:
         """Asks for it."""
 
+    def sent(self, answer: Pending[Answer]) -> None:
+        """The request was sent; this is its answer."""
+
 
 class Batch:
     """The calls of one owner whose gradients go in the next request. Not safe from several threads.
@@ -140,6 +143,8 @@ class Batch:
         latencies = [call.latency for call in self._calls]
         read = partial(_read, latencies, wanted, follow is not None)
         answer = self.session.submit(self._frame, self._payload, read)
+        if follow is not None:
+            follow.sent(answer)
         for index, call in enumerate(self._calls):
             call.batch = None
             if call.leads_on and call.number not in self._unawaited:

@@ -25,8 +25,9 @@ def reset_current(token: Token[Context | None]) -> None:
 
 
 def current_context() -> Context | None:
-    """The context whose block this task or thread is in; None outside of such blocks."""
-    return _current.get()
+    """The context whose block this task or thread is in; None outside of such blocks, and after a step has ended it."""
+    context = _current.get()
+    return None if context is None or context.finished else context
 
 
 @contextmanager

@@ -44,10 +44,19 @@ class Openings:
             A number, and exceptions below it: all other contexts with lower numbers have ended. Zero without
             exceptions if the list would be long and was returned recently.
         """
+        self.remove(context)
+        return self.ended_with(context)
+
+    def remove(self, context: Context) -> None:
+        """Removes a context that has ended."""
         with self._lock:
             self._open.pop(context.id.number, None)
+
+    def ended_with(self, context: Context) -> tuple[int, list[int]]:
+        """The contexts that have ended once this one has; returns what `ended` does, and removes nothing."""
+        with self._lock:
             # The garbage collector may remove entries meanwhile; `list` copies the numbers without interruption.
-            still = list(self._open)
+            still = [number for number in list(self._open) if number != context.id.number]
             self._unsaid += 1
             if len(still) > _MOST_TOLD and self._unsaid < len(still):
                 return 0, []

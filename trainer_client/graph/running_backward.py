@@ -110,34 +110,28 @@ class RunningBackward(_Backward):
             self.finish()
             return True
 
-    def finish(self, follow: Follow | None = None) -> Pending[Answer] | None:
+    def finish(self, follow: Follow | None = None) -> None:
         """Sends all gradients that are held.
 
         Args:
-            follow: What an owner does after the backward, at the end of it.
-
-        Returns:
-            The answer to the request with `follow`; None if it could not be added, because there are other requests
-            without an answer, or there is none to that owner.
+            follow: What an owner does after the backward, at the end of it. It goes with the gradients if they are one
+                request, which is for that owner, and all earlier requests have their answers.
         """
         with self._lock:
             if self._began is not None:
                 self._latency.end(self._began)
                 self._began = None
-            return self._send_all(None if self.posts else follow)
+            self._send_all(None if self.posts else follow)
 
-    def _send_all(self, follow: Follow | None = None) -> Pending[Answer] | None:
+    def _send_all(self, follow: Follow | None = None) -> None:
         batches = self._batches.take()
-        if follow is not None and len(batches) == 1 and batches[0].session is follow.session:
-            joint = batches[0].send(follow)
-            self.posts[joint] = None
-            return joint
+        if follow is not None and (len(batches) != 1 or batches[0].session is not follow.session):
+            follow = None
         for batch in batches:
-            answer = batch.send()
+            answer = batch.send(follow)
             self.posts[answer] = None
             if batch.has_unawaited:
                 self._unawaited[batch.session].append(answer)
-        return None
 
     def after(self, number: int) -> int | None:
         """The call whose gradients the owner adds just before those of call `number`: the next later call to it.
@@ -183,14 +177,12 @@ class LocalBackward(_Backward):
         """Whether torch's engine has to wait for the answer of a call: in these graphs it never has to."""
         return False
 
-    def post(self, follow: Follow | None = None) -> Pending[Answer] | None:
+    def post(self, follow: Follow | None = None) -> None:
         """Sends the collected gradients, the latest call first.
 
         Args:
-            follow: What an owner does after the backward.
-
-        Returns:
-            The answer to the request with `follow`; None if it could not be added.
+            follow: What an owner does after the backward. It goes with the gradients if they are one request, which is
+                for that owner.
         """
         self._found.sort(key=itemgetter(0), reverse=True)
         last: dict[Session, int] = {}
@@ -199,11 +191,9 @@ class LocalBackward(_Backward):
             batches.add(call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
         taken = batches.take()
-        if follow is not None and len(taken) == 1 and taken[0].session is follow.session:
-            joint = taken[0].send(follow)
-            self.posts[joint] = None
-            return joint
-        if self._kept and len(taken) > 1:
+        if len(taken) == 1 and follow is not None and taken[0].session is follow.session:
+            self.posts[taken[0].send(follow)] = None
+        elif self._kept and len(taken) > 1:
             # A call runs after those that have used its results, and these may be in an earlier request.
             for session in last:
                 own = [batch for batch in taken if batch.session is session]
@@ -211,7 +201,6 @@ class LocalBackward(_Backward):
         else:
             for batch in taken:
                 self.posts[batch.send()] = None
-        return None
 
 
 def sent_in_turn(loop: asyncio.AbstractEventLoop, batches: Iterable[Batch]) -> Pending[None]:

@@ -11,6 +11,7 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.threads import BLOCKING
+from trainer_client.contexts.closing import Stepping
 from trainer_client.optimizers.layout import Layout
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, version, versions_of
 from trainer_client.optimizers.results import all_here, all_of
@@ -18,10 +19,11 @@ from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
+    from trainer_client.contexts.closing import Part
     from trainer_client.contexts.context import Context
 
 
-class DistributedOptimizer:
+class DistributedOptimizer(Stepping):
     """One optimizer over parameters on any number of owners and in this process.
 
     Its part on each owner is one optimizer, which all trainers share; the state is where the parameters are. Made by
@@ -86,7 +88,7 @@ class DistributedOptimizer:
             context.check(part.handle.session)
             return part.step(context, partial(versions_of, part.owner))
         steps = Pending.all_of(self._loop, self._begin(context))
-        return steps if self.local is None else Pending.run(self._loop, self._step(self.local, context, steps))
+        return steps if self.local is None else Pending.run(self._loop, self._step(context, steps))
 
     def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
         """Like `step`, in this thread, which must not be that of the client's event loop.
@@ -100,6 +102,31 @@ class DistributedOptimizer:
         if self._looks_first:
             self._look(context)
         return self._step_all(context)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Its parts on owners."""
+        return [part.described for part in self.remotes.values()]
+
+    @property
+    def is_joinable(self) -> bool:
+        """Whether its only part on an owner may step as soon as the backward of that owner has succeeded."""
+        return len(self.remotes) == 1 and not self._looks_first
+
+    @property
+    def has_local_part(self) -> bool:
+        """Whether it steps parameters of this process, too."""
+        return self.local is not None
+
+    async def step_local_part(self, context: Context) -> None:
+        """Steps the parameters of this process, after the part on an owner has stepped."""
+        if self.local is not None and not self.local.step_now(context):
+            await BLOCKING.run(self.local.step, context)
+
+    def apply_local_part(self, context: Context) -> None:
+        """Like `step_local_part`, in this thread, which must not be that of the client's event loop."""
+        if self.local is not None:
+            self.local.step(context)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -134,8 +161,7 @@ class DistributedOptimizer:
 
     def _step_all(self, context: Context) -> dict[str, int]:
         versions = all_here(self._begin(context))
-        if self.local is not None:
-            self.local.step(context)
+        self.apply_local_part(context)
         return versions
 
     def _begin(self, context: Context) -> dict[str, Pending[int]]:
@@ -147,10 +173,9 @@ class DistributedOptimizer:
     def _check_pass(self, context: Context) -> None:
         context.check(*[part.handle.session for part in self.remotes.values()])
 
-    async def _step(self, local: LocalOptimizer, context: Context, steps: Pending[dict[str, int]]) -> dict[str, int]:
+    async def _step(self, context: Context, steps: Pending[dict[str, int]]) -> dict[str, int]:
         versions = await steps
-        if not local.step_now(context):
-            await BLOCKING.run(local.step, context)
+        await self.step_local_part(context)
         return versions
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:

@@ -17,6 +17,7 @@ from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
+from trainer_client.contexts.closing import Part
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.optimizers.scaling import Unscaled
@@ -38,12 +39,18 @@ class RemoteOptimizer:
 
     Args:
         handle: The handle to the optimizer on the owner.
+
+    Attributes:
+        handle: As the argument.
+        owner: Name of the owner.
+        described: What a backward has to know of it.
     """
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
         self.owner = handle.owner
         self._name = handle.ref.to_message()
+        self.described = Part(handle.session, self._name)
 
     def step(self, context: Context, read: Read[T], check_only: bool = False) -> Pending[T]:
         """Applies the gradients of the pass.

@@ -72,8 +72,7 @@ class Network:
         """
         async with self.ps.context() as ctx:
             loss = F.nll_loss(await self._read(batch.images), batch.labels)
-            await ctx.backward(loss)
-            return loss.item(), await self.optimizer.step(ctx)
+            return loss.item(), await ctx.backward(loss, step=self.optimizer)
 
     async def versions(self) -> dict[str, int]:
         """The number of steps of all trainers together so far, by owner."""

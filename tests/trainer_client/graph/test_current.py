@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from trainer_client.graph.current import current_context, inside, reset_current, set_current
 
-CONTEXT, OTHER = cast(Any, object()), cast(Any, object())
+CONTEXT, OTHER = cast(Any, SimpleNamespace(finished=False)), cast(Any, SimpleNamespace(finished=False))
 
 
 def test_a_block_begins_and_ends() -> None:
@@ -43,6 +44,11 @@ async def test_tasks_do_not_see_each_others_contexts() -> None:
     await entered.wait()
     assert current_context() is None
     await task
+
+
+def test_a_context_that_a_step_has_ended_is_current_no_more() -> None:
+    with inside(cast(Any, SimpleNamespace(finished=True))):
+        assert current_context() is None
 
 
 def test_another_thread_is_in_no_context() -> None:

@@ -1,0 +1,231 @@
+"""The steps that follow a backward, and the end of the pass that follows them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context as Variables
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from trainer_client.pending import Pending, raiser
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ps_wire.v1.operations_pb2 import BackwardRequest
+    from ps_wire.v1.values_pb2 import Handle
+    from trainer_client.contexts.context import Context
+    from trainer_client.graph.batch import Answer
+    from trainer_client.session.session import Session
+
+Versions = dict[str, int]
+"""The version of an optimizer on each owner."""
+
+
+_NOTE: Final = "The step raised this. The backward has succeeded, and the context holds its gradients."
+
+
+class Part(NamedTuple):
+    """The part of an optimizer on one owner.
+
+    Attributes:
+        session: The session with the owner.
+        name: The handle of the part.
+    """
+
+    session: Session
+    name: Handle
+
+
+class Stepping(ABC):
+    """An optimizer, as far as a backward has to know it."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """Its parts on owners."""
+
+    @property
+    @abstractmethod
+    def is_joinable(self) -> bool:
+        """Whether its only part on an owner may step as soon as the backward of that owner has succeeded."""
+
+    @abstractmethod
+    def step(self, context: Context) -> Awaitable[Versions]:
+        """Applies the gradients of a context."""
+
+    @abstractmethod
+    def apply(self, context: Context) -> Versions | None:
+        """Like `step`, in this thread."""
+
+    @property
+    @abstractmethod
+    def has_local_part(self) -> bool:
+        """Whether it steps parameters of this process, too."""
+
+    @abstractmethod
+    async def step_local_part(self, context: Context) -> None:
+        """Steps the parameters of this process, after the part on an owner has stepped."""
+
+    @abstractmethod
+    def apply_local_part(self, context: Context) -> None:
+        """Like `step_local_part`, in this thread."""
+
+
+class Closing:
+    """Steps optimizers after a backward has succeeded everywhere, and then ends the pass.
+
+    If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for it.
+    Otherwise requests of their own follow.
+
+    Args:
+        context: The pass.
+        step: An optimizer, or several, which step in that order.
+        ends: Whether the pass ends.
+
+    Attributes:
+        session: The session with the only owner; None if there are several, or if a step has to wait for something
+            else than this owner's backward.
+
+    Raises:
+        InvalidArgumentError: This is no optimizer, or belongs to another client.
+        ContextEndedError, ContextLostError: As in `Context.check`.
+    """
+
+    def __init__(self, context: Context, step: Stepping | Sequence[Stepping], ends: bool) -> None:
+        self._single = isinstance(step, Stepping)
+        self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
+        if not self._optimizers or not all(isinstance(each, Stepping) for each in self._optimizers):
+            raise InvalidArgumentError("step takes an optimizer made by the client, or a list of such optimizers")
+        self._context = context
+        self._ends = ends
+        self._parts = [part for optimizer in self._optimizers for part in optimizer.parts]
+        sessions = [part.session for part in self._parts]
+        context.check(*sessions)
+        joinable = len(set(sessions)) == 1 and all(optimizer.is_joinable for optimizer in self._optimizers)
+        self.session: Session | None = sessions[0] if joinable else None
+        self._answer: Pending[Answer] | None = None
+        self._backward: Pending[None] | None = None
+        self._steps: Pending[Any] | None = None
+        self._cancelled = False
+
+    # As what follows a backward in its last request
+
+    def write(self, request: BackwardRequest) -> None:
+        """Asks the owner for the steps and the end."""
+        for part in self._parts:
+            request.steps.add().CopyFrom(part.name)
+        if self._ends:
+            self._context.write_end(request.end)
+
+    def sent(self, answer: Pending[Answer]) -> None:
+        """The request was sent; its answer tells of the steps."""
+        self._answer = answer
+
+    # After the backward
+
+    def follow(self, loop: asyncio.AbstractEventLoop, backward: Pending[None]) -> Pending[Any]:
+        """Steps once a backward has succeeded.
+
+        Args:
+            loop: The client's event loop.
+            backward: The backward.
+
+        Returns:
+            The versions of the optimizer, or of each. Cancelling it prevents the steps that have not begun.
+        """
+        self._backward = backward
+        done: Pending[Any] = Pending(loop, self._cancel)
+        backward.on_done(partial(self._go_on, loop, backward, done, copy_context()))
+        return done
+
+    def _go_on(
+        self, loop: asyncio.AbstractEventLoop, backward: Pending[None], done: Pending[Any], variables: Variables
+    ) -> None:
+        try:
+            backward.result()
+            self._check()
+            if self._answer is None or any(optimizer.has_local_part for optimizer in self._optimizers):
+                steps = self._steps = variables.run(Pending.run, loop, self._step())
+                steps.on_done(lambda: done.resolve(steps.result))
+                return
+            versions, error = self._stepped(self._answer)
+            if error is not None:
+                raise error
+            result = self._end(versions)
+        except BaseException as error:
+            done.resolve(raiser(error))
+        else:
+            done.resolve(lambda: result)
+
+    async def _step(self) -> Any:
+        if self._answer is None:
+            versions: list[Any] = []
+            for optimizer in self._optimizers:
+                self._check()
+                with _explained():
+                    versions.append(await optimizer.step(self._context))
+        else:
+            versions, error = self._stepped(self._answer)
+            for optimizer in self._optimizers[: len(versions)]:
+                if optimizer.has_local_part:
+                    await optimizer.step_local_part(self._context)
+            if error is not None:
+                raise error
+        return self._end(versions)
+
+    def finish(self) -> Any:
+        """Steps, in this thread, which must not be that of the client's event loop.
+
+        Returns:
+            As `follow`.
+        """
+        if self._answer is None:
+            with _explained():
+                versions = [optimizer.apply(self._context) for optimizer in self._optimizers]
+        else:
+            versions, error = self._stepped(self._answer)
+            for optimizer in self._optimizers[: len(versions)]:
+                if optimizer.has_local_part:
+                    optimizer.apply_local_part(self._context)
+            if error is not None:
+                raise error
+        return self._end(versions)
+
+    def _stepped(self, answer: Pending[Answer]) -> tuple[list[Versions], Exception | None]:
+        """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
+        _, versions, error = answer.result()
+        if error is not None:
+            error.add_note(_NOTE)
+        owner = self._parts[0].session.owner
+        return [{owner: version} for version in versions], error
+
+    def _end(self, versions: list[Any]) -> Any:
+        if self._ends:
+            self._context.finish(told=self._parts[0].session if self._answer is not None else None)
+        return versions[0] if self._single else versions
+
+    def _check(self) -> None:
+        if self._cancelled:
+            raise CancelledCallError("the step was cancelled before it began")
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        self.session = None
+        for pending in (self._answer, self._backward, self._steps):
+            if pending is not None:
+                pending.cancel()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Adds a note to the error of a step."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(_NOTE)
+        raise
