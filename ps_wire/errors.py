@@ -187,6 +187,22 @@ def from_message(message: errors_pb2.Error) -> PsError:
     return cls(message.message)
 
 
+def caused(error: PsError, text: str) -> PsError:
+    """An error of the same type, for an operation that failed because another one did.
+
+    Args:
+        error: The error of the other one; it becomes the cause.
+        text: What failed. The message of the error follows it.
+    """
+    made: PsError
+    if isinstance(error, RemoteError):
+        made = type(error)(f"{text}: {error.remote_message}", error.remote_type, error.remote_traceback)
+    else:
+        made = type(error)(f"{text}: {error}")
+    made.__cause__ = error
+    return made
+
+
 _FAMILIAR: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, IndexError, KeyError, LookupError, NameError),
     *(NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError, ZeroDivisionError),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2, values_pb2
 
+_OBJECT_ID = re.compile(r"[0-9a-f]{32}")
 _TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P<parameter>.+))?", re.DOTALL)
 
 
@@ -85,6 +86,11 @@ class CallKey(NamedTuple):
 def new_object_id() -> str:
     """128 unguessable bits, in hexadecimal."""
     return secrets.token_hex(16)
+
+
+def is_object_id(text: str) -> bool:
+    """Whether a text has the form of an object id."""
+    return _OBJECT_ID.fullmatch(text) is not None
 
 
 def new_trainer_id() -> bytes:

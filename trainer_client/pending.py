@@ -147,7 +147,20 @@ class Pending(Generic[T]):
 
     def done(self) -> bool:
         """Whether the result or an error is there."""
+        if self._outcome is None:
+            self._wanted()
         return self._outcome is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the result or an error is there. Unlike `done`, this does not ask for a result that stays away."""
+        return self._outcome is not None
+
+    def _wanted(self) -> None:
+        """Called when a result that is not there is waited for, or asked about."""
+
+    def _hurry(self) -> None:
+        """Called when a task begins to wait for a result that is not there."""
 
     def cancel(self) -> None:
         """Cancels the request, also on the owner. Every wait ends with a `CancelledCallError`. No effect once done."""
@@ -196,6 +209,7 @@ class Pending(Generic[T]):
             if loop is not self._loop and self._loop is not None and forks.is_foreign(self._loop):
                 raise forks.refusal()
             future: asyncio.Future[None] = loop.create_future()
+            self._hurry()
             # Cancelling from another thread resolves there.
             self.on_done(partial(_wake, loop, threading.get_ident(), future))
             try:
@@ -208,10 +222,25 @@ class Pending(Generic[T]):
     def on_done(self, wake: Callable[[], Any]) -> None:
         """Calls a function once the result is there, in the thread that sets it; at once if it is there already."""
         with self._mutex:
-            if self._outcome is None:
+            waits = self._outcome is None
+            if waits:
                 self._wakers.append(wake)
-                return
-        wake()
+        if waits:
+            self._wanted()
+        else:
+            wake()
+
+    def forget(self, wake: Callable[[], Any]) -> None:
+        """Removes a function that `on_done` was given, and cancels the request if no other caller waits for it."""
+        with self._mutex:
+            if wake in self._wakers:
+                self._wakers.remove(wake)
+        if not self._is_used():
+            self.cancel()
+
+    def _is_used(self) -> bool:
+        """Whether a caller waits for the result."""
+        return bool(self._wakers)
 
     def result(self) -> T:
         """The result. Must be done.
@@ -226,15 +255,35 @@ class Pending(Generic[T]):
                     self._value = self._outcome()
                 except BaseException as error:
                     self._error = error
+                # It may keep the arguments of the call.
+                self._outcome = _nothing_left
         if self._error is not None:
             raise self._error
         return self._value
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that it was resolved with; None for an error that shows when the result is read."""
+        outcome = self._outcome
+        if isinstance(outcome, partial) and outcome.func is _raise:
+            found: BaseException = outcome.args[0]
+            return found
+        return self._error
+
+    @property
+    def title(self) -> str:
+        """What it asks for, in messages."""
+        return "a call"
 
     def __bool__(self) -> bool:
         raise TypeError("a Pending has no truth value: await it, or call wait()")
 
     def __repr__(self) -> str:
-        return f"<Pending {'done' if self.done() else 'on its way'}>"
+        return f"<Pending {'done' if self.settled else 'on its way'}>"
+
+
+def _nothing_left() -> Any:
+    """The outcome of an operation whose result was read; not called."""
 
 
 def raiser(error: BaseException) -> Outcome[Any]:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from ps_wire.errors import ForeignHandleError, NameConflictError, StaleHandleError, UnknownNameError
+from ps_wire.errors import (
+    ForeignHandleError,
+    InvalidArgumentError,
+    NameConflictError,
+    StaleHandleError,
+    UnknownNameError,
+)
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
@@ -114,6 +120,15 @@ class Registry:
             if made.name:
                 self._names[made.name] = made
         return made
+
+    def check_new(self, object_id: str) -> None:
+        """Checks that no object has an id that a caller has chosen.
+
+        Raises:
+            InvalidArgumentError: One has.
+        """
+        if object_id in self._objects:
+            raise InvalidArgumentError(f"the id {object_id} is in use; choose 128 random bits for each result")
 
     def restore(self, held: HostedObject) -> None:
         """Adds an anonymous object again that had no references left, because code on this owner refers to it."""

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.hosting.references import RRef
+from ps_service.memory import held
+from ps_service.passes import kept_values
 from ps_service.passes.entry import GraphEntry
 from ps_service.passes.propagated import KeptInput
 from ps_wire.codec.trees import mapped
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
 
 
@@ -24,14 +28,15 @@ class Arguments:
     Args:
         engine: The owner.
         context: The pass in which the call is recorded; None if it is not recorded.
+        request: The request, which names results that stay on this owner and are arguments by value.
 
     Attributes:
-        nbytes: Length of the message that they came in.
+        nbytes: Length of the message that they came in, and bytes of the results among them.
         wanting: The tensors that need a gradient.
         kept: The inputs that are results of earlier calls of the pass and stayed on this owner.
     """
 
-    def __init__(self, engine: Engine, context: ContextId | None = None) -> None:
+    def __init__(self, engine: Engine, context: ContextId | None = None, request: CallRequest | None = None) -> None:
         self._engine = engine
         self._context = context
         self.nbytes = 0
@@ -39,6 +44,9 @@ class Arguments:
         self.kept: list[KeptInput] = []
         self._entering: list[torch.Tensor] = []
         self._rrefs: list[RRef] = []
+        self._request = request
+        # By position among the results.
+        self._values: dict[int, Any] | None = None
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """The tensor that hosted code gets for a received one."""
@@ -78,6 +86,39 @@ class Arguments:
             rref.enter(mapped(hosted.value, note))
             self._rrefs.append(rref)
         return rref
+
+    def result(self, position: int) -> Any:
+        """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
+
+        Raises:
+            StaleHandleError: It is gone.
+            InvalidArgumentError: There is no result at that position, or its id is that of another kind of object.
+        """
+        values = self._values
+        if values is None:
+            values = self._values = {}
+        if position not in values:
+            results = self._request.results if self._request is not None else ()
+            if position >= len(results):
+                raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")
+            values[position] = self._value(kept_values.find(self._engine, results[position]))
+        return values[position]
+
+    def _value(self, hosted: HostedObject) -> Any:
+        history = hosted.history
+        call = history.call if history is not None and history.context == self._context else None
+        positions = iter(history.positions if history is not None else ())
+
+        def own(tensor: torch.Tensor) -> torch.Tensor:
+            position = next(positions, None)
+            copy = kept_values.copied(tensor)
+            self.nbytes += held.size(copy)
+            if call is not None and position is not None:
+                self._entering.append(copy)
+                self.kept.append(KeptInput(call, position))
+            return copy
+
+        return mapped(hosted.value, own)
 
     @property
     def entering(self) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from torch import nn
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
+from ps_service.passes import kept_values
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.holders import Holders
 from ps_service.passes.results import Results
@@ -33,6 +35,22 @@ _NO_ARGUMENTS: Final = Holders(())
 SMALL_INLINE_BYTES: Final = 64 * 1024
 """Largest arguments with which a method marked `@remote(inline=True)` of an object that is no module is short without
 being measured."""
+
+
+class Keep(enum.Enum):
+    """Whether the result of a call stays on this owner."""
+
+    NO = enum.auto()
+    REFERENCE = enum.auto()
+    """It stays, unless it is a reference already."""
+    VALUE = enum.auto()
+    """It stays, so that later calls can get its value as an argument."""
+
+
+# Looking a member up in its class would take longer.
+NO: Final = Keep.NO
+REFERENCE: Final = Keep.REFERENCE
+VALUE: Final = Keep.VALUE
 
 
 class Recording(NamedTuple):
@@ -58,7 +76,7 @@ def call(
     kwargs: dict[str, Any],
     training: bool,
     recording: Recording | None = None,
-    keep: bool = False,
+    keep: Keep = NO,
 ) -> Any:
     """Runs a method of a hosted object.
 
@@ -119,7 +137,7 @@ def call_function(
     training: bool,
     recording: Recording | None = None,
     deferred: bool = False,
-    keep: bool = False,
+    keep: Keep = NO,
 ) -> Any:
     """Runs a function, or the method of an object that is not a module.
 
@@ -148,7 +166,7 @@ def call_function(
             engine.parameter_locks.allow_blocking()
             if deferred:
                 return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private))
-            if keep:
+            if keep is not NO:
                 return _kept(keep, holders.private, function(*args, **kwargs))
             return holders.private(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
@@ -179,7 +197,7 @@ def _call_module(
     kwargs: dict[str, Any],
     training: bool,
     recording: Recording | None,
-    keep: bool,
+    keep: Keep,
 ) -> Any:
     # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
     run: Callable[..., Any] = operator.call if code == "forward" else function
@@ -211,9 +229,7 @@ def _call_module(
         if began is not None:
             target.latency.end(began, arguments.nbytes)
         del run  # only the graph may refer to the module now
-        result = call_frame.own(result)
-        if keep and not isinstance(result, RRef):
-            result = RRef(result)
+        result = _kept(keep, call_frame.own, result)
         if results is None:
             return result
         return results.record(
@@ -242,15 +258,17 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
         return reading.leaves[0].detach().clone()
 
 
-def hosted(engine: Engine, rref: RRef, trainer: bytes = b"") -> HostedObject:
+def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
     """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object.
 
     Args:
         rref: The reference.
         trainer: Id of the trainer that the bytes of a new value count for; empty for none.
+        object_id: Id of a new value; empty for a random one.
 
     Raises:
         OverloadedError: The trainer holds too much already.
+        InvalidArgumentError: The id is in use.
     """
     with _hosting:
         found = rref.hosted
@@ -259,20 +277,26 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"") -> HostedObject:
                 engine.held.check(trainer)
             value = rref.local_value()
             value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
-            found = HostedObject(engine.name, value, engine.parameter_locks)
+            found = HostedObject(engine.name, value, engine.parameter_locks, object_id=object_id)
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
             found.history = rref.history
+            if object_id:
+                engine.registry.check_new(object_id)
+                engine.registry.restore(found)
             rref.adopt(found)
     # This may be the last reference to it.
     engine.registry.restore(found)
     return found
 
 
-def _kept(keep: bool, own: Callable[[Any], Any], result: Any) -> Any:
+def _kept(keep: Keep, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
     result = own(result)
-    return RRef(result) if keep and not isinstance(result, RRef) else result
+    if keep is VALUE:
+        kept_values.check(result)
+        return RRef(result)
+    return RRef(result) if keep is REFERENCE and not isinstance(result, RRef) else result
 
 
 def _writes(method: str) -> bool:

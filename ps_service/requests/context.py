@@ -14,18 +14,19 @@ from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import TooLargeError
+from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
-from ps_wire.refs import Ref
+from ps_wire.refs import Ref, is_object_id
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.execution.deferred import Deferred
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.references import RRef
     from ps_service.passes.calls import Recording
     from ps_service.requests.backward import Progress
     from ps_wire.v1.frames_pb2 import Frame
-    from ps_wire.v1.operations_pb2 import ObjectInfo
+    from ps_wire.v1.operations_pb2 import CallRequest, ObjectInfo
     from ps_wire.v1.values_pb2 import Handle, Value
 
 
@@ -45,6 +46,7 @@ class RequestContext:
         granted: Ids of the objects that the reply grants references to.
         borrowed: Handles in the reply to objects of other owners.
         recording: Where the call is recorded; None if it is not.
+        result_id: Id under which the result stays on this owner; empty if the caller has not chosen one.
         deferred: The result that the reply waits for.
         keeps_payload: Whether the payload is needed to write the deferred reply.
         progress: The finished parts of a backward; None if none has begun.
@@ -71,6 +73,7 @@ class RequestContext:
         "payload",
         "progress",
         "recording",
+        "result_id",
         "trainer",
     )
 
@@ -81,6 +84,7 @@ class RequestContext:
         self.granted: list[str] = []
         self.borrowed: list[Foreign] = []
         self.recording: Recording | None = None
+        self.result_id = ""
         self.deferred: Deferred | None = None
         self.progress: Progress | None = None
         self.keeps_payload = False
@@ -96,6 +100,7 @@ class RequestContext:
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""
         self.recording = None
+        self.result_id = ""
         self._reader = self._written = self._found = None
 
     def find(self, message: Handle) -> HostedObject:
@@ -114,9 +119,11 @@ class RequestContext:
         """The value of a message; handles in it are looked up."""
         return self._decoder(Arguments(self.engine)).decode(message)
 
-    def read_arguments(self, args: Value, kwargs: Value) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call."""
-        arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None)
+    def read_arguments(
+        self, args: Value, kwargs: Value, request: CallRequest | None = None
+    ) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call. The request names results that stay on this owner and are among them."""
+        arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None, request)
         has_positional, has_named = args.WhichOneof("kind"), kwargs.WhichOneof("kind")
         if not (has_positional or has_named):
             return arguments, (), {}
@@ -136,6 +143,26 @@ class RequestContext:
         # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.
         Encoder(self._written, self._reference).encode_into(message, value)
 
+    def choose_id(self, result_id: str) -> None:
+        """Takes the id that the caller has chosen for the result.
+
+        Raises:
+            InvalidArgumentError: It is no object id, or it is in use.
+        """
+        if not is_object_id(result_id):
+            raise InvalidArgumentError(f"{result_id!r} is no id for a result: 32 hexadecimal digits are")
+        self.engine.registry.check_new(result_id)
+        self.result_id = result_id
+
+    def keep(self, result: RRef) -> None:
+        """Keeps a result on this owner under the id that the caller has chosen, and grants a reference to it.
+
+        Raises:
+            InvalidArgumentError: The id is in use.
+            OverloadedError: The trainer holds too much already.
+        """
+        self.grant(calls.hosted(self.engine, result, self.trainer, self.result_id))
+
     def answer(self, frame: Frame) -> Answer:
         """The answer whose reply was written into a frame.
 
@@ -150,7 +177,8 @@ class RequestContext:
         chunks, nbytes = ([], 0) if written is None else (written.chunks, written.nbytes)
         if nbytes > self.engine.limits.max_message_bytes or frame.ByteSize() > MAX_FRAME_BYTES:
             raise self._too_large(frame, nbytes)
-        return Answer(frame, chunks, nbytes, self.granted, [each.held for each in borrowed] if borrowed else ())
+        held = [each.held for each in borrowed] if borrowed else ()
+        return Answer(frame, chunks, nbytes, self.granted, held, bool(self.result_id))
 
     def _too_large(self, frame: Frame, nbytes: int) -> TooLargeError:
         limit = self.engine.limits.max_message_bytes
@@ -237,7 +265,8 @@ class RequestContext:
     def _decoder(self, arguments: Arguments) -> Decoder:
         if self._reader is None:
             self._reader = PayloadReader(self.payload)
-        return Decoder(self._reader, arguments.handle, arguments.tensor, self.engine.allowlist.named)
+        named = self.engine.allowlist.named
+        return Decoder(self._reader, arguments.handle, arguments.tensor, named, arguments.result)
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None

@@ -33,6 +33,9 @@ _LONGEST_TEXT: Final = 64 * 1024
 """Most characters of an exception's message, and of its traceback, that are sent; both are in one frame."""
 
 
+_FAILED_BEFORE: Final = "an earlier call, whose result this call needs, has failed"
+
+
 def failure(error: PsError, number: int = 0) -> Answer:
     """The answer with an error."""
     frame = Frame(number=number)
@@ -68,6 +71,22 @@ def cancelled(number: int = 0) -> Answer:
 def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
     """The answer to a request whose deadline has passed."""
     return failure(DeadlineExceededError(f"{operation.name} was not finished within {seconds:g} s"), number)
+
+
+def failed_before(answer: Answer, number: int) -> Answer:
+    """The answer to a request that follows one that has failed; the trainer knows which.
+
+    Args:
+        answer: The answer of the one that has failed.
+        number: Number of the request.
+    """
+    frame = Frame(number=number)
+    error = frame.reply.error
+    error.CopyFrom(answer.reply.error)
+    # Not once more for each call of a long chain.
+    if not error.message.startswith(_FAILED_BEFORE):
+        error.message = f"{_FAILED_BEFORE}: {error.message}"
+    return Answer(frame, [], 0, [])
 
 
 def explain(error: BaseException, operation: str, hosted: bool) -> PsError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cancelled, cut_off, overdrawn, too_late
-from ps_service.requests.run_handler import handle
+from ps_service.requests.run_handler import handle, run_inline
 from ps_service.requests.titles import title
 from ps_wire.runtime.scopes import Scope
 
@@ -26,6 +26,7 @@ class Execution:
     """One queued request. It has exactly one answer, the first of these:
 
         queue -> submit -> _run -> _answer                      it ran, or raised
+        wait -> start -> submit or _answer                      it followed other requests
                            _run -> _resume -> _finish -> _answer    its result came later
         expire, cancel, cut_off, drop -> give_up -> _answer     its result is no longer waited for
 
@@ -110,6 +111,25 @@ class Execution:
         self.ctx.restart()
         self.ctx.engine.counters.running += 1
         self.submit()
+
+    def wait(self) -> None:
+        """Lets the request wait for others, without a thread, until `start`."""
+        self.ctx.engine.counters.running += 1
+
+    def start(self) -> None:
+        """Runs a request that has waited: inline if it is short, otherwise in a compute thread."""
+        if self._answered:
+            return
+        ctx, operation = self.ctx, self.operation
+        ctx.began = time.perf_counter()
+        answer = None
+        if not (operation.large and self._observer.is_full):
+            answer = run_inline(ctx, operation, self.request, self.number)
+        if answer is None:
+            ctx.restart()
+            self.submit()
+        else:
+            self._answer(answer)
 
     def submit(self) -> None:
         """Submits a queued request to the compute threads, possibly again."""

@@ -10,7 +10,7 @@ from ps_service.hosting import creation
 from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
-from ps_service.passes.calls import Recording
+from ps_service.passes.calls import NO, REFERENCE, VALUE, Recording
 from ps_service.requests import fields
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
@@ -44,13 +44,18 @@ def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:
     """Runs a method or function; records the call if the request names a context."""
     recording = ctx.recording = _recording(ctx, request)
+    result_id = request.result_id
+    if result_id:
+        ctx.choose_id(result_id)
     if request.HasField("numerics"):
         with numerics_of(request):
             result = _called(ctx, request, recording)
     else:
         result = _called(ctx, request, recording)
     if isinstance(result, Deferred):
-        ctx.defer(result, partial(ctx.write, reply.result))
+        ctx.defer(result, ctx.keep if result_id else partial(ctx.write, reply.result))
+    elif result_id:
+        ctx.keep(result)
     else:
         ctx.write(reply.result, result)
 
@@ -60,23 +65,21 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     engine = ctx.engine
     if recording is not None:
         engine.held.check(recording.context.trainer)
-    if request.keep:
+    keep = NO
+    if ctx.result_id or request.keep:
+        keep = VALUE if ctx.result_id else REFERENCE
         engine.held.check(ctx.trainer)
     if not request.function:
         target = ctx.find(request.target)
-        arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
-        return calls.call(
-            engine, target, request.method, arguments, args, kwargs, request.training, recording, request.keep
-        )
-    if request.keep and engine.allowlist.is_hosted(request.function):
+        arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs, request)
+        return calls.call(engine, target, request.method, arguments, args, kwargs, request.training, recording, keep)
+    if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
-    arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs, request)
     deferred = decorators.is_deferred(function)
-    return calls.call_function(
-        engine, function, arguments, args, kwargs, request.training, recording, deferred, request.keep
-    )
+    return calls.call_function(engine, function, arguments, args, kwargs, request.training, recording, deferred, keep)
 
 
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.passes import kept_values
 from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.decorators import is_deferred, is_inline
@@ -40,10 +41,13 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     function = getattr(type(hosted.value), method or "forward", None) if is_module or method else None
     if is_deferred(function) or not (hosted.is_layer or is_inline(function)):
         return _NEVER
-    if not is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES):
+    if not is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not request.results:
         return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
-    return hosted.latency.expected(ctx.size(request.args, request.kwargs))
+    size = ctx.size(request.args, request.kwargs)
+    if request.results:
+        size += kept_values.nbytes(ctx.engine, request.results)
+    return hosted.latency.expected(size)
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:

@@ -7,12 +7,13 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.requests.context import RequestContext
-from ps_service.requests.error_answers import cancelled, failure, stopping
+from ps_service.requests.error_answers import cancelled, failed_before, failure, stopping
 from ps_service.requests.execution import Execution
 from ps_service.requests.observer import Observer
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.run_handler import run_inline
 from ps_service.rpc.deadlines import Deadlines
+from ps_service.rpc.followers import Followers
 from ps_service.rpc.session_stream import SessionStream
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.request_sources import Running
@@ -51,6 +52,7 @@ class SessionHandler(Observer):
         self._engine = engine
         self._running: dict[int, Execution] = {}
         self._deadlines = Deadlines(self._running)
+        self._followers = Followers()
         self._busy = 0
         self._settled = asyncio.Event()
         self._settled.set()
@@ -69,12 +71,14 @@ class SessionHandler(Observer):
         if number in session.taken_numbers:
             self._answer_again(number)
             return
+        follows = envelope.after
         name = envelope.WhichOneof("operation")
         if (
             name is None
             or message.error is not None
             or envelope.depth > MAX_NESTING
             or len(self._running) >= engine.limits.max_in_flight
+            or (follows and not 0 < min(follows) <= max(follows) < number)
         ):
             self._refuse(failure(self._refusal(message), number))
             return
@@ -87,14 +91,30 @@ class SessionHandler(Observer):
             # A request that does not mutate may run again if its answer is lost.
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
-        answer = None
-        if not (operation.large and self.is_full):
+        answer, unanswered = self._look_back(follows, number) if follows else (None, ())
+        if answer is None and not unanswered and not (operation.large and self.is_full):
             answer = run_inline(ctx, operation, request, number)
         if answer is not None:
             self._finish(operation, number, answer)
         else:
             seconds, depth = envelope.timeout_seconds, envelope.depth
-            self._queue(Execution(ctx, operation, request, self, number, seconds, depth))
+            self._queue(Execution(ctx, operation, request, self, number, seconds, depth), unanswered)
+
+    def _look_back(self, numbers: Sequence[int], number: int) -> tuple[Answer | None, Sequence[int]]:
+        """Looks up the requests that a request follows.
+
+        Returns:
+            The answer of the request, if one of them has failed; and the numbers of those that have no answer yet.
+        """
+        session, unanswered = self.session, []
+        for each in numbers:
+            if each in self._running or each not in session.taken_numbers:
+                unanswered.append(each)
+                continue
+            known = self._engine.reply_cache.recall(session.trainer, each)
+            if known is not None and known.reply.HasField("error"):
+                return failed_before(known, number), ()
+        return None, unanswered
 
     def _answer_again(self, number: int) -> None:
         """Answers a request that was accepted before, and is not running."""
@@ -115,7 +135,9 @@ class SessionHandler(Observer):
             return TooLargeError(
                 f"more than {MAX_NESTING} requests are nested in each other; does the code that is called call itself?"
             )
-        return InvalidArgumentError("a request without an operation")
+        if message.frame.request.WhichOneof("operation") is None:
+            return InvalidArgumentError("a request without an operation")
+        return InvalidArgumentError("a request follows only earlier ones")
 
     def confirm(self, numbers: Sequence[int]) -> None:
         """Drops answers that the trainer has received."""
@@ -140,6 +162,7 @@ class SessionHandler(Observer):
         if known is not None:
             answer.frame.reply.granted.extend(known.granted)
         self.stream.send(answer)
+        self._followers.ended(number, answer)
 
     @property
     def busy(self) -> bool:
@@ -162,6 +185,9 @@ class SessionHandler(Observer):
 
     def cut_off(self) -> None:
         """Answers running requests as cut off. Those that can run again get no answer, and are sent again."""
+        for number in list(self._followers.of):
+            for execution in self._followers.take(number):
+                self._drop(execution)
         for number, execution in list(self._running.items()):
             operation = execution.operation
             if execution.drop(even_if_begun=operation.waits or not operation.mutates):
@@ -169,7 +195,7 @@ class SessionHandler(Observer):
             else:
                 execution.cut_off()
 
-    def _queue(self, execution: Execution) -> None:
+    def _queue(self, execution: Execution, follows: Sequence[int] = ()) -> None:
         self._running[execution.number] = execution
         payload = execution.ctx.payload
         if payload is not None and len(payload) > SMALL_BYTES:
@@ -180,12 +206,30 @@ class SessionHandler(Observer):
             self._settled.clear()
         if execution.seconds:
             self._deadlines.watch(execution)
-        execution.queue()
+        if not follows:
+            execution.queue()
+            return
+        if execution.nbytes:
+            # The others may be queued behind unread messages. The trainer counts it until it is answered.
+            execution.waiting_bytes, execution.nbytes = execution.nbytes, 0
+            self._engine.budget.begin_wait(self._holding, execution.waiting_bytes)
+        execution.wait()
+        self._followers.add(execution, follows)
 
     def _turn_away(self, number: int) -> None:
         # An owner that will continue from a checkpoint does not answer; the trainer sends the request again later.
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
+            return
+        for execution in self._followers.take(number):
+            self._drop(execution)
+
+    def _drop(self, execution: Execution) -> None:
+        """Forgets a request that waits for another and has not begun. The trainer sends both again later."""
+        if execution.drop(even_if_begun=False):
+            self._forget(execution)
+            self.session.taken_numbers.discard(execution.number)
+            self._turn_away(execution.number)
 
     # As the observer of executions
 
@@ -229,16 +273,20 @@ class SessionHandler(Observer):
 
     def finished(self, execution: Execution, answer: Answer) -> None:
         """Sends the answer of an execution. Its payload counts until its code has ended."""
+        self._forget(execution)
+        self._finish(execution.operation, execution.number, answer)
+
+    def _forget(self, execution: Execution) -> None:
         if not execution.begun:
             self.release(execution)
         del self._running[execution.number]
+        self._followers.forget(execution.number)
         if execution in self._held:
             self._held.remove(execution)
         if not execution.operation.waits:
             self._busy -= 1
         if not self._busy:
             self._settled.set()
-        self._finish(execution.operation, execution.number, answer)
 
     def _say_waiting(self, execution: Execution) -> None:
         outbox = self.stream.outbox
@@ -266,9 +314,11 @@ class SessionHandler(Observer):
         if kept:
             reply_cache.record(self.session.trainer, number, result)
         if reply_cache.instant or not kept:
-            self.stream.send(result, not operation.awaited, kept)
+            self.stream.send(result, result.unhurried or not operation.awaited, kept)
         else:
             self._later(self._send_when_durable(result))
+        if self._followers.of:
+            self._followers.ended(number, result)
 
     async def _send_when_durable(self, result: Answer) -> None:
         await self._engine.reply_cache.flushed()
@@ -282,3 +332,4 @@ class SessionHandler(Observer):
     def _refuse(self, error: Answer) -> None:
         self._engine.counters.refuse(error.reply.error.code)
         self.stream.send(error)
+        self._followers.ended(error.frame.number, error)

@@ -25,6 +25,7 @@ class Answer:
         nbytes: Length of the payload.
         granted: Ids of the objects to which the answer gives a reference; one entry per reference.
         held: Handles to other owners' objects in the answer; kept here until the trainer holds its own.
+        unhurried: Whether the trainer hardly waits for it, so that it may be sent with the next message.
     """
 
     frame: Frame
@@ -32,6 +33,7 @@ class Answer:
     nbytes: int
     granted: list[str]
     held: Sequence[Any] = ()
+    unhurried: bool = False
 
     @property
     def reply(self) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,19 +24,31 @@ _PLAIN: Final = frozenset((list, tuple))
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
+class Instead(NamedTuple):
+    """A value to send in the place of one of another type.
+
+    Attributes:
+        value: The value.
+    """
+
+    value: Any
+
+
 class Encoder:
     """Turns values into messages.
 
     Args:
         payload: Receives the bytes of tensors; None puts them into the messages.
-        on_other: Called with a value of another type; returns the handle to send in its place, or None if it cannot
-            be sent.
+        on_other: Called with a value of another type. Returns what to send in its place: a handle, a value, or the
+            position of a result of an earlier call; None if it cannot be sent.
 
     Attributes:
         tensors: The tensors that were encoded so far, in the order in which the receiver decodes them.
     """
 
-    def __init__(self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | None] | None = None) -> None:
+    def __init__(
+        self, payload: PayloadWriter | None, on_other: Callable[[Any], Handle | Instead | int | None] | None = None
+    ) -> None:
         self._payload = payload
         self._on_other = on_other
         self.tensors: list[torch.Tensor] = []
@@ -135,15 +147,20 @@ class Encoder:
         if isinstance(value, NAMED):
             message.name = name_of(value)
             return
-        handle = self._on_other(value) if self._on_other is not None else None
-        if handle is None:
+        instead = self._on_other(value) if self._on_other is not None else None
+        if instead is None:
             kind = type(value)
             raise InvalidArgumentError(
                 f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
                 "str, bytes, list, tuple, dict, tensor, handle, dtype, device and slice, functions and classes by "
                 "name, and instances of classes decorated with @by_value"
             )
-        message.handle.CopyFrom(handle)
+        if isinstance(instead, Instead):
+            self.encode_into(message, instead.value, depth)
+        elif isinstance(instead, int):
+            message.result = instead
+        else:
+            message.handle.CopyFrom(instead)
 
 
 class Decoder:
@@ -154,6 +171,7 @@ class Decoder:
         on_handle: Called with every handle; returns the object to use for it. Without it, that is a `Ref`.
         on_tensor: Called with every tensor and its `requires_grad` at the sender; returns the tensor to use.
         on_name: Called with the name of a function or class; returns it. Without it, names are refused.
+        on_result: Called with the position of a result; returns its value. Without it, results are refused.
     """
 
     def __init__(
@@ -162,11 +180,13 @@ class Decoder:
         on_handle: Callable[[Handle], Any] | None = None,
         on_tensor: Callable[[torch.Tensor, bool], torch.Tensor] | None = None,
         on_name: Callable[[str], Any] | None = None,
+        on_result: Callable[[int], Any] | None = None,
     ) -> None:
         self._payload = payload
         self._on_handle = on_handle
         self._on_tensor = on_tensor
         self._on_name = on_name
+        self._on_result = on_result
 
     def decode(self, message: Value, depth: int = 0) -> Any:
         """The value of a message that is inside `depth` containers.
@@ -214,6 +234,12 @@ class Decoder:
                 if self._on_name is None:
                     raise InvalidArgumentError(f"{message.name!r} is named here, where nothing can be called by name")
                 return self._on_name(message.name)
+            case "result":
+                if self._on_result is None:
+                    raise InvalidArgumentError(
+                        "the value of a result is sent here, where only arguments of calls may be"
+                    )
+                return self._on_result(message.result)
             case "record":
                 return self._record(message, depth)
             case "slice":

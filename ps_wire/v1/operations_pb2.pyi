@@ -134,7 +134,7 @@ class Numerics(_message.Message):
     def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., uncached: bool = ..., seed: _Optional[int] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics")
+    __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics", "result_id", "results")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,8 @@ class CallRequest(_message.Message):
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     method: str
     args: _values_pb2.Value
@@ -157,7 +159,9 @@ class CallRequest(_message.Message):
     function: str
     place: _containers.RepeatedScalarFieldContainer[int]
     numerics: Numerics
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
+    result_id: str
+    results: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., method: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., training: bool = ..., keep: bool = ..., function: _Optional[str] = ..., place: _Optional[_Iterable[int]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., result_id: _Optional[str] = ..., results: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("result",)

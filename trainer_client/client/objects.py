@@ -11,7 +11,7 @@ from ps_wire.codec.values import Encoder
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
 from trainer_client.graph.current import current_context
-from trainer_client.handles import calls
+from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def create(
     payload = PayloadWriter()
     context = current_context()
     handles: list[RRef] = []
-    encoder = Encoder(payload, partial(calls.handle_message, handles, context))
+    encoder = Encoder(payload, partial(references.handle_message, handles, context))
     default_seed = seeding.next(context.seeds if context is not None else None)
     request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
     encoder.encode_into(request.args, args)

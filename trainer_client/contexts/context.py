@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 
+Reserved = tuple[int, tuple[int, ...]]
+"""The number and the place of a call in its pass."""
+
 Reach = Callable[[str], Awaitable[Session]]
 
 
@@ -104,6 +107,7 @@ class Context:
         inputs: Sequence[torch.Tensor],
         tokens: Sequence[torch.Tensor] = (),
         latency: Latency | None = None,
+        reserved: Reserved | None = None,
     ) -> RecordedCall:
         """Records a call in the graph.
 
@@ -112,6 +116,7 @@ class Context:
             inputs: The call's tensor arguments that require grad.
             tokens: Tokens of the arguments that stay on an owner and were computed in this pass.
             latency: How long the backwards of such calls take on the owner; None if that is not known.
+            reserved: Its number and place, if they were reserved before.
 
         Raises:
             ContextEndedError: The block was left.
@@ -119,10 +124,20 @@ class Context:
         """
         with self._lock:
             self.check(session)
-            self._calls += 1
-            self._sessions[session.owner] = session
-            self._losses.setdefault(session.owner, session.losses)
-            return RecordedCall(self, session, self._calls, self._place(), inputs, tokens, latency)
+            number, place = reserved or self._reserve(session)
+            return RecordedCall(self, session, number, place, inputs, tokens, latency)
+
+    def reserve(self, session: Session) -> Reserved:
+        """Reserves the number and place of a call that is recorded later. Raises the errors of `record`."""
+        with self._lock:
+            self.check(session)
+            return self._reserve(session)
+
+    def _reserve(self, session: Session) -> Reserved:
+        self._calls += 1
+        self._sessions[session.owner] = session
+        self._losses.setdefault(session.owner, session.losses)
+        return self._calls, self._place()
 
     def _place(self) -> tuple[int, ...]:
         """The place of the latest call in the pass: the numbers of the calls that it is nested in, and its own."""

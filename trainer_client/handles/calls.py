@@ -1,27 +1,33 @@
-"""Calls methods and functions on an owner."""
+"""Calls methods and functions on an owner. Results may stay there when only later calls need them."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.codec.values import Decoder, Encoder, Instead
+from ps_wire.errors import PsError
+from ps_wire.refs import Ref, new_object_id
+from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
-from trainer_client.handles.references import RRef, receive, received
+from trainer_client.handles.arrivals import all_there, seconds_left
+from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive, received
 from trainer_client.numerics import write_numerics
-from trainer_client.pending import DEFAULT
+from trainer_client.pending import DEFAULT, Pending, raiser
+from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
-    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.context import Context, Reserved
     from trainer_client.graph.recorder import RecordedCall
-    from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
 
@@ -43,7 +49,7 @@ def call(
         session: The session with the owner.
         target: The object, or the name of a function.
         method: Name of the method; empty for `forward`.
-        args: The arguments.
+        args: The arguments. A `Pending` among them, also in a container, stands for its result.
         kwargs: The keyword arguments.
         training: Whether modules run in training mode.
         keep: Whether the result stays on the owner; the result of the call is then a handle to it.
@@ -58,6 +64,7 @@ def call(
     frame = Frame()
     request = frame.request.call
     handles: list[RRef] = []
+    follows: Sequence[PendingCall] = ()
     if isinstance(target, RRef):
         request.target.owner, request.target.object_id, request.target.parameter = target.ref
         request.method = method
@@ -66,24 +73,241 @@ def call(
         request.function = target
     request.training = training
     request.keep = keep
-    payload, encoder = None, None
+    payload: PayloadWriter | None = None
+    tensors: Sequence[torch.Tensor] = ()
+    ready = True
     if args or kwargs:
-        payload = PayloadWriter()
-        encoder = Encoder(payload, partial(handle_message, handles, context))
-        if args:
-            encoder.encode_into(request.args, args)
-        if kwargs:
-            encoder.encode_into(request.kwargs, dict(kwargs))
+        arguments = _Arguments(session, request, context, handles, [])
+        try:
+            payload, tensors = arguments.encode(args, kwargs)
+            follows = arguments.follows
+        except _NotYet:
+            ready = False
     if seed is None:
         seed = session.settings.seeding.next(context.seeds if context is not None else None)
     else:
         seed %= 1 << 64
     write_numerics(request, seed)
-    recorded = None
-    if context is not None and torch.is_grad_enabled():
-        recorded = _record(context, session, request, encoder.tensors if encoder is not None else (), handles)
+    seconds = session.settings.timeout if timeout == DEFAULT else timeout
+    in_graph = context is not None and torch.is_grad_enabled()
+    if not ready:
+        reserved = context.reserve(session) if context is not None and in_graph else None
+        later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds)
+        return Pending.run(session.loop, later)
+    recorded = _record(context, session, request, tensors, handles) if context is not None and in_graph else None
     # Keeps the handles among the arguments alive until the call has run.
-    return session.submit(frame, payload, partial(_result, session, recorded, (args, kwargs, handles)), timeout)
+    read = partial(_result, session, recorded, (args, kwargs, handles))
+    pending = PendingCall(session, frame, payload, seconds, read, follows)
+    pending.origin = context if recorded is not None else None, recorded, target, method
+    return session.send(pending)
+
+
+class Staying:
+    """The result of a call that stays on the owner.
+
+    Args:
+        rref: Its handle.
+
+    Attributes:
+        rref: Its handle, without a reference until the call is answered.
+        fetching: Its value on the way, once a caller waits for that.
+    """
+
+    __slots__ = ("fetching", "rref")
+
+    def __init__(self, rref: RRef) -> None:
+        self.rref = rref
+        self.fetching: Pending[Any] | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the owner has lost it with the session."""
+        reference = self.rref._reference
+        return reference is not None and not reference.counts
+
+
+class PendingCall(InFlightRequest[Any]):
+    """A call that is sent with others at the end of the turn of the event loop, or when a task waits for its result.
+
+    If another call to the same owner takes its result before, and nothing waits for the result, it stays on the owner.
+    It is fetched if something waits for it later.
+    """
+
+    __slots__ = ()
+
+    collects = True
+    staying: Staying | None
+
+    def stay(self, session: Session, context: Context | None) -> RRef | None:
+        """A handle of the result if that stays on the owner, so that a call there can take its value.
+
+        Args:
+            session: The session of that call.
+            context: The context of that call.
+
+        Returns:
+            None if the value has to come here first.
+        """
+        own, recorded, *_ = self.origin
+        if session is not self._session or (context is not None and own not in (None, context)):
+            return None
+        if self.staying is not None:
+            return None if self.staying.is_lost or self.failure is not None else self.staying.rref
+        request = self.frame.request.call
+        if not (self.collected and session.is_here) or request.keep:
+            return None
+        with self._mutex:
+            if self._wakers or self._outcome is not None:
+                return None
+            rref = RRef(session, Ref(session.owner, new_object_id()), None)
+            self.staying = Staying(rref)
+        request.result_id = rref.ref.object_id
+        if recorded is not None:
+            rref.mark(recorded.context, recorded.receive((), (), 1)[0])
+        return rref
+
+    @property
+    def title(self) -> str:
+        *_, target, method = self.origin
+        return target if isinstance(target, str) else f"{getattr(target, 'class_name', target)}.{method or 'forward'}"
+
+    def stayed(self) -> None:
+        super().stayed()
+        if self.staying is not None:
+            # The handle exists already, and gives the reference back that the answer grants.
+            rref = self.staying.rref
+            rref._reference = Reference(self._session, rref.ref.object_id)
+
+    def _wanted(self) -> None:
+        staying = self.staying
+        if staying is None:
+            return
+        with self._mutex:
+            if staying.fetching is not None or self._outcome is not None:
+                return
+            staying.fetching = Pending(None)
+        try:
+            fetching = self._fetch(staying.rref)
+        except PsError as error:
+            self.resolve(raiser(error))
+        else:
+            staying.fetching = fetching
+            fetching.on_done(lambda: self.resolve(fetching.result))
+
+    def _fetch(self, rref: RRef) -> Pending[Any]:
+        context = self.origin[0]
+        left = self.timeout
+        if left is not None and self.deadline < math.inf:
+            left = max(self.deadline - time.monotonic(), LEAST_SECONDS_LEFT)
+        with torch.enable_grad():  # grad mode counted when the call was made
+            return fetch_in(
+                None if context is None or context.ended else context, rref, left, () if self.answered else (self,)
+            )
+
+    def _hurry(self) -> None:
+        if self.collected:
+            self._session.flush()
+
+    def _when_cancelled(self) -> None:
+        super()._when_cancelled()
+        if self.staying is not None and self.staying.fetching is not None:
+            self.staying.fetching.cancel()
+
+
+class _NotYet(Exception):
+    """An argument is the result of a call that has not come yet, and that does not stay on the owner."""
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a call on their way into its request.
+
+    Attributes:
+        session: The session with the owner.
+        request: The request.
+        context: The context that it is made in.
+        handles: The handles among the arguments.
+        follows: The calls whose results, which stay on the owner, are arguments.
+    """
+
+    session: Session
+    request: CallRequest
+    context: Context | None
+    handles: list[RRef]
+    follows: list[PendingCall]
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[PayloadWriter, Sequence[torch.Tensor]]:
+        """Encodes the arguments; returns the bytes of the tensors, and the tensors.
+
+        Raises:
+            _NotYet: The value of an argument is not here yet.
+            InvalidArgumentError: An argument cannot be sent.
+        """
+        payload = PayloadWriter()
+        encoder = Encoder(payload, self._other)
+        if args:
+            encoder.encode_into(self.request.args, args)
+        if kwargs:
+            encoder.encode_into(self.request.kwargs, dict(kwargs))
+        return payload, encoder.tensors
+
+    def _other(self, value: Any) -> Handle | Instead | int | None:
+        """What is sent in the place of a value that the codec does not know."""
+        if not isinstance(value, Pending):
+            return handle_message(self.handles, self.context, value)
+        rref = value.stay(self.session, self.context) if isinstance(value, PendingCall) else None
+        if rref is not None and isinstance(value, PendingCall):
+            results = self.request.results
+            if rref.ref.object_id not in results:
+                self.handles.append(rref)
+                self.follows.append(value)
+                results.append(rref.ref.object_id)
+            return list(results).index(rref.ref.object_id)
+        if not value.settled:
+            raise _NotYet
+        try:
+            return Instead(value.result())
+        except Exception as error:
+            raise _NotYet from error  # the result of this call will be an error, too
+
+    def stays(self, pending: Pending[Any]) -> bool:
+        """Whether the call can take a result without waiting for it."""
+        return isinstance(pending, PendingCall) and pending.stay(self.session, self.context) is not None
+
+
+async def _sent_later(
+    arguments: _Arguments,
+    frame: Frame,
+    target: RRef | str,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    reserved: Reserved | None,
+    seconds: float | None,
+) -> Any:
+    """Sends a call once the results among its arguments have come; returns its result."""
+    session, request, context, handles, _ = arguments
+    left, encoded = seconds_left(seconds), None
+    while encoded is None:
+        await all_there((args, kwargs), arguments.stays, left)
+        for field in ("args", "kwargs", "results"):
+            request.ClearField(field)
+        handles[:] = [target] if isinstance(target, RRef) else []
+        arguments.follows.clear()
+        try:
+            encoded = arguments.encode(args, kwargs)
+        except _NotYet as error:
+            # Without a cause, the owner has lost a result that was to stay there.
+            if error.__cause__ is not None:
+                raise error.__cause__ from None
+    payload, tensors = encoded
+    recorded = None
+    if context is not None and reserved is not None:
+        with torch.enable_grad():  # grad mode counted when the call was made
+            recorded = _record(context, session, request, tensors, handles, reserved)
+    read = partial(_result, session, recorded, (args, kwargs, handles))
+    pending = PendingCall(session, frame, payload, left(), read, arguments.follows)
+    pending.origin = context if recorded is not None else None, recorded, target, method
+    return await session.send(pending)
 
 
 def _result(
@@ -94,32 +318,13 @@ def _result(
     return receive(session, reply.call.result, payload, recorded)
 
 
-def handle_message(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
-    """The message for a handle among the arguments of a call; None if the value is no handle.
-
-    Args:
-        found: The handle is appended to this list.
-        context: The context that the call is made in.
-        value: Any argument.
-    """
-    if not isinstance(value, RRef):
-        # Objects that wrap a handle have this attribute.
-        behind = getattr(value, "__ps_handle__", None)
-        if behind is None:
-            return None
-        value = behind()
-    found.append(value)
-    message: Handle = value.ref.to_message()
-    message.history = context is not None and value.token(context.id) is not None
-    return message
-
-
 def _record(
     context: Context,
     session: Session,
     request: CallRequest,
     arguments: Sequence[torch.Tensor],
     handles: Sequence[RRef],
+    reserved: Reserved | None = None,
 ) -> RecordedCall:
     inputs, tokens = [], []
     for tensor in arguments:
@@ -130,7 +335,7 @@ def _record(
         if token is not None:
             tokens.append(token)
     latency = session.backwards.of((request.target.object_id, request.method or request.function))
-    recorded = context.record(session, inputs, tokens, latency)
+    recorded = context.record(session, inputs, tokens, latency, reserved)
     request.context.CopyFrom(context.message)
     request.call = recorded.number
     if len(recorded.place) > 1:

@@ -18,10 +18,14 @@ from trainer_client.graph.current import current_context
 from trainer_client.pending import DEFAULT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.values_pb2 import Handle, Value
+    from trainer_client.contexts.context import Context
     from trainer_client.graph.recorder import RecordedCall
     from trainer_client.pending import Pending
+    from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
 
@@ -132,12 +136,25 @@ class RRef:
 
 def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
     """A copy of the value of a handle; recorded if the value was computed in the current pass."""
+    return fetch_in(current_context() if torch.is_grad_enabled() else None, rref, timeout)
+
+
+def fetch_in(
+    context: Context | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
+) -> Pending[Any]:
+    """Like `fetch`; recorded in a context if the value was computed there.
+
+    Args:
+        context: The context; None to record nothing.
+        rref: The handle.
+        timeout: Seconds this may take; None is no limit.
+        follows: The request that makes the value, if it has no answer yet.
+    """
     frame = Frame()
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
     recorded = None
-    context = current_context()
-    token = rref.token(context.id) if context is not None and torch.is_grad_enabled() else None
+    token = rref.token(context.id) if context is not None else None
     if context is not None and token is not None:
         recorded = context.record(rref.session, (), (token,), rref.session.backwards.of(("", "fetch")))
         request.context.CopyFrom(context.message)
@@ -145,7 +162,7 @@ def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
         if len(recorded.place) > 1:
             request.place.extend(recorded.place)
     # Keeps the handle alive until the answer is there.
-    return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout)
+    return rref.session.submit(frame, None, partial(_fetched, rref, recorded), timeout, follows)
 
 
 def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
@@ -193,6 +210,26 @@ def receive(session: Session, message: Value, payload: PayloadReader, recorded: 
         return outputs[0]
     by_id = {id(found[place]): tensor for place, tensor in zip(places, outputs, strict=False)}
     return mapped(value, lambda tensor: by_id.get(id(tensor), tensor))
+
+
+def handle_message(found: list[RRef], context: Context | None, value: Any) -> Handle | None:
+    """The message for a handle among the arguments of a call; None if the value is no handle.
+
+    Args:
+        found: The handle is appended to this list.
+        context: The context that the call is made in.
+        value: Any argument.
+    """
+    if not isinstance(value, RRef):
+        # Objects that wrap a handle have this attribute.
+        behind = getattr(value, "__ps_handle__", None)
+        if behind is None:
+            return None
+        value = behind()
+    found.append(value)
+    message: Handle = value.ref.to_message()
+    message.history = context is not None and value.token(context.id) is not None
+    return message
 
 
 def received(session: Session, message: Handle) -> RRef:

@@ -56,7 +56,7 @@ class Deadlines:
     def _ring(self) -> None:
         self.stop()
         now = time.monotonic() + _EARLY_SECONDS
-        waiting = sorted((each for each in self._requests() if not each.done()), key=lambda each: each.deadline)
+        waiting = sorted((each for each in self._requests() if not each.settled), key=lambda each: each.deadline)
         for each in waiting:
             if each.deadline > now:
                 if each.deadline < self.next:

@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
@@ -14,6 +14,7 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending, raiser
 
 if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadWriter
     from ps_wire.errors import PsError
     from trainer_client.session.session import Session
 
@@ -30,38 +31,75 @@ class InFlightRequest(Pending[T]):
     Args:
         session: The session that it is sent on.
         frame: The request in its frame.
-        chunks: Its payload. It must not change until the answer is there, because it may be sent again.
-        nbytes: Size of the payload, in bytes.
+        payload: Its payload. It must not change until the answer is there, because it may be sent again.
         timeout: Seconds that the caller waits; None is no limit.
         read: Makes the result, in the thread that waits for it.
+        follows: Earlier requests whose results, which stay on the owner, it needs.
 
     Attributes:
+        chunks: Its payload.
+        nbytes: Size of the payload, in bytes.
+        follows: As the argument, until it has its answer.
+        followers: The requests that follow it, until it has its answer.
+        answered: Whether the owner has answered it without an error.
+        collected: Whether it is to be sent with others, soon.
+        origin: For a call: the context and the call in its graph if it is recorded, what it calls, and the method.
+        staying: For a call, its result that stays on the owner.
         number: Its number in the session, once it was sent.
         later: Whether no caller waits for its answer, so that it may be sent some milliseconds later, with another.
         counted: Bytes that count towards the limit of bytes in flight.
         deadline: Its deadline, in seconds of the monotonic clock.
     """
 
-    __slots__ = ("_read", "_session", "chunks", "counted", "deadline", "frame", "later", "nbytes", "number", "timeout")
+    __slots__ = (
+        "_read",
+        "_session",
+        "answered",
+        "chunks",
+        "collected",
+        "counted",
+        "deadline",
+        "followers",
+        "follows",
+        "frame",
+        "later",
+        "nbytes",
+        "number",
+        "origin",
+        "staying",
+        "timeout",
+    )
+
+    origin: tuple[Any, Any, Any, str]
+
+    collects = False
+    """Whether it is sent at the end of the turn of the event loop, or when a task waits for it."""
 
     def __init__(
         self,
         session: Session,
         frame: Frame,
-        chunks: Sequence[memoryview],
-        nbytes: int,
+        payload: PayloadWriter | None,
         timeout: float | None,
         read: Read[T],
+        follows: Sequence[InFlightRequest[Any]] = (),
     ) -> None:
         super().__init__(session.loop)
         self.frame = frame
-        self.chunks = chunks
-        self.nbytes = nbytes
+        self.chunks: Sequence[memoryview] = ()
+        self.nbytes = 0
+        if payload is not None:
+            self.chunks, self.nbytes = payload.chunks, payload.nbytes
         self.timeout = timeout
         self.later = frame.request.WhichOneof("operation") in NOT_AWAITED
         self.number = 0
         self.counted = 0
         self.deadline = math.inf
+        self.answered = False
+        self.collected = False
+        self.follows = follows
+        self.followers: Sequence[InFlightRequest[Any]] = ()
+        self.staying: Any = None
         self._session = session
         self._read: Read[T] | None = read
 
@@ -82,8 +120,14 @@ class InFlightRequest(Pending[T]):
         if read is not None:
             if reply.granted or held:
                 read = partial(_read_with_references, Grants(self._session, reply.granted), held, read)
+            self.answered = True
             self._read, self.frame, self.chunks = None, _NO_FRAME, ()
             self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
+
+    def stayed(self) -> None:
+        """Notes that the owner has answered, and that the result stays there."""
+        self.answered = True
+        self.let_go()
 
     def fail(self, error: PsError) -> None:
         """Resolves it with an error."""
@@ -93,6 +137,29 @@ class InFlightRequest(Pending[T]):
     def let_go(self) -> None:
         """Drops the frame and the payload, which the result does not need."""
         self._read, self.frame, self.chunks = None, _NO_FRAME, ()
+
+    @property
+    def title(self) -> str:
+        return self.operation
+
+    def part(self) -> tuple[Sequence[InFlightRequest[Any]], Sequence[InFlightRequest[Any]]]:
+        """Removes and returns the requests that it follows, and those that follow it."""
+        parted = self.follows, self.followers
+        self.follows, self.followers = (), ()
+        return parted
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that it has ended in, if it has."""
+        return None if self.answered else self.error
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no answer, and no caller or other request needs one any more."""
+        return not (self.settled or self.answered or self._is_used())
+
+    def _is_used(self) -> bool:
+        return super()._is_used() or not all(each.settled for each in self.followers)
 
     def _when_cancelled(self) -> None:
         self._session.cancel(self)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import math
 import time
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire import errors
-from ps_wire.errors import DeadlineExceededError
+from ps_wire.errors import CancelledCallError, DeadlineExceededError, InternalError, PsError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
@@ -14,14 +19,15 @@ from trainer_client.session.deadlines import Deadlines
 from trainer_client.session.window import RequestWindow
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
     from ps_wire.codec.payload import Buffer
     from ps_wire.connections.outbox import Outbox
-    from ps_wire.errors import PsError
     from ps_wire.v1.frames_pb2 import Reply, Welcome
     from trainer_client.session.in_flight import InFlightRequest
+
+
+_ALONE: Final = nullcontext()
 
 
 class Requests:
@@ -48,22 +54,62 @@ class Requests:
         self._give_back = give_back
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
         self._confirmations = Confirmations(loop, self._confirm)
+        self._loop = loop
+        self._collected: list[InFlightRequest[Any]] = []
+        # The context variables of the present task do not apply.
+        self._no_variables = contextvars.Context()
+        self._sent: deque[InFlightRequest[Any]] = deque()
+
+    def collect(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends a request at the end of this turn of the event loop, or before the next one, together with others."""
+        if self.closed is not None:
+            in_flight.fail(self.closed)
+            return
+        if in_flight.follows:
+            self._follow(in_flight)
+        in_flight.collected = True
+        if not self._collected:
+            self._loop.call_soon(self.flush, context=self._no_variables)
+        self._collected.append(in_flight)
+
+    def flush(self) -> None:
+        """Sends the collected requests, in order."""
+        collected = self._collected
+        if len(collected) == 1:
+            in_flight = collected.pop()
+            in_flight.collected = False
+            self._begin(in_flight)
+        elif collected:
+            self._collected = []
+            with self.outbox.together() if self.outbox is not None else _ALONE:
+                for in_flight in collected:
+                    in_flight.collected = False
+                    self._begin(in_flight)
 
     def begin(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request, or keeps it until the window has room for it."""
+        if self._collected:
+            self.flush()
+        if in_flight.follows:
+            self._follow(in_flight)
+        self._begin(in_flight)
+
+    def _begin(self, in_flight: InFlightRequest[Any]) -> None:
         if self.closed is not None:
-            in_flight.fail(self.closed)
+            self._fail(in_flight, self.closed)
             return
         frame, window = in_flight.frame, self.window
         size = frame.ByteSize()
         if in_flight.nbytes > window.max_message_bytes or size > MAX_FRAME_BYTES:
-            in_flight.fail(window.refusal(in_flight, size, self.owner))
+            self._fail(in_flight, window.refusal(in_flight, size, self.owner))
             return
-        if in_flight.timeout is not None:
+        if in_flight.timeout is not None and in_flight.deadline == math.inf:
             frame.request.timeout_seconds = in_flight.timeout
             in_flight.deadline = time.monotonic() + in_flight.timeout
             if in_flight.deadline < self._deadlines.next:
                 self._deadlines.set(in_flight.deadline)
+        if in_flight.follows and not self._may_go(in_flight):
+            return
         if window.admit(in_flight):
             self._send(in_flight)
 
@@ -71,6 +117,7 @@ class Requests:
         """Gives a request up, and cancels it on the owner."""
         in_flight.let_go()
         self._forget(in_flight)
+        self._spread(in_flight)
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
         """Resolves a request with its answer.
@@ -91,9 +138,14 @@ class Requests:
                     self._give_back(object_id)
             return
         if reply.HasField("error"):
-            in_flight.fail(errors.from_message(reply.error))
+            self._fail(in_flight, errors.from_message(reply.error))
         else:
-            in_flight.answer(reply, payload, held)
+            if in_flight.follows or in_flight.followers:
+                in_flight.part()
+            if in_flight.staying is None:
+                in_flight.answer(reply, payload, held)
+            else:
+                in_flight.stayed()
         if self.window.waiting or self.window.large:
             self._send_waiting()
 
@@ -113,12 +165,17 @@ class Requests:
         # First of all, because they count as in flight on the owner until they are cancelled there.
         for number in self.given_up:
             outbox.put(Frame(number=number, cancel=Cancel()))
+        for each in list(self.window.unanswered.values()):
+            failed = next((earlier for earlier in each.follows if earlier.failure is not None), None)
+            if failed is not None:
+                self._forget(each)
+                self._fail(each, _consequence(failed))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
     def lost(self, error: PsError) -> None:
         """The owner has ended the session: resolves all requests with the error."""
-        self._fail(error)
+        self._fail_all(error)
         self._confirmations.clear()
         self.given_up.clear()
 
@@ -127,7 +184,7 @@ class Requests:
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()
-        self._fail(error)
+        self._fail_all(error)
 
     def _send(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request that has its number."""
@@ -136,6 +193,8 @@ class Requests:
             self._confirmations.go_with(frame.request)
         if self.outbox is not None:
             self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later)
+        if in_flight.followers and self.window.blocked:
+            self._unblock(in_flight)
 
     def _send_waiting(self) -> None:
         for in_flight in self.window.due():
@@ -144,9 +203,8 @@ class Requests:
     def _expire(self, in_flight: InFlightRequest[Any]) -> None:
         self._forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
-        in_flight.fail(
-            DeadlineExceededError(f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s")
-        )
+        text = f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
+        self._fail(in_flight, DeadlineExceededError(text))
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:
         if self.window.take(in_flight.number) is not None:
@@ -154,14 +212,87 @@ class Requests:
             self.given_up.add(in_flight.number)
             if self.outbox is not None:
                 self.outbox.put(Frame(number=in_flight.number, cancel=Cancel()))
+        elif in_flight in self.window.blocked:
+            self.window.blocked.remove(in_flight)
         self._send_waiting()
 
-    def _fail(self, error: PsError) -> None:
+    def _fail_all(self, error: PsError) -> None:
         for in_flight in self.window.clear():
+            in_flight.part()
             in_flight.fail(error)
+
+    def _fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
+        in_flight.fail(error)
+        self._spread(in_flight)
+
+    # Requests that follow others
+
+    def _follow(self, in_flight: InFlightRequest[Any]) -> None:
+        for earlier in in_flight.follows:
+            if not (earlier.answered or earlier.settled):
+                earlier.followers = [*earlier.followers, in_flight]
+
+    def _may_go(self, in_flight: InFlightRequest[Any]) -> bool:
+        """Names the unanswered requests that a request follows; returns whether it may be sent now."""
+        numbers = []
+        for earlier in in_flight.follows:
+            if earlier.answered:
+                continue
+            if earlier.settled:
+                self._fail(in_flight, _consequence(earlier))
+                return False
+            if not earlier.number:
+                self.window.blocked.append(in_flight)
+                return False
+            numbers.append(earlier.number)
+        in_flight.frame.request.after.extend(numbers)
+        return True
+
+    def _unblock(self, in_flight: InFlightRequest[Any]) -> None:
+        """Sends the requests that waited for a request to be sent. Does not recurse, because a chain may be long."""
+        self._sent.append(in_flight)
+        if len(self._sent) > 1:
+            return
+        while self._sent:
+            for follower in self._sent[0].followers:
+                if follower in self.window.blocked:
+                    self.window.blocked.remove(follower)
+                    if not follower.settled:
+                        self._begin(follower)
+            self._sent.popleft()
+
+    def _spread(self, ended: InFlightRequest[Any]) -> None:
+        """Fails the requests that follow a failed one. If one was given up, cancels those that only it needed."""
+        causes = {id(ended): ended}
+        left = deque([ended])
+        while left:
+            each = left.popleft()
+            cause = causes.pop(id(each))
+            follows, followers = each.part()
+            for follower in followers:
+                if not follower.settled:
+                    self._forget(follower)
+                    follower.fail(_consequence(cause))
+                    causes[id(follower)] = cause
+                    left.append(follower)
+            if isinstance(each.failure, (CancelledCallError, DeadlineExceededError)):
+                for earlier in follows:
+                    if earlier.is_idle:
+                        self._forget(earlier)
+                        earlier.fail(CancelledCallError("the calls that needed its result were given up"))
+                        causes[id(earlier)] = earlier
+                        left.append(earlier)
 
     def _confirm(self, numbers: Sequence[int]) -> bool:
         if self.outbox is None:
             return False
         self.outbox.put(Frame(confirm=Confirm(numbers=numbers)))
         return True
+
+
+def _consequence(failed: InFlightRequest[Any]) -> PsError:
+    """The error of a request that needs the result of one that has failed."""
+    error = failed.failure
+    if not isinstance(error, PsError):
+        return InternalError(f"{failed.title}, whose result is an argument of this call, has failed: {error!r}")
+    return errors.caused(error, f"{failed.title}, whose result is an argument of this call, has failed")

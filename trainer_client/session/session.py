@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,6 +105,7 @@ class Session:
         if forks.is_foreign(self.loop):
             return
         requests = self._requests
+        requests.flush()
         if requests.closed is None and requests.outbox is not None:
             requests.outbox.put(Frame(goodbye=Goodbye()))
             with suppress(TimeoutError):
@@ -121,6 +122,7 @@ class Session:
         payload: PayloadWriter | None,
         read: Read[T],
         timeout: float | None = DEFAULT,
+        follows: Sequence[InFlightRequest[Any]] = (),
     ) -> Pending[T]:
         """Sends a request at once. May be called from any thread.
 
@@ -129,22 +131,41 @@ class Session:
             payload: The tensor bytes of the request.
             read: Makes the result from the reply, in the thread that waits for it.
             timeout: Seconds the call may take; None is no limit.
+            follows: Earlier requests of this session whose results, which stay on the owner, it needs.
         """
         frame = message if isinstance(message, Frame) else Frame(request=message)
         seconds = self.settings.timeout if timeout == DEFAULT else timeout
+        return self.send(InFlightRequest(self, frame, payload, seconds, read, follows))
+
+    def send(self, in_flight: InFlightRequest[T]) -> Pending[T]:
+        """Sends a request: at the end of this turn of the event loop if it is collected, otherwise at once.
+
+        May be called from any thread; in other threads than that of the event loop, no request is collected.
+        """
         scope = current_scope.get()
         if scope is not None:
-            seconds = scope.within(seconds)
-            frame.request.depth = scope.depth + 1
-        chunks, nbytes = (payload.chunks, payload.nbytes) if payload is not None else ((), 0)
-        in_flight = InFlightRequest(self, frame, chunks, nbytes, seconds, read)
-        if threading.get_ident() == self._thread:
-            self._requests.begin(in_flight)
+            in_flight.timeout = scope.within(in_flight.timeout)
+            in_flight.frame.request.depth = scope.depth + 1
+        requests = self._requests
+        if threading.get_ident() != self._thread:
+            self._on_loop(requests.begin, in_flight)
+        elif in_flight.collects:
+            requests.collect(in_flight)
         else:
-            self._on_loop(self._requests.begin, in_flight)
+            requests.begin(in_flight)
         if scope is not None:
             scope.add(in_flight)
         return in_flight
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the thread of its event loop."""
+        return threading.get_ident() == self._thread
+
+    def flush(self) -> None:
+        """Sends the requests that were collected in this turn of the event loop, if this is its thread."""
+        if threading.get_ident() == self._thread:
+            self._requests.flush()
 
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives up a request, and cancels it on the owner. May be called from any thread."""
@@ -243,7 +264,7 @@ class Session:
     def _send_releases(self, object_ids: list[str]) -> None:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
-        self._requests.begin(InFlightRequest(self, frame, (), 0, None, nothing))
+        self._requests.begin(InFlightRequest(self, frame, None, None, nothing))
 
 
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:

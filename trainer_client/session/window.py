@@ -25,6 +25,7 @@ class RequestWindow:
         unanswered: The requests that were sent, by number.
         waiting: Requests that wait because too many are unanswered.
         large: Requests that wait because large ones hold too many bytes.
+        blocked: Requests that wait because one that they follow has no number yet.
         max_requests: The most unanswered requests; 0 while the limit is not known.
         max_bytes: The most bytes of large requests; 0 while the limit is not known, or if there is none.
         max_message_bytes: The largest payload that the owner accepts, in bytes.
@@ -34,6 +35,7 @@ class RequestWindow:
         self.unanswered: dict[int, InFlightRequest[Any]] = {}
         self.waiting: deque[InFlightRequest[Any]] = deque()
         self.large: deque[InFlightRequest[Any]] = deque()
+        self.blocked: list[InFlightRequest[Any]] = []
         self.max_requests = 0
         self.max_bytes = 0
         self.max_message_bytes = math.inf
@@ -65,7 +67,7 @@ class RequestWindow:
 
     def requests(self) -> list[InFlightRequest[Any]]:
         """All requests, sent or waiting."""
-        return [*self.unanswered.values(), *self.waiting, *self.large]
+        return [*self.unanswered.values(), *self.waiting, *self.large, *self.blocked]
 
     def admit(self, in_flight: InFlightRequest[Any], first: bool = False) -> bool:
         """Numbers a request that may be sent now, and returns true; otherwise keeps it until `due` yields it.
@@ -91,13 +93,13 @@ class RequestWindow:
 
     def due(self) -> Iterator[InFlightRequest[Any]]:
         """Numbers and yields the waiting requests that may be sent now."""
-        while self.large and self._has_room and (self.large[0].done() or self._fits(self.large[0])):
+        while self.large and self._has_room and (self.large[0].settled or self._fits(self.large[0])):
             in_flight = self.large.popleft()
-            if not in_flight.done() and self.admit(in_flight, first=True):
+            if not in_flight.settled and self.admit(in_flight, first=True):
                 yield in_flight
         while self.waiting and self._has_room:
             in_flight = self.waiting.popleft()
-            if not in_flight.done() and self.admit(in_flight):
+            if not in_flight.settled and self.admit(in_flight):
                 yield in_flight
 
     def take(self, number: int) -> InFlightRequest[Any] | None:
@@ -118,6 +120,7 @@ class RequestWindow:
         self.unanswered.clear()
         self.waiting.clear()
         self.large.clear()
+        self.blocked.clear()
         self._bytes = 0
         return in_flight
 

@@ -46,7 +46,8 @@ class Request:
         self.deadline = deadline
         self.is_done = is_done
 
-    def done(self) -> bool:
+    @property
+    def settled(self) -> bool:
         return self.is_done
 
 
@@ -106,4 +107,4 @@ async def test_each_request_of_a_session_ends_at_its_own_time() -> None:
         pending = [look_up(session, "c", timeout=seconds) for seconds in (0.02, 0.01, 0.03)]
         results = await asyncio.gather(*pending, return_exceptions=True)
         assert all(isinstance(each, DeadlineExceededError) for each in results)
-        assert not late.done() and not never.done()
+        assert not late.settled and not never.settled
