@@ -58,7 +58,7 @@ def _remarks(report: Report) -> list[str]:
     for row in report["rows"]:
         if "over_one_owner" in row["target"]:
             said.append(f"- {row['name']}: {_ratio(row, 'over_one_owner')} times the steps of one owner.")
-        said += [f"- {row['name']}, {column}: {lost} passes lost." for column, lost in row["lost"].items()]
+        said += [f"- {row['name']}, {column}: {lost}." for column, lost in row["lost"].items()]
         said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
     return said
 

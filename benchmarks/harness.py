@@ -52,7 +52,7 @@ class Entrant:
         done: Operations of each turn.
         turns: Seconds per operation in each round; None if there is no result.
         error: Why there is no result.
-        lost: Passes that were refused and repeated.
+        lost: How many passes were refused and repeated.
     """
 
     column: str
@@ -62,7 +62,7 @@ class Entrant:
     done: list[int] = field(default_factory=list)
     turns: list[float | None] = field(default_factory=list)
     error: str = ""
-    lost: int = 0
+    lost: str = ""
 
 
 def measure(
@@ -176,7 +176,8 @@ def _compare(entrants: Sequence[Entrant], scratch: Path) -> None:
         if not expected:
             entrant.error = "there is no result of local torch to compare with"
         else:
-            entrant.lost = int(results[entrant.column].pop(LOST, torch.tensor(0)).sum())
+            if lost := int(results[entrant.column].pop(LOST, torch.tensor(0)).sum()):
+                entrant.lost = f"{lost} of {lost + len(results[entrant.column]['losses'])} passes lost"
             # A side that draws other random numbers for its dropout gives losses only.
             if entrant.row.racing or results[entrant.column].keys() == {"losses"}:
                 entrant.error = loss_difference(results[entrant.column]["losses"], expected["losses"])

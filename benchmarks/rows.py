@@ -106,11 +106,19 @@ ROWS: Final = (
         stateful=True, local=True, seconds=0.6,
     ),
     Row(
-        "small_recommender_whole", "the same as one module", "recommender_whole", "ms", 1.3, 1,
+        "small_recommender_whole", "small_recommender as one module", "recommender_whole", "ms", 1.3, 1,
         stateful=True, local=True, seconds=0.6,
     ),
     Row(
+        "small_recommender_pipelined", "its look-ups as arguments", "recommender_pipelined", "ms", 1.5, 1.3,
+        over_paused=1.8, stateful=True, local=True, seconds=0.6,
+    ),
+    Row(
         "small_recommender_2", "small_recommender, 2 trainers on 1 owner together", "recommender", "steps/s", 1.1, 1,
+        shape=Shape(trainers=2), stateful=True, local=True, racing=True, seconds=1.0,
+    ),
+    Row(
+        "small_recommender_pipelined_2", "its look-ups as arguments", "recommender_pipelined", "steps/s", 1.5, 1.3,
         shape=Shape(trainers=2), stateful=True, local=True, racing=True, seconds=1.0,
     ),
     Row(

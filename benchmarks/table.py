@@ -170,7 +170,7 @@ def remarks(report: Report) -> list[str]:
         said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of local torch without pauses")
     if "over_one_owner" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_one_owner')} of the steps of one owner")
-    said += [f"{report['name']}, {column}: {lost} passes lost" for column, lost in report["lost"].items()]
+    said += [f"{report['name']}, {column}: {lost}" for column, lost in report["lost"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
 

@@ -53,7 +53,7 @@ class Local:
                 yield self._convnet()
             case "rnn_step":
                 yield self._rnn()
-            case "recommender":
+            case "recommender" | "recommender_pipelined":
                 yield self._recommender(row)
             case "recommender_whole":
                 yield self._whole_recommender()

@@ -22,7 +22,7 @@ from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import AwaitedCalls, AwaitedSteps, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
 
-AWAITED = ("empty_call_async", "calls_in_flight", "recommender", "recommender_whole")
+AWAITED = ("empty_call_async", "calls_in_flight", "recommender", "recommender_pipelined", "recommender_whole")
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
 
@@ -76,8 +76,8 @@ class Ours:
         return tc.connect(*self._config.owners, **tcp)
 
     async def _awaited(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
-        if row.kind == "recommender":
-            return await self._recommender(runner, ps)
+        if row.kind in ("recommender", "recommender_pipelined"):
+            return await self._recommender(runner, ps, row)
         if row.kind == "recommender_whole":
             return await self._whole_recommender(runner, ps)
         calls = await ps.create(Calls)
@@ -175,11 +175,11 @@ class Ours:
             lambda: {f"{part}.{key}": value for part in state for key, value in state[part]().items()},
         )
 
-    async def _recommender(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
+    async def _recommender(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
         parts = {}
         for place, (name, (cls, *args)) in enumerate(data.recommender_parts().items()):
             # Several trainers share the modules and the optimizer, by name.
-            shared = {"name": name} if self._config.trainers > 1 else {}
+            shared = {"name": f"{row.name}.{name}"} if self._config.trainers > 1 else {}
             parts[name] = await ps.module(cls, *args, seed=data.MODEL_SEED + place, **shared)
         users, items, head = parts.values()
         parameters = [parameter for part in parts.values() for parameter in part.parameters()]
@@ -193,11 +193,18 @@ class Ours:
                 await opt.step(ctx)
             return loss
 
+        async def pipelined(pairs: Tensor, liked: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                loss = data.rating_loss(await head(users(pairs[0]), items(pairs[1])), liked)
+                await ctx.backward(loss, step=opt)
+            return loss
+
         async def state() -> dict[str, Tensor]:
             found = {name: await part.state_dict() for name, part in parts.items()}
             return {f"{name}.{key}": value for name, part in found.items() for key, value in part.items()}
 
-        return AwaitedSteps(runner, step, data.ratings(self._sizes, self._config.rank), state)
+        taken = pipelined if row.kind == "recommender_pipelined" else step
+        return AwaitedSteps(runner, taken, data.ratings(self._sizes, self._config.rank), state)
 
     async def _whole_recommender(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
         net = await ps.module(NeuMF, *astuple(RECOMMENDER), seed=data.MODEL_SEED)

@@ -87,8 +87,8 @@ class TorchRpc:
                 yield self._convnet()
             case "rnn_step":
                 yield self._rnn()
-            case "recommender":
-                yield self._recommender()
+            case "recommender" | "recommender_pipelined":
+                yield self._recommender(row)
             case "recommender_whole":
                 yield self._whole_recommender()
 
@@ -162,9 +162,9 @@ class TorchRpc:
 
         return Steps(_training(loss, _sgd(parameters, data.RNN_LR)), data.sentences(self._sizes), state)
 
-    def _recommender(self) -> Work:
+    def _recommender(self, row: Row) -> Work:
         parts = {
-            name: self._make(self._owner, name, data.MODEL_SEED + place, *made)
+            name: self._make(self._owner, f"{row.name}.{name}", data.MODEL_SEED + place, *made)
             for place, (name, made) in enumerate(data.recommender_parts().items())
         }
         users, items, head = parts.values()

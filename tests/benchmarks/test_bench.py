@@ -71,8 +71,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_some_rows(start: Start, tmp_path: Path) -> None:
-    names = ["echo_4B", "rnn_step", "small_recommender", "small_recommender_whole", "small_recommender_2"]
-    process = start("benchmarks", "--rows", ",".join(names[:3]), "--rounds", "2")
+    names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "small_recommender_pipelined_2"]
+    process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "echo_4B" in output
@@ -123,7 +123,8 @@ def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
         *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "rnn_step"),
-        *("small_recommender", "small_recommender_whole", "small_recommender_2", "trainers_4", "owners_2"),
+        *("small_recommender", "small_recommender_whole", "small_recommender_pipelined"),
+        *("small_recommender_2", "small_recommender_pipelined_2", "trainers_4", "owners_2"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     with pytest.raises(ValueError, match="no row"):
