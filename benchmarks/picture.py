@@ -34,6 +34,8 @@ STYLE: dict[Any, str | int] = {
 BARS = (("speedup", AUTO, 0.2), ("speedup_tcp", TCP, -0.2))
 """Name of the ratio, colour of its bar, and its offset in the row."""
 THICKNESS = 0.34
+LETTER = 0.0074
+"""Width of a letter of a row's name, as a part of the picture's."""
 TIMES = "\N{MULTIPLICATION SIGN}"
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
@@ -50,7 +52,8 @@ def draw(path: Path, report: Report) -> None:
     with matplotlib.rc_context(STYLE):
         height = 2.3 + 0.56 * len(rows)
         figure = Figure(figsize=(12, height), dpi=150, facecolor="white")
-        axes = figure.add_axes((0.135, 1.0 / height, 0.83, 1 - 2.3 / height))
+        left = 0.025 + LETTER * max(len(row["name"]) for row in rows)
+        axes = figure.add_axes((left, 1.0 / height, 0.965 - left, 1 - 2.3 / height))
         _heading(figure, report, height)
         _bars(axes, rows)
         figure.savefig(path)

@@ -70,6 +70,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
+@pytest.mark.timeout(300)  # it starts more than twenty processes that import torch
 def test_some_rows(start: Start, tmp_path: Path) -> None:
     names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "small_recommender_pipelined_2"]
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")

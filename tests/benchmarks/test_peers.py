@@ -17,6 +17,7 @@ from benchmarks.peers.fleet import MODULES
 from tests.conftest import ROOT
 
 
+@pytest.mark.timeout(300)  # it starts a dozen processes that import torch
 def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> None:
     rows = "echo_4B,emb_step_zipf,convnet"
     command = [sys.executable, "-m", "benchmarks.peers", "--quick", "--peers", "grpc_pickle", "--rows", rows]
