@@ -1,8 +1,8 @@
 """Measures the floors: the time that the machine, gRPC and torch take without any code of this project.
 
 `python -m benchmarks.floors` prints them. A result of `make bench` cannot be lower than its floors: two messages on a
-socket, the hand-over between a waiting thread and the event loop, gRPC's own stream, the copies of a tensor, and the
-kernels of torch.
+socket, the hand-over between a waiting thread and the event loop, the bytes of a payload through TCP and through gRPC's
+own stream, the copies of a tensor, and the kernels of torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     torch.set_num_threads(1)
     teach_malloc()
     table = Table("floor", "median", "unit")
-    for name, seconds in [*_through_a_socket(), *_through_grpc(), *_copies(), *_kernels()]:
+    for name, seconds in [*_through_a_socket(), *_through_tcp(), *_through_grpc(), *_copies(), *_kernels()]:
         table.add_row(name, f"{seconds * 1e6:,.0f}", "us")
     Console().print(table)
 
@@ -141,6 +141,50 @@ async def _ping(sock: socket.socket, _: object) -> tuple[float, _Pong]:
         await future
 
     return await _median_of(ping, 3000), protocol
+
+
+# Bytes there and back through a TCP socket, between two threads that do nothing else
+
+
+def _echo_over_tcp(ready: Connection) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ready.send(server.getsockname()[1])
+        sock, _ = server.accept()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    memory = memoryview(bytearray(max(_SIZES.values())))
+    while nbytes := int.from_bytes(sock.recv(8, socket.MSG_WAITALL)):
+        _receive_all(sock, memory[:nbytes])
+        sock.sendall(memory[:nbytes])
+
+
+def _receive_all(sock: socket.socket, memory: memoryview) -> None:
+    while memory:
+        nbytes = sock.recv_into(memory)
+        if not nbytes:
+            raise ConnectionError("the other side is gone")
+        memory = memory[nbytes:]
+
+
+def _through_tcp() -> list[tuple[str, float]]:
+    context = multiprocessing.get_context("spawn")
+    port, ready = context.Pipe(duplex=False)
+    peer = context.Process(target=_echo_over_tcp, args=(ready,), daemon=True)
+    peer.start()
+    results = []
+    with socket.create_connection(("127.0.0.1", port.recv())) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, nbytes in _SIZES.items():
+            memory = memoryview(bytearray(nbytes))
+            header = nbytes.to_bytes(8)
+
+            def echo(header: bytes = header, memory: memoryview = memory) -> None:
+                sent = sock.sendmsg((header, memory)) - len(header)
+                sock.sendall(memory[sent:])
+                _receive_all(sock, memory)
+
+            results.append((f"{name} there and back, TCP socket", _median(echo, 300 if nbytes < MIB else 10)))
+    peer.join()
+    return results
 
 
 # Bytes there and back through a bidirectional stream of grpc.aio, in parts, with nothing else around them

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
 
+from ps_wire.connections.batches import unpack
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import MAX_FRAME_BYTES, MIB, PART_BYTES
@@ -42,8 +44,10 @@ class GrpcStream:
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         self._context = context
         self._closed = False
+        self._arrived: deque[Packet] = deque()
 
     part_bytes: Final = PART_BYTES
+    batches = True
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
         return False
@@ -57,6 +61,8 @@ class GrpcStream:
             raise ConnectionBroken(str(error)) from error
 
     async def receive(self) -> Packet | None:
+        if self._arrived:
+            return self._arrived.popleft()
         if self._closed:
             return None
         try:
@@ -66,7 +72,8 @@ class GrpcStream:
         if item is grpc.aio.EOF:
             return None
         assert isinstance(item, Packet)
-        return item
+        unpack(item, self._arrived)
+        return self._arrived.popleft()
 
     async def close(self) -> None:
         self._closed = True

@@ -87,6 +87,13 @@ class Delivering(Protocol):
 
 
 @runtime_checkable
+class Batching(Protocol):
+    """A connection whose other end takes several small packets in one; see `batches`."""
+
+    batches: bool
+
+
+@runtime_checkable
 class Gathering(Protocol):
     """A connection that can write the packets of several `send_now` in one system call."""
 

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
-from ps_wire.connections.connection import Connection, ConnectionBroken, Gathering
+from ps_wire.connections.batches import MOST, batched, is_small
+from ps_wire.connections.connection import Batching, Connection, ConnectionBroken, Gathering
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.reclaim import LARGE_BYTES, RECLAIMER
 from ps_wire.limits import PART_BYTES
@@ -102,15 +103,12 @@ class Outbox:
         """
         self._connection, self._part_bytes = connection, connection.part_bytes
         self._gathers = connection if isinstance(connection, Gathering) else None
+        batching = isinstance(connection, Batching)
         try:
             while True:
                 while self._waiting:
-                    message = self._waiting.popleft()
-                    packet = next(message, None)
-                    if packet is None:
-                        continue
-                    self._waiting.append(message)
-                    await connection.send(packet)
+                    for packet in batched(self._take(MOST)) if batching else self._take(1):
+                        await connection.send(packet)
                 self._idle.set()
                 self._ready.clear()
                 await self._ready.wait()
@@ -118,6 +116,19 @@ class Outbox:
             # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
             self._idle.set()
+
+    def _take(self, most: int) -> list[Packet]:
+        """The next packets of the first messages, up to one that is not small; these messages then stand last."""
+        taken = []
+        for _ in range(min(most, len(self._waiting))):
+            message = self._waiting.popleft()
+            packet = next(message, None)
+            if packet is not None:
+                self._waiting.append(message)
+                taken.append(packet)
+                if not is_small(packet):
+                    break
+        return taken
 
     async def flushed(self) -> None:
         """Waits until the connection has taken all messages queued so far, or cannot take them any more."""

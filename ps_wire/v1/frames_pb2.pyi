@@ -229,8 +229,14 @@ class Refusal(_message.Message):
     error: _errors_pb2.Error
     def __init__(self, error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ...) -> None: ...
 
+class Batch(_message.Message):
+    __slots__ = ("frames",)
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, frames: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class Frame(_message.Message):
-    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "waiting", "payload_bytes", "payload")
+    __slots__ = ("number", "hello", "welcome", "request", "reply", "part", "cancel", "confirm", "goodbye", "refusal", "waiting", "batch", "payload_bytes", "payload")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +248,7 @@ class Frame(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     number: int
@@ -255,6 +262,7 @@ class Frame(_message.Message):
     goodbye: Goodbye
     refusal: Refusal
     waiting: Waiting
+    batch: Batch
     payload_bytes: int
     payload: bytes
-    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., reply: _Optional[_Union[Reply, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., confirm: _Optional[_Union[Confirm, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., payload_bytes: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from ps_wire.connections import frames
+from ps_wire.connections.batches import unpack
 from ps_wire.connections.buffers import teach_malloc
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
 from trainer_client.transport.channels import open_channel
@@ -66,9 +69,11 @@ class GrpcConnection:
         self._call: grpc.aio.StreamStreamCall[Any, Any] = opening()
         self._reading = asyncio.Lock()
         self._closed = False
+        self._arrived: deque[Packet] = deque()
         forks.put_away_in_children(self)
 
     part_bytes: Final = PART_BYTES
+    batches = True
 
     def send_now(self, packet: Packet, later: bool = False) -> bool:
         return False
@@ -84,11 +89,19 @@ class GrpcConnection:
             raise _broken_or_cancelled() from None
 
     async def receive(self) -> Packet | None:
+        if self._arrived:
+            return self._arrived.popleft()
         async with self._reading:
             packet = await self._read()
         if packet is None and self._closed:
             raise ConnectionBroken("the stream was closed on this side")
-        return packet
+        if packet is None:
+            return None
+        try:
+            unpack(packet, self._arrived)
+        except InvalidArgumentError as error:
+            raise ConnectionBroken(f"the owner sent something that is not a frame: {error}") from None
+        return self._arrived.popleft()
 
     async def close(self) -> None:
         self._closed = True
