@@ -79,8 +79,7 @@ async def _walk(recorder: Recorder) -> None:
             async with ps.context() as ctx:
                 loss = (await table(words)).sum()
                 recorder.begin()
-                await ctx.backward(loss)
-                await opt.step(ctx)
+                await ctx.backward(loss, step=opt)
                 recorder.end()
 
 

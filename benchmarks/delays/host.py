@@ -136,8 +136,7 @@ async def _work(ps: tc.Client, work: str) -> AsyncIterator[Pass]:
 
     async def one_pass() -> None:
         async with ps.context() as ctx:
-            await ctx.backward(loss_of(await module(batch[0]), batch[1]))
-            await opt.step(ctx)
+            await ctx.backward(loss_of(await module(batch[0]), batch[1]), step=opt)
 
     yield one_pass
 

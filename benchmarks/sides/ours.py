@@ -102,8 +102,7 @@ class Ours:
         def step(ids: Tensor, wanted: Tensor) -> Tensor:
             with ps.context() as ctx:
                 loss = data.bag_loss(table(ids), wanted)
-                ctx.backward(loss)
-                opt.step(ctx)
+                ctx.backward(loss, step=opt)
             return loss
 
         batches = data.bags(self._sizes, config.rank, config.trainers, zipf)
@@ -124,8 +123,7 @@ class Ours:
         def step(ids: Tensor, wanted: Tensor) -> Tensor:
             with ps.context() as ctx:
                 loss = data.bag_loss(sums(ids), wanted)
-                ctx.backward(loss)
-                opt.step(ctx)
+                ctx.backward(loss, step=opt)
             return loss
 
         batches = data.bags(self._sizes)
@@ -139,8 +137,7 @@ class Ours:
         def step(x: Tensor, y: Tensor) -> Tensor:
             with ps.context() as ctx:
                 loss = F.nll_loss(net(x), y)
-                ctx.backward(loss)
-                opt.step(ctx)
+                ctx.backward(loss, step=opt)
             return loss
 
         return Steps(step, data.images(self._sizes), net.state_dict)
@@ -160,8 +157,7 @@ class Ours:
             with ps.context() as ctx:
                 output, hidden = lstm(embedding(words), hidden)
                 loss = F.cross_entropy(decoder(output), wanted)
-                ctx.backward(loss)
-                opt.step(ctx)
+                ctx.backward(loss, step=opt)
             return loss
 
         state: dict[str, Callable[[], dict[str, Tensor]]] = {
@@ -189,8 +185,7 @@ class Ours:
             async with ps.context() as ctx:
                 user, item = await asyncio.gather(users(pairs[0]), items(pairs[1]))
                 loss = data.rating_loss(await head(user, item), liked)
-                await ctx.backward(loss)
-                await opt.step(ctx)
+                await ctx.backward(loss, step=opt)
             return loss
 
         async def pipelined(pairs: Tensor, liked: Tensor) -> Tensor:
@@ -213,8 +208,7 @@ class Ours:
         async def step(pairs: Tensor, liked: Tensor) -> Tensor:
             async with ps.context() as ctx:
                 loss = data.rating_loss(await net(pairs), liked)
-                await ctx.backward(loss)
-                await opt.step(ctx)
+                await ctx.backward(loss, step=opt)
             return loss
 
         return AwaitedSteps(runner, step, data.ratings(self._sizes), net.state_dict)

@@ -17,16 +17,17 @@ from ps_service.training.creation import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
-from ps_wire.runtime.latencies import begin, busy_since
+from ps_wire.runtime.latencies import busy_since
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from ps_service.engine import Engine
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
-    from ps_wire.v1.values_pb2 import Value
 
 _NO_REGION: Final = nullcontext()
 
@@ -58,9 +59,12 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         progress = ctx.progress = Progress()
     with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
         _propagate(ctx, request, id, progress)
-    _write(ctx, reply.gradients, progress.of_inputs[0])
-    for of_inputs in progress.of_inputs[1:]:
-        _write(ctx, reply.more.add(), of_inputs)
+    for position, of_inputs in enumerate(progress.of_inputs):
+        message = reply.more.add() if position else reply.gradients
+        if of_inputs:
+            ctx.write(message, of_inputs)
+        else:
+            message.list.SetInParent()
     reply.seconds.extend(progress.seconds)
     if request.steps:
         stepped = _step_all(ctx, request, id, progress.versions, reply)
@@ -75,13 +79,16 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
 
 def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress) -> None:
     """Runs the backwards of the calls, but for those that are done."""
-    gradients = _gradients(ctx, request.gradients)
-    of_more = [_gradients(ctx, each.gradients) for each in request.more]
-    if not progress.of_inputs:
-        _run(ctx, request, request, id, gradients, progress)
-    done = len(progress.of_inputs) - 1
-    for each, gradients in zip(request.more[done:], of_more[done:], strict=True):
-        _run(ctx, request, each, id, gradients, progress)
+    calls: Sequence[Any] = (request, *request.more) if request.more else (request,)
+    gradients = []
+    for call in calls:
+        of_outputs = ctx.read(call.gradients)
+        if not isinstance(of_outputs, list):
+            raise InvalidArgumentError("the gradients of a backward are a list")
+        gradients.append(of_outputs)
+    done = len(progress.of_inputs)
+    for call, of_outputs in zip(calls[done:], gradients[done:], strict=True):
+        _run(ctx, request, call, id, of_outputs, progress)
 
 
 def _run(
@@ -93,7 +100,7 @@ def _run(
     progress: Progress,
 ) -> None:
     """Runs the backward of one call."""
-    began, turn = begin(), None
+    began, turn = (time.perf_counter(), time.thread_time()), None
     if request.backward:
         after = call.after if call.HasField("after") else None
         turn = Turn(request.backward, tuple(call.place) or (call.call,), after)
@@ -101,20 +108,6 @@ def _run(
     of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, gradients, request.retain_graph, turn)
     progress.of_inputs.append(of_inputs)
     progress.seconds.append(busy_since(began))
-
-
-def _gradients(ctx: RequestContext, message: Value) -> list[Any]:
-    gradients = ctx.read(message)
-    if not isinstance(gradients, list):
-        raise InvalidArgumentError("the gradients of a backward are a list")
-    return gradients
-
-
-def _write(ctx: RequestContext, message: Value, of_inputs: list[torch.Tensor | None]) -> None:
-    if of_inputs:
-        ctx.write(message, of_inputs)
-    else:
-        message.list.SetInParent()
 
 
 def _step_all(

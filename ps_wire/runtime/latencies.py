@@ -38,13 +38,12 @@ class Latencies(Generic[K]):
         return latency
 
 
-def begin() -> tuple[float, float]:
-    """Begins a measurement."""
-    return time.perf_counter(), time.thread_time()
-
-
 def busy_since(began: tuple[float, float]) -> float:
-    """Seconds of processor time of this thread since `begin`; the elapsed time if it has waited for long meanwhile."""
+    """Seconds of processor time of this thread; the elapsed time if it has waited for long meanwhile.
+
+    Args:
+        began: The times of `time.perf_counter` and `time.thread_time` at the beginning.
+    """
     computed = time.thread_time() - began[1]
     passed = time.perf_counter() - began[0]
     return computed if passed - computed < WAITING_SECONDS else passed

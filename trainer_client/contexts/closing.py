@@ -42,17 +42,17 @@ class Part(NamedTuple):
 
 
 class Stepping(ABC):
-    """An optimizer, as far as a backward has to know it."""
+    """An optimizer, as far as a backward has to know it.
 
-    @property
-    @abstractmethod
-    def parts(self) -> Sequence[Part]:
-        """Its parts on owners."""
+    Attributes:
+        parts: Its parts on owners.
+        is_joinable: Whether its only part on an owner may step as soon as the backward of that owner has succeeded.
+        has_local_part: Whether it steps parameters of this process, too.
+    """
 
-    @property
-    @abstractmethod
-    def is_joinable(self) -> bool:
-        """Whether its only part on an owner may step as soon as the backward of that owner has succeeded."""
+    parts: Sequence[Part]
+    is_joinable: bool
+    has_local_part: bool
 
     @abstractmethod
     def step(self, context: Context) -> Awaitable[Versions]:
@@ -61,11 +61,6 @@ class Stepping(ABC):
     @abstractmethod
     def apply(self, context: Context) -> Versions | None:
         """Like `step`, in this thread."""
-
-    @property
-    @abstractmethod
-    def has_local_part(self) -> bool:
-        """Whether it steps parameters of this process, too."""
 
     @abstractmethod
     async def step_local_part(self, context: Context) -> None:
@@ -99,15 +94,24 @@ class Closing:
     def __init__(self, context: Context, step: Stepping | Sequence[Stepping], ends: bool) -> None:
         self._single = isinstance(step, Stepping)
         self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
-        if not self._optimizers or not all(isinstance(each, Stepping) for each in self._optimizers):
-            raise InvalidArgumentError("step takes an optimizer made by the client, or a list of such optimizers")
         self._context = context
         self._ends = ends
-        self._parts = [part for optimizer in self._optimizers for part in optimizer.parts]
-        sessions = [part.session for part in self._parts]
+        self._parts: list[Part] = []
+        sessions: list[Session] = []
+        joinable = True
+        for optimizer in self._optimizers:
+            if not isinstance(optimizer, Stepping):
+                raise InvalidArgumentError(
+                    f"step takes optimizers made by the client, not a {type(optimizer).__name__}"
+                )
+            joinable = joinable and optimizer.is_joinable
+            for part in optimizer.parts:
+                self._parts.append(part)
+                sessions.append(part.session)
+        if not self._optimizers:
+            raise InvalidArgumentError("step takes an optimizer, or a list of at least one")
         context.check(*sessions)
-        joinable = len(set(sessions)) == 1 and all(optimizer.is_joinable for optimizer in self._optimizers)
-        self.session: Session | None = sessions[0] if joinable else None
+        self.session: Session | None = sessions[0] if joinable and len(set(sessions)) == 1 else None
         self._answer: Pending[Answer] | None = None
         self._backward: Pending[None] | None = None
         self._steps: Pending[Any] | None = None

@@ -81,16 +81,15 @@ class Batch:
         self._unawaited: set[int] = set()
         # Bytes of the inputs, and so of their gradients.
         self._input_bytes = 0
-        self._most = min(MOST_BYTES, session.max_message_bytes)
+        self._latencies: list[Latency | None] = []
+        # Whether a call has inputs that require grad.
+        self._wanted = False
 
     def takes(self, call: WayBack, gradients: Sequence[torch.Tensor]) -> bool:
         """Whether the request stays small with the gradients of one more call."""
+        most = min(MOST_BYTES, self.session.max_message_bytes)
         nbytes = self._payload.nbytes + sum(map(_size, gradients))
-        return (
-            nbytes <= self._most
-            and self._input_bytes + call.input_bytes <= self._most
-            and len(self._calls) < MOST_CALLS
-        )
+        return nbytes <= most and self._input_bytes + call.input_bytes <= most and len(self._calls) < MOST_CALLS
 
     def add(
         self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[torch.Tensor]
@@ -119,6 +118,9 @@ class Batch:
             message.place.extend(call.place)
         self._encoder.encode_into(message.gradients, gradients)
         self._calls.append(call)
+        self._latencies.append(call.latency)
+        if call.devices:
+            self._wanted = True
         self._input_bytes += call.input_bytes
         call.batch = self
 
@@ -139,9 +141,7 @@ class Batch:
         """
         if follow is not None:
             follow.write(self._frame.request.backward)
-        wanted = any(call.devices for call in self._calls)
-        latencies = [call.latency for call in self._calls]
-        read = partial(_read, latencies, wanted, follow is not None)
+        read = partial(_read, self._latencies, self._wanted, follow is not None)
         answer = self.session.submit(self._frame, self._payload, read)
         if follow is not None:
             follow.sent(answer)

@@ -56,7 +56,9 @@ class Openings:
         """The contexts that have ended once this one has; returns what `ended` does, and removes nothing."""
         with self._lock:
             # The garbage collector may remove entries meanwhile; `list` copies the numbers without interruption.
-            still = [number for number in list(self._open) if number != context.id.number]
+            still = list(self._open)
+            if context.id.number in still:
+                still.remove(context.id.number)
             self._unsaid += 1
             if len(still) > _MOST_TOLD and self._unsaid < len(still):
                 return 0, []

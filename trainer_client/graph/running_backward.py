@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 
 class _Backward:
-    def __init__(self, retain_graph: bool, number: int) -> None:
-        self.retain_graph = retain_graph
-        self.number = number
-        self.posts: dict[Pending[Any], None] = {}
+    retain_graph: bool
+    number: int
+    posts: dict[Pending[Any], None]
 
     def describe(self, request: BackwardRequest) -> None:
         """Writes into a request what all requests of this backward say."""
@@ -58,7 +57,9 @@ class RunningBackward(_Backward):
     def __init__(
         self, retain_graph: bool, number: int, calls: Iterable[WayBack] = (), latency: Latency | None = None
     ) -> None:
-        super().__init__(retain_graph, number)
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts = {}
         self._latency = latency or Latency()
         # When the measurement began, if gradients are held, or would be.
         self._began: tuple[float, float] | None = None
@@ -162,7 +163,9 @@ class LocalBackward(_Backward):
     """
 
     def __init__(self, retain_graph: bool, number: int, latency: Latency) -> None:
-        super().__init__(retain_graph, number)
+        self.retain_graph = retain_graph
+        self.number = number
+        self.posts = {}
         self.latency = latency
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
         self._kept = False

@@ -19,7 +19,6 @@ from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    from trainer_client.contexts.closing import Part
     from trainer_client.contexts.context import Context
 
 
@@ -46,6 +45,9 @@ class DistributedOptimizer(Stepping):
         self._layout = layout
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._looks_first = refuses and len(remotes) + (local is not None) > 1
+        self.parts = [part.described for part in remotes.values()]
+        self.is_joinable = len(remotes) == 1 and not self._looks_first
+        self.has_local_part = local is not None
         self._scaled = Scaled()
         sessions = [part.handle.session for part in remotes.values()]
         self._loop = sessions[0].loop if sessions else asyncio.get_running_loop()
@@ -102,21 +104,6 @@ class DistributedOptimizer(Stepping):
         if self._looks_first:
             self._look(context)
         return self._step_all(context)
-
-    @property
-    def parts(self) -> list[Part]:
-        """Its parts on owners."""
-        return [part.described for part in self.remotes.values()]
-
-    @property
-    def is_joinable(self) -> bool:
-        """Whether its only part on an owner may step as soon as the backward of that owner has succeeded."""
-        return len(self.remotes) == 1 and not self._looks_first
-
-    @property
-    def has_local_part(self) -> bool:
-        """Whether it steps parameters of this process, too."""
-        return self.local is not None
 
     async def step_local_part(self, context: Context) -> None:
         """Steps the parameters of this process, after the part on an owner has stepped."""
