@@ -51,6 +51,16 @@ class DirectConnection(RecordConnection):
         self._socket = TcpSocket(sock, self._reader, self._break)
         self._begin(self._socket, RecordWriter(self._socket, self._traffic))
 
+    @property
+    def silent_seconds(self) -> float:
+        """As `TcpSocket.silent_seconds`."""
+        return self._socket.silent_seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was closed, or is broken."""
+        return self._is_over
+
     async def closed(self) -> None:
         """Waits until it is closed on this side."""
         await self._socket.ended.wait()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from ps_wire.sockets.stream_socket import StreamSocket
 
 if TYPE_CHECKING:
     from ps_wire.sockets.stream_socket import Reader
+
+_TCP_INFO: Final = struct.Struct("=2xB53xI")
+"""From Linux's `tcp_info`: how often bytes were sent again, and milliseconds since the last acknowledgement."""
 
 
 class TcpSocket(StreamSocket):
@@ -33,6 +37,18 @@ class TcpSocket(StreamSocket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.ended = asyncio.Event()
         super().__init__(sock, reader, on_broken)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last acknowledgement, while bytes are sent again because none came; otherwise 0.
+
+        A side that does not read acknowledges nevertheless, so it is not silent.
+        """
+        if self._closed:
+            return 0.0
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        repeated, milliseconds = _TCP_INFO.unpack(info)
+        return milliseconds / 1000 if repeated else 0.0
 
     async def finish(self, seconds: float) -> None:
         """Sends what is unsent, says that nothing follows, and waits until the other side has closed.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
+import struct
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello
 from tests import waiting
 from tests.conftest import StartOwner, StartProcess
 from tests.integration.support import COUNTER, Cuttable, engine
+from trainer_client.session import link
 from trainer_client.transport import direct
 from trainer_client.transport.direct import open_direct
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -145,6 +148,16 @@ async def test_a_port_that_is_filtered_costs_a_moment_once(owner: Server, monkey
         assert await transport(owner, ps) == "grpc"
 
 
+async def test_the_session_stays_on_grpc_if_the_port_accepts_and_is_silent(
+    owner: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "_MOVE_PATIENCE", 1.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(owner.servicer.direct, "port", silent.getsockname()[1])
+        async with tc.connect(owner.address, connect_timeout=1.0, **DIRECT) as ps:
+            assert await transport(owner, ps) == "grpc"
+
+
 async def test_the_session_stays_on_grpc_if_the_token_is_refused(owner: Server) -> None:
     owner.servicer.direct._tokens.take = lambda token: b""  # type: ignore[method-assign]
     async with tc.connect(owner.address, **DIRECT) as ps:
@@ -185,6 +198,59 @@ async def test_a_connection_may_be_cut_in_the_middle_of_a_message(owner: Server)
                 connection.cut()
             assert torch.equal(await echoed, value)
         assert await transport(owner, ps) == "direct"
+
+
+async def test_a_session_moves_to_grpc_if_its_direct_connections_break_again_and_again(owner: Server) -> None:
+    value = torch.arange(MIB, dtype=torch.int32)
+
+    async def cut_all() -> None:
+        (session,) = owner.engine.sessions.all()
+        while True:
+            await waiting.until(lambda: session.transport == "direct")
+            for connection in list(owner.servicer.direct._connections.values()):
+                connection.cut()
+            await asyncio.sleep(0)
+
+    async with tc.connect(owner.address, **DIRECT) as ps:
+        counter = await ps.create(COUNTER)
+        cutting = asyncio.create_task(cut_all())
+        assert torch.equal(await counter.options(timeout=20).echo(value), value)
+        cutting.cancel()
+        assert await counter.add() == 1
+        assert await transport(owner, ps) == "grpc"
+
+
+async def test_a_session_goes_on_if_only_the_path_of_the_direct_connection_is_lost(
+    owner: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(direct, "_SILENT_SECONDS", 0.3)
+    async with tc.connect(owner.address, **DIRECT) as ps:
+        counter = await ps.create(COUNTER)
+        assert await counter.add() == 1
+        drop_all(owner)
+        assert await counter.options(timeout=20).add() == 2
+        assert await transport(owner, ps) == "direct"
+
+
+async def test_the_path_of_an_idle_connection_is_watched_too(owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "_KEEP_ALIVE", dict.fromkeys(direct._KEEP_ALIVE, 1))
+    connection = await open_direct(offer_of(owner), owner.address)
+    assert await first_frame(connection, b"t" * 16) == "welcome"
+    drop_all(owner)
+    async with asyncio.timeout(10):
+        with pytest.raises(ConnectionBroken):
+            await connection.receive()
+
+
+def drop_all(owner: Server) -> None:
+    """Lets the kernel drop what arrives on the open direct connection, as a firewall that has forgotten it does."""
+    (connection,) = owner.servicer.direct._connections.values()
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # return 0: nothing of a packet is kept
+    attach_filter = 26
+    connection._socket._sock.setsockopt(
+        socket.SOL_SOCKET, attach_filter, struct.pack("HP", 1, ctypes.addressof(program))
+    )
 
 
 async def test_a_trainer_finds_a_restarted_owner_over_a_direct_connection_again() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import random
+from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -34,6 +35,10 @@ _MOVE_PATIENCE: Final = 5.0
 
 _NO_DIRECT_SECONDS: Final = 60.0
 """Seconds for which a direct connection is not tried again after it could not be opened."""
+
+_MOST_BREAKS: Final = 5
+"""Direct connections that may break within that time before none is tried for as long: something on the way lets them
+begin, and cuts them."""
 
 _END_SECONDS: Final = 1.0
 """Seconds for which a direct connection outlives the gRPC stream beside it."""
@@ -88,6 +93,8 @@ class Link:
         self._greeted = False
         self._task: asyncio.Task[None] | None = None
         self._no_direct_before = 0.0
+        # When the last direct connections broke.
+        self._breaks: deque[float] = deque(maxlen=_MOST_BREAKS)
 
     def start(self) -> None:
         """Begins to connect."""
@@ -142,7 +149,8 @@ class Link:
                 stack.push_async_callback(connection.close)
                 async with asyncio.timeout(patience):
                     welcome = await self._greet(connection)
-                    moved = await self._move(welcome)
+                # Bounded by itself: a session that finds no faster connection stays on this one.
+                moved = await self._move(welcome)
                 if moved is not None:
                     # Whatever happens while the stream is closed, the new connection is closed in the end.
                     stack.push_async_callback(moved.connection.close)
@@ -151,12 +159,27 @@ class Link:
                     else:
                         await connection.close()
                     connection, welcome = moved.connection, moved.welcome
-                await self._converse(connection, welcome)
+                try:
+                    await self._converse(connection, welcome)
+                except ConnectionBroken:
+                    if moved is not None and moved.beside_stream:
+                        self._note_break()
+                    raise
         except ConnectionBroken as error:
             return str(error)
         except TimeoutError:
             return "it does not answer"
         return "the owner closed the stream"
+
+    def _note_break(self) -> None:
+        """Notes that a direct connection broke, and uses gRPC for a while if that happens again and again."""
+        now = asyncio.get_running_loop().time()
+        self._breaks.append(now)
+        if len(self._breaks) == _MOST_BREAKS and now - self._breaks[0] < _NO_DIRECT_SECONDS:
+            _log.warning(
+                "direct connections to %s break; its session stays on gRPC for a while", self._connector.address
+            )
+            self._no_direct_before = now + _NO_DIRECT_SECONDS
 
     async def _move(self, welcome: Welcome) -> _Moved | None:
         """Opens a faster connection that the owner offers; None if there is none, so that the session stays on gRPC."""

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 _SECONDS: Final = 1.0
 """Seconds that connecting may take: the session waits for it, and a port that may not be reached stays silent."""
 
+_LOOK_SECONDS: Final = 5.0
+"""Seconds between two looks at whether the owner acknowledges what was sent."""
+
+_SILENT_SECONDS: Final = 15.0
+"""Seconds without an acknowledgement after which a connection is cut. TCP would go on for a quarter of an hour."""
+
+_KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 2}
+"""After 10 s without a message, the kernel asks the other side for a sign of life, again after 5 s, and ends the
+connection after two questions without an answer. Firewalls and address translation forget connections that are idle."""
+
 
 async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
     """Connects to the port that an owner has offered.
@@ -40,10 +50,29 @@ async def open_direct(offer: DirectOffer, address: str) -> DirectConnection:
     try:
         # The buffer of a new socket has room for it.
         sock.send(MAGIC + offer.token)
-        return DirectConnection(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection = DirectConnection(sock)
     except OSError as error:
         sock.close()
         raise ConnectionBroken(f"the direct connection broke: {error}") from None
+    _look_later(connection)
+    return connection
+
+
+def _look_later(connection: DirectConnection) -> None:
+    asyncio.get_running_loop().call_later(_LOOK_SECONDS, _look, connection)
+
+
+def _look(connection: DirectConnection) -> None:
+    """Cuts a connection whose path is lost while that of the gRPC stream beside it is not."""
+    if connection.is_over:
+        return
+    if connection.silent_seconds > _SILENT_SECONDS:
+        connection.cut("the owner does not acknowledge what was sent on the direct connection")
+    else:
+        _look_later(connection)
 
 
 async def _connected(host: str, port: int) -> socket.socket:
