@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -166,3 +168,34 @@ def made_elsewhere(owner: str) -> Any:
 def add_there(counter: Any, amount: int) -> int:
     """Adds to a counter wherever it is."""
     return int(counter.rpc_sync().add(amount))
+
+
+class Size(enum.IntEnum):
+    """A whole number with a name."""
+
+    LARGE = 3
+
+
+@hosted
+class Assorted:
+    """Gives out values whose types change when they are sent, and bytes that it writes to afterwards."""
+
+    def __init__(self) -> None:
+        self.letters = bytearray(b"abc")
+        self.values = [numpy.float32(1.5), numpy.int64(3), numpy.bool_(True), Size.LARGE, numpy.str_("text"), None]
+
+    @remote
+    def give(self) -> list[Any]:
+        return [self.letters, {"others": (*self.values, slice(numpy.int32(1)))}]
+
+    @remote
+    def write(self) -> None:
+        self.letters[0] = ord("z")
+
+    @remote
+    def describe(self, value: Any) -> str:
+        return repr(value)
+
+    @remote
+    def give_complex(self) -> Any:
+        return numpy.complex64(1)

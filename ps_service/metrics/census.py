@@ -52,7 +52,7 @@ class Census:
     def remove(self, hosted: HostedObject) -> None:
         """Removes an object that is gone."""
         self.kinds[kind_of(hosted.value)] -= 1
-        if self.optimizers.get(hosted.name) is hosted.value:
+        if hosted.name and self.optimizers.get(hosted.name) is hosted.value:
             del self.optimizers[hosted.name]
         for parameter in hosted.parameters.values():
             objects, elements, nbytes = self._shared.pop(id(parameter))

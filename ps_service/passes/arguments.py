@@ -118,7 +118,7 @@ class Arguments:
                 self.kept.append(KeptInput(call, position))
             return copy
 
-        return mapped(hosted.value, own)
+        return kept_values.by_value(hosted.value, own)
 
     @property
     def entering(self) -> list[torch.Tensor]:

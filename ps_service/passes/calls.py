@@ -294,8 +294,7 @@ def _kept(keep: Keep, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
     result = own(result)
     if keep is VALUE:
-        kept_values.check(result)
-        return RRef(result)
+        return RRef(result if isinstance(result, torch.Tensor) else kept_values.by_value(result, _same))
     return RRef(result) if keep is REFERENCE and not isinstance(result, RRef) else result
 
 

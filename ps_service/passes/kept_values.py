@@ -8,35 +8,51 @@ import numpy as np
 import torch
 
 from ps_service.memory import held
-from ps_wire.codec.trees import leaves_in, tensors_in
+from ps_wire.codec.trees import mapped, tensors_in
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
 
-_LEAVES: Final = (
-    *(torch.Tensor, torch.dtype, torch.device, type(None)),
-    *(bool, int, float, str, bytes, bytearray, np.generic),
-)
-"""Types of values, besides containers, that can be sent in full."""
+_AS_THEY_ARE: Final = frozenset((bool, int, float, str, bytes, type(None), torch.dtype, torch.device))
+"""Types of values, besides tensors and containers, that arrive as they are sent."""
 
 
-def check(result: Any) -> None:
-    """Checks that a result can be an argument of later calls by value.
+def by_value(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of a result with the types that its parts have once they were sent, such as float for a numpy.float32.
+
+    Args:
+        result: The result.
+        change: Makes the tensors of the copy.
 
     Raises:
         InvalidArgumentError: It holds something that is not sent by value, such as a reference to an object.
     """
-    if isinstance(result, torch.Tensor):
-        return
-    for leaf in leaves_in(result):
-        if not isinstance(leaf, _LEAVES):
+    return mapped(result, change, _as_sent)
+
+
+def _as_sent(value: Any) -> Any:
+    """What a value that is no tensor and no container is once it was sent."""
+    if type(value) in _AS_THEY_ARE or isinstance(value, torch.device):
+        return value
+    match value:
+        case np.bool_():
+            return bool(value)
+        case int() | np.integer():
+            return int(value)
+        case float() | np.floating():
+            return float(value)
+        case str():
+            return str.__str__(value)  # that of a subclass may be another text
+        case bytes() | bytearray():
+            return bytes(value)
+        case _:
             raise InvalidArgumentError(
-                f"the result holds a {type(leaf).__name__}, which is not sent by value: await the result, and then "
+                f"the result holds a {type(value).__name__}, which is not sent by value: await the result, and then "
                 "make it an argument"
             )
 
@@ -51,7 +67,7 @@ def find(engine: Engine, object_id: str) -> HostedObject:
     hosted = engine.registry.find(Ref(engine.name, object_id))
     if hosted.bound_copies is not None:
         raise InvalidArgumentError(f"{hosted} is a module and not a result: send its handle")
-    check(hosted.value)
+    by_value(hosted.value, _same)
     return hosted
 
 
@@ -71,3 +87,7 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is torch.strided:
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.clone()
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

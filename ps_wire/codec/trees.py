@@ -36,19 +36,21 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (each for each in leaves_in(value) if isinstance(each, torch.Tensor))
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of a tree with each tensor replaced by `change(tensor)`."""
+def mapped(
+    value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None
+) -> Any:
+    """A copy of a tree with each tensor replaced by `change(tensor)`, and each other leaf by `other(leaf)`."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list):
-        return [mapped(item, change) for item in value]
+        return [mapped(item, change, other) for item in value]
     if isinstance(value, dict):
-        return {mapped(key, change): mapped(item, change) for key, item in value.items()}
+        return {mapped(key, change, other): mapped(item, change, other) for key, item in value.items()}
     codec = None if type(value) is tuple else codec_of(type(value))
     if codec is not None:
-        return codec.decode(mapped(codec.encode(value), change))
+        return codec.decode(mapped(codec.encode(value), change, other))
     if isinstance(value, tuple) and not isinstance(value, Ref):
-        return tuple([mapped(item, change) for item in value])
+        return tuple([mapped(item, change, other) for item in value])
     if isinstance(value, slice):
-        return slice(mapped(value.start, change), mapped(value.stop, change), mapped(value.step, change))
-    return value
+        return slice(*[mapped(part, change, other) for part in (value.start, value.stop, value.step)])
+    return value if other is None else other(value)

@@ -152,7 +152,8 @@ class PendingCall(InFlightRequest[Any]):
         if session is not self._session or (context is not None and own not in (None, context)):
             return None
         if self.staying is not None:
-            return None if self.staying.is_lost or self.failure is not None else self.staying.rref
+            # A value that was fetched may have been changed here.
+            return None if self.settled or self.staying.is_lost else self.staying.rref
         request = self.frame.request.call
         if not (self.collected and session.is_here) or request.keep:
             return None

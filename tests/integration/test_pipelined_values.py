@@ -1,0 +1,56 @@
+"""Tests that a call gets the value that an earlier call had as its result, however the value gets there."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_service.server import Server
+from ps_wire.errors import InvalidArgumentError
+from tests.integration.support import COUNTER, until
+
+ASSORTED = "tests.hosted_models.Assorted"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+async def test_values_have_the_types_that_they_have_when_they_are_sent(ps: tc.Client, recorded: bool) -> None:
+    assorted = await ps.create(ASSORTED)
+    async with ps.context() if recorded else AsyncExitStack():
+        sent = await assorted.describe(await assorted.give())
+        assert await assorted.describe(assorted.give()) == sent
+        result = assorted.give()
+        assert await assorted.describe(result) == await assorted.describe(await result) == sent
+
+
+async def test_what_cannot_be_sent_is_refused(ps: tc.Client) -> None:
+    assorted = await ps.create(ASSORTED)
+    with pytest.raises(InvalidArgumentError, match="complex64"):
+        await assorted.describe(assorted.give_complex())
+
+
+async def test_a_result_does_not_change_with_the_object_that_gave_it(ps: tc.Client) -> None:
+    assorted = await ps.create(ASSORTED)
+    result = assorted.give()
+    before = await assorted.describe(result)
+    await assorted.write()
+    assert await assorted.describe(result) == before
+
+
+async def test_a_value_that_was_changed_here_is_passed_on_as_it_is(ps: tc.Client) -> None:
+    counter = await ps.create(COUNTER)
+    result = counter.echo(torch.ones(3))
+    assert torch.equal(await counter.echo(result), torch.ones(3))
+    (await result).mul_(2)
+    assert torch.equal(await counter.echo(result), torch.full((3,), 2.0))
+
+
+async def test_results_that_are_none_are_freed(ps: tc.Client, owner: Server) -> None:
+    counter = await ps.create(COUNTER)
+    results: list[Any] = [counter.echo(None) for _ in range(3)]
+    assert await counter.echo(results) == [None] * 3
+    results.clear()
+    await until(ps, lambda _: len(owner.engine.registry) == 1)
