@@ -156,13 +156,9 @@ class Batches:
     """The calls whose gradients are held, by the requests in which they will be sent. Not safe from several threads.
 
     Calls whose backward takes long on the owner have requests of their own, so that they run concurrently there.
-
-    Args:
-        current: The backward that is running.
     """
 
-    def __init__(self, current: RunningBackward | LocalBackward) -> None:
-        self._current = current
+    def __init__(self) -> None:
         self._all: list[Batch] = []
         # By owner, the request that further calls join.
         self._shared: dict[Session, Batch] = {}
@@ -173,12 +169,25 @@ class Batches:
         return shared is None or shared.takes(call, gradients)
 
     def add(
-        self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[torch.Tensor]
+        self,
+        current: RunningBackward | LocalBackward,
+        call: WayBack,
+        after: int | None,
+        positions: Sequence[int],
+        gradients: Sequence[torch.Tensor],
     ) -> None:
-        """Adds a call; arguments as for `Batch.add`."""
+        """Adds a call.
+
+        Args:
+            current: The backward that is running.
+            call: As for `Batch.add`, like the other arguments.
+            after: See there.
+            positions: See there.
+            gradients: See there.
+        """
         batch = self._shared.get(call.session) if call.together else None
         if batch is None or not batch.takes(call, gradients):
-            batch = Batch(call.session, self._current)
+            batch = Batch(call.session, current)
             self._all.append(batch)
             if call.together:
                 self._shared[call.session] = batch

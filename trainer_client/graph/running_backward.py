@@ -64,7 +64,7 @@ class RunningBackward(_Backward):
         # When the measurement began, if gradients are held, or would be.
         self._began: tuple[float, float] | None = None
         self._lock = threading.RLock()
-        self._batches = Batches(self)
+        self._batches = Batches()
         # Requests with calls whose answers the engine has not waited for.
         self._unawaited: defaultdict[Session, list[Pending[Answer]]] = defaultdict(list)
         self._after: dict[int, int] = {}
@@ -98,7 +98,7 @@ class RunningBackward(_Backward):
             for answer in self._unawaited.pop(call.session, ()):
                 answer.wait()
         with self._lock:
-            self._batches.add(call, self.after(call.number), positions, gradients)
+            self._batches.add(self, call, self.after(call.number), positions, gradients)
             if not self._latency.is_short:
                 self._send_all()
 
@@ -189,9 +189,9 @@ class LocalBackward(_Backward):
         """
         self._found.sort(key=itemgetter(0), reverse=True)
         last: dict[Session, int] = {}
-        batches = Batches(self)
+        batches = Batches()
         for number, call, positions, gradients in self._found:
-            batches.add(call, last.get(call.session, 0), positions, gradients)
+            batches.add(self, call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
         taken = batches.take()
         if len(taken) == 1 and follow is not None and taken[0].session is follow.session:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.latency import Latency
 from tests.trainer_client.scripted_owner import decoded, opened
 from tests.trainer_client.scripted_passes import carry_back, give, give_each, new_context, posted, recorded, short
+from tests.waiting import until
 from trainer_client.contexts.context import Context
 from trainer_client.graph import batch, running_backward
+from trainer_client.graph.running_backward import RunningBackward
 from trainer_client.session.session import Session
 
 
@@ -224,6 +228,27 @@ async def test_an_error_of_one_call_is_the_error_of_the_backward() -> None:
         with pytest.raises(RemoteError, match="no gradient"):
             await backward
         assert context.gradient(a) is None
+
+
+async def test_a_backward_is_freed_with_its_answers_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[RunningBackward]] = []
+    before = RunningBackward.__init__
+
+    def begin(self: RunningBackward, *args: Any) -> None:
+        made.append(weakref.ref(self))
+        before(self, *args)
+
+    monkeypatch.setattr(RunningBackward, "__init__", begin)
+    async with opened() as (session, stream, _):
+        context, a = new_context(), leaf(1.0)
+        backward = context.backward(recorded(context, session, a, latency=short())[0].sum())
+        await carry_back(stream, torch.ones(1))
+        gc.disable()
+        try:
+            await backward
+            await until(lambda: made[0]() is None)
+        finally:
+            gc.enable()
 
 
 def chain(context: Context, session: Session, length: int, *inputs: torch.Tensor) -> torch.Tensor:
