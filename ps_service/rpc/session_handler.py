@@ -186,8 +186,7 @@ class SessionHandler(Observer):
     def cut_off(self) -> None:
         """Answers running requests as cut off. Those that can run again get no answer, and are sent again."""
         for number in list(self._followers.of):
-            for execution in self._followers.take(number):
-                self._drop(execution)
+            self._drop_followers(number)
         for number, execution in list(self._running.items()):
             operation = execution.operation
             if execution.drop(even_if_begun=operation.waits or not operation.mutates):
@@ -221,15 +220,18 @@ class SessionHandler(Observer):
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
             return
-        for execution in self._followers.take(number):
-            self._drop(execution)
+        self._drop_followers(number)
 
-    def _drop(self, execution: Execution) -> None:
-        """Forgets a request that waits for another and has not begun. The trainer sends both again later."""
-        if execution.drop(even_if_begun=False):
-            self._forget(execution)
-            self.session.taken_numbers.discard(execution.number)
-            self._turn_away(execution.number)
+    def _drop_followers(self, number: int) -> None:
+        """Forgets the requests that wait for a request, directly or not. The trainer sends them again later."""
+        left = self._followers.take(number)
+        while left:
+            execution = left.pop()
+            if execution.drop(even_if_begun=False):
+                self._engine.counters.running -= 1
+                self._forget(execution)
+                self.session.taken_numbers.discard(execution.number)
+                left += self._followers.take(execution.number)
 
     # As the observer of executions
 

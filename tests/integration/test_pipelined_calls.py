@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shared_memory.unix_socket import UnixSocket
+from tests.conftest import OwnerProcess
 from tests.graph_models import DTYPE, SIZE, Mix, Several
 from tests.integration.support import COUNTER, until
 from tests.training import owners, same, same_gradients, training, twin
@@ -230,6 +233,31 @@ async def test_only_what_is_awaited_is_sent_back() -> None:
         async with ps.context():
             score = await head(users(torch.arange(16)), items(torch.arange(16)))
         assert score.shape == (16, 1) and sent == [0, 0, 64]
+
+
+async def test_a_forward_is_one_write(owner_process: OwnerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = UnixSocket.write
+
+    def counted(socket: UnixSocket, pieces: Sequence[Any], *args: Any) -> None:
+        written.append(sum(map(len, pieces)))
+        write(socket, pieces, *args)
+
+    async with tc.connect(owner_process.address) as ps:
+        users = await ps.module("torch.nn.Embedding", 50, 8)
+        items = await ps.module("torch.nn.Embedding", 40, 8)
+        head = await ps.module("torch.nn.Bilinear", 8, 8, 1)
+        rows = torch.arange(16)
+        for _ in range(3):
+            async with ps.context() as ctx:
+                scoring = head(users(rows), items(rows))
+                with monkeypatch.context() as patch:
+                    patch.setattr(UnixSocket, "write", counted)
+                    written.clear()
+                    # As when a task begins to await it.
+                    ps.session("ps0").flush()
+                    assert len(written) == 1
+                await ctx.backward((await scoring).sum())
 
 
 async def test_a_result_of_another_owner_goes_through_the_trainer() -> None:

@@ -61,6 +61,11 @@ class Recommender:
         first, second = self.remote[0].remote("forward", users), self.remote[1].remote("forward", items)
         return nn.functional.mse_loss(await self.remote[2](await first, await second), wanted)
 
+    async def score_pipelined(self, number: int) -> torch.Tensor:
+        """The same in one message."""
+        users, items, wanted = batch_of(number)
+        return nn.functional.mse_loss(await self.remote[2](self.remote[0](users), self.remote[1](items)), wanted)
+
     def score_here(self, number: int) -> torch.Tensor:
         """The same in this process."""
         users, items, wanted = batch_of(number)
@@ -129,6 +134,30 @@ async def test_calls_of_two_owners_have_a_request_each() -> None:
                 await same_gradients(ctx, model.pairs)
             # The head and the embedding of the users are on one owner, that of the items is on the other.
             assert number < WARM or made == [2, 1]
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> None:
+    async with training() as ((server,), ps):
+        model = await Recommender.make(ps, "ps0", sparse=sparse)
+        cls: Any = optim.SGD if sparse else optim.Adagrad
+        opt = await ps.optimizer(cls, model.parameters(), lr=0.1)
+        local = cls(model.parameters_here(), lr=0.1)
+        for number in range(WARM + 3):
+            async with ps.context() as ctx:
+                before, sent = requests(server), sent_to(ps)
+                versions = await ctx.backward(await model.score_pipelined(number), step=opt)
+                made = requests(server) - before
+                sent = sent_to(ps) - sent
+            assert versions == {"ps0": number + 1}
+            model.backward_here(number)
+            local.step()
+            await model.same_parameters()
+            assert not server.engine.contexts.all()
+            if number >= WARM:
+                assert (made["call"], made["backward"], made["step"], made["end_context"]) == (3, 1, 1, 1)
+                # The results that stayed are given back besides.
+                assert sent in (4, 5)
 
 
 @pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
