@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from examples.digits.net import Net
 from ps_service import hosted, remote
 
-__all__ = ["Calls", "Decoder", "EmbeddingTable", "Net", "NeuMF", "Ratings", "Scale"]
+__all__ = ["Calls", "Decoder", "EmbeddingTable", "LossOfBags", "Net", "NeuMF", "Ratings", "Scale"]
 
 
 @hosted
@@ -139,3 +140,25 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+
+@hosted
+class LossOfBags(nn.Module):
+    """An embedding table of sums together with its loss, so that a pass sends targets and gets a number.
+
+    Args:
+        rows: Rows of the table.
+        dim: Its columns.
+    """
+
+    def __init__(self, rows: int, dim: int) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(rows, dim, mode="sum", sparse=True)
+
+    def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
+        return F.mse_loss(self.table(ids), wanted, reduction="sum") / len(ids)
+
+    @remote
+    def sums(self, ids: Tensor) -> Tensor:
+        """The sums alone."""
+        return self.table(ids)

@@ -139,7 +139,8 @@ BASELINES: Final = (
 )  # fmt: skip
 """Rows that only serve as a baseline of others."""
 
-ZIPF: Final = (
+PEERS: Final = (
+    Row("emb_step_whole", "emb_step with the loss on the owner", "emb_step_whole", "ms", stateful=True, local=True),
     Row("emb_forward_zipf", "emb_forward with ids by Zipf's law", "emb_forward", "ms", local=True, zipf=True),
     Row("emb_step_zipf", "emb_step with ids by Zipf's law", "emb_step", "ms", stateful=True, local=True, zipf=True),
 )
@@ -152,7 +153,7 @@ def row_named(name: str) -> Row:
     Raises:
         KeyError: There is no such row.
     """
-    return {row.name: row for row in (*ROWS, *BASELINES, *ZIPF)}[name]
+    return {row.name: row for row in (*ROWS, *BASELINES, *PEERS)}[name]
 
 
 def choose(words: Sequence[str], rows: Sequence[Row] = ROWS) -> list[Row]:

@@ -23,14 +23,14 @@ from benchmarks.peers.fleet import MODULES, PeerFleet
 from benchmarks.peers.report import Report
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import write
-from benchmarks.rows import ZIPF, Row, Shape, choose, row_named
+from benchmarks.rows import PEERS, Row, Shape, choose, row_named
 from benchmarks.sizes import FULL, QUICK
 
 ROUNDS: Final = 5
 
 ROWS: Final = (
     *(row_named(name) for name in ("echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "emb_forward", "emb_step")),
-    *ZIPF,
+    *PEERS,
     *(row_named(name) for name in ("convnet_step", "trainers_4")),
 )
 

@@ -40,7 +40,7 @@ class Caller:
                 forward = self._table(row)
                 yield Forwards(forward, data.bags(self._sizes, zipf=row.zipf))
                 self._call("drop", row.name)
-            case "emb_step":
+            case "emb_step" | "emb_step_whole":
                 yield self._bags(row)
                 self._call("drop", row.name)
             case "convnet_step":

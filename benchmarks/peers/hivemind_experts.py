@@ -50,7 +50,7 @@ class Hivemind:
             case "emb_forward":
                 with torch.no_grad():
                     yield Forwards(expert, data.bags(self._sizes, zipf=row.zipf))
-            case "emb_step":
+            case "emb_step" | "emb_step_whole":
                 rank = self._config.rank
                 batches = data.bags(self._sizes, rank, self._config.trainers, row.zipf)
                 yield Steps(
@@ -88,7 +88,7 @@ def _backend(name: str, module: nn.Module, like: Tensor, lr: float) -> ModuleBac
 def _backends(sizes: Sizes) -> Iterator[ModuleBackend]:
     ids = torch.zeros(2, sizes.per_bag, dtype=torch.int64)
     yield _backend("echo.0", nn.Identity(), torch.zeros(2, dtype=torch.int32), 0.0)
-    for name in ("emb_forward", "emb_step", "emb_step_zipf", "trainers"):
+    for name in ("emb_forward", "emb_step", "emb_step_whole", "emb_step_zipf", "trainers"):
         torch.manual_seed(data.MODEL_SEED)
         table = nn.EmbeddingBag(sizes.table_rows, sizes.dim, mode="sum", sparse=True)
         yield _backend(f"{name}.0", table, ids, data.emb_lr("zipf" in name))

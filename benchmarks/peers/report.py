@@ -50,6 +50,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
             if peer in turns
         },
         "rounds": max(len(each.turns) for each in entrants),
+        "turns": {side: [_rounded(row.shown(turn)) for turn in times] for side, times in turns.items()},
         "errors": {each.column: each.error for each in entrants if each.error},
     }
 

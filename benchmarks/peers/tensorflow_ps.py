@@ -87,7 +87,7 @@ class TensorFlow:
                 yield Echoes(_echo, row.bytes)
             case "emb_forward":
                 yield Forwards(self._forward(self._table()), data.bags(self._sizes, zipf=row.zipf))
-            case "emb_step":
+            case "emb_step" | "emb_step_whole":
                 yield self._bags(row)
             case "convnet_step":
                 yield self._convnet()
@@ -127,7 +127,8 @@ class TensorFlow:
         return Scheduled(
             lambda ids, wanted: self._coordinator.schedule(step, (ids, wanted)),
             [batch for batches in zip(*each, strict=True) for batch in batches],
-            lambda: {f"rows {rank}": forward(data.probe_ids(each[rank])) for rank in range(trainers)},
+            # With several workers the steps of one trainer overlap, so only the losses can be compared.
+            lambda: {} if trainers > 1 else {"rows 0": forward(data.probe_ids(each[0]))},
             trainers > 1,
         )
 

@@ -47,7 +47,7 @@ class Local:
                 table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
                 with torch.no_grad():
                     yield Forwards(table, data.bags(self._sizes, zipf=row.zipf), self._pause)
-            case "emb_step" | "split_step":
+            case "emb_step" | "emb_step_whole" | "split_step":
                 yield self._bags(row)
             case "convnet_step":
                 yield self._convnet()

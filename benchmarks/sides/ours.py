@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import trainer_client as tc
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Calls, Decoder, EmbeddingTable, Net, NeuMF
+from benchmarks.models import Calls, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.sides import shared_memory
 from benchmarks.trainer import Config, Wire, serve
@@ -62,6 +62,7 @@ class Ours:
             else:
                 make = {
                     "emb_step": lambda ps: self._bags(ps, row.zipf),
+                    "emb_step_whole": self._whole_bags,
                     "split_step": self._split,
                     "convnet_step": self._convnet,
                     "rnn_step": self._rnn,
@@ -107,6 +108,19 @@ class Ours:
 
         batches = data.bags(self._sizes, config.rank, config.trainers, zipf)
         return Steps(step, batches, lambda: {f"rows {config.rank}": table(data.probe_ids(batches))})
+
+    def _whole_bags(self, ps: Any) -> Work:
+        net = ps.module(LossOfBags, self._sizes.table_rows, self._sizes.dim, seed=data.MODEL_SEED)
+        opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.EMB_LR, fused=True)
+
+        def step(ids: Tensor, wanted: Tensor) -> Tensor:
+            with ps.context() as ctx:
+                loss = net(ids, wanted)
+                ctx.backward(loss, step=opt)
+            return loss
+
+        batches = data.bags(self._sizes)
+        return Steps(step, batches, lambda: {"rows 0": net.sums(data.probe_ids(batches))})
 
     def _split(self, ps: Any) -> Work:
         half = self._sizes.table_rows // 2
