@@ -199,7 +199,9 @@ class Ours:
             async with ps.context() as ctx:
                 user, item = await asyncio.gather(users(pairs[0]), items(pairs[1]))
                 loss = data.rating_loss(await head(user, item), liked)
-                await ctx.backward(loss, step=opt)
+                # Call by call: the row with the step in the backward is the pipelined one.
+                await ctx.backward(loss)
+                await opt.step(ctx)
             return loss
 
         async def pipelined(pairs: Tensor, liked: Tensor) -> Tensor:
