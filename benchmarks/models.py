@@ -98,6 +98,7 @@ class Ratings(nn.Module):
         self.mlp = nn.Sequential(*(part for layer in layers for part in layer))
         self.score = nn.Linear(factors + hidden[-1], 1)
 
+    @remote(inline=True)
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         product = users[:, : self.factors] * items[:, : self.factors]
         deep = self.mlp(torch.cat([users[:, self.factors :], items[:, self.factors :]], 1))
@@ -122,6 +123,7 @@ class NeuMF(nn.Module):
         self.items = nn.Embedding(items, width)
         self.head = Ratings(factors, hidden)
 
+    @remote(inline=True)
     def forward(self, pairs: Tensor) -> Tensor:
         return self.head(self.users(pairs[0]), self.items(pairs[1]))
 

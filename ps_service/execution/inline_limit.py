@@ -44,6 +44,8 @@ class InlineLimit:
     nothing else would wait for it:
 
     - no other request is queued, or runs in a compute thread;
+    - the work before was not too long for the event loop: a step after a long backward is faster in the thread that has
+      just written the gradients, whose core has them in its caches;
     - all requests of the last `QUIET_SECONDS` came from one trainer;
     - this trainer waits for each answer before it sends more work. Compute threads run concurrently what a trainer
       sends at once. So once other work has waited for half of the latest work of more than `LONG_SECONDS`, only short
@@ -66,6 +68,8 @@ class InlineLimit:
         self._clock = clock
         self._trainer = b""
         self._shared_until = 0.0
+        # Whether the work before had to run in a thread in any case.
+        self._was_long = False
         # Work that arrives before this time has waited for long work; infinity in the turn of the loop that ran it.
         self._waited_until = 0.0
         # The share of long work for which other work has waited, as a moving average.
@@ -85,11 +89,12 @@ class InlineLimit:
         now = self._clock()
         if now < self._waited_until:
             self._note_wait(now)
-        return (
-            seconds < min(HAND_OVERS * self._hand_over_seconds(), MOST_SECONDS)
-            and now >= self._shared_until
-            and not self._is_busy()
-        )
+        was_long, self._was_long = self._was_long, seconds >= self._most_seconds
+        return not (self._was_long or was_long or now < self._shared_until or self._is_busy())
+
+    @property
+    def _most_seconds(self) -> float:
+        return min(HAND_OVERS * self._hand_over_seconds(), MOST_SECONDS)
 
     def ran(self, seconds: float) -> None:
         """Notes that work which was expected to take so long has run on the event loop, and is not answered yet."""

@@ -48,6 +48,7 @@ def test_work_of_one_trainer_may_take_as_long_as_many_hand_overs(owner: Owner) -
     owner.hand_over = 20e-6
     assert owner.limit.admits(HAND_OVERS * 19e-6)
     assert not owner.limit.admits(HAND_OVERS * 21e-6)
+    owner = Owner()
     owner.hand_over = 1.0
     assert owner.limit.admits(0.99 * MOST_SECONDS), "however slow the machine is"
     assert not owner.limit.admits(1.01 * MOST_SECONDS)
@@ -58,6 +59,14 @@ def test_only_short_work_before_a_hand_over_was_measured(owner: Owner) -> None:
     owner.hand_over = 0.0
     assert owner.limit.admits(0.9 * INLINE_SECONDS)
     assert not owner.limit.admits(INLINE_SECONDS)
+
+
+def test_work_after_work_that_was_too_long_stays_with_its_thread(owner: Owner) -> None:
+    for _ in range(2):
+        assert not owner.limit.admits(2 * MOST_SECONDS), "a backward"
+        assert owner.limit.admits(0.9 * INLINE_SECONDS)
+        assert not owner.limit.admits(LONG), "its step"
+        assert owner.limit.admits(LONG), "what follows"
 
 
 def test_only_short_work_while_threads_are_busy(owner: Owner) -> None:
