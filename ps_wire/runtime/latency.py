@@ -12,6 +12,12 @@ INLINE_SECONDS: Final = 200e-6
 WAITING_SECONDS: Final = 20e-3
 """Work that pauses for longer than this waits for something other than the interpreter lock."""
 
+FAR_SECONDS: Final = 10e-3
+"""Processor time of work that others notice if it was expected to be short, and runs on the event loop."""
+
+DISTRUST: Final = 100
+"""Nothing counts as short after such work, for this many times as long as it took."""
+
 
 class Latency:
     """Moving averages of how long work would take on the event loop: one for each power of two of its size.
@@ -21,14 +27,19 @@ class Latency:
     In a busy process most of the time that short work takes in a thread is the wait for the interpreter. That says
     nothing about the work, so the processor time of the thread counts. For work that waits for something else, the
     elapsed time counts.
+
+    The size does not tell everything: a recurrent layer takes a thousand times as long for one sequence of a thousand
+    steps as for a thousand sequences of one. So after work that took far longer than expected, all work counts as long
+    for a while. Such work takes at most one hundredth of the time of the event loop then.
     """
 
-    __slots__ = ("_last", "_seconds")
+    __slots__ = ("_distrusted_until", "_last", "_seconds")
 
     def __init__(self) -> None:
         self._last = 0
         # By the number of bits of the size.
         self._seconds: dict[int, float] = {}
+        self._distrusted_until = 0.0
 
     def note(self, seconds: float, size: int = 0) -> None:
         """Adds a measurement, in seconds, of work of some size, in a unit of the caller."""
@@ -44,19 +55,29 @@ class Latency:
     def end(self, began: tuple[float, float], size: int = 0) -> None:
         """Adds the measurement that `begin` has begun."""
         computed = time.thread_time() - began[1]
-        passed = time.perf_counter() - began[0]
+        now = time.perf_counter()
+        passed = now - began[0]
+        # The elapsed time may be long only because the machine is busy.
+        if computed > FAR_SECONDS > 2 * self.expected(size):
+            self._distrusted_until = now + DISTRUST * computed
         self.note(computed if passed - computed < WAITING_SECONDS else passed, size)
 
     def expected(self, size: int = 0) -> float:
         """The seconds that work of this size takes; infinity if none of about this size was measured."""
+        if self._is_distrusted:
+            return math.inf
         return self._seconds.get(size.bit_length(), math.inf)
 
     @property
     def seconds(self) -> float:
         """The seconds that work takes of the size that was measured last; infinity if none was measured."""
-        return self._seconds.get(self._last, math.inf)
+        return math.inf if self._is_distrusted else self._seconds.get(self._last, math.inf)
 
     @property
     def is_short(self) -> bool:
         """Whether work without a size takes less than `INLINE_SECONDS`."""
         return self.expected() < INLINE_SECONDS
+
+    @property
+    def _is_distrusted(self) -> bool:
+        return bool(self._distrusted_until) and time.perf_counter() < self._distrusted_until

@@ -58,3 +58,30 @@ def test_work_of_another_size_has_an_average_of_its_own() -> None:
     assert latency.expected(10_000) == 1e-2
     assert latency.expected(1_000) == math.inf, "nothing of this size was measured"
     assert latency.expected() == math.inf
+
+
+def test_after_work_that_took_far_longer_than_expected_nothing_is_short_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    latency = Latency()
+    clocks = {"perf_counter": 100.0, "thread_time": 5.0}
+    for name in clocks:
+        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
+
+    def work(seconds: float, size: int = 0) -> None:
+        began = latency.begin()
+        for name in clocks:
+            clocks[name] += seconds
+        latency.end(began, size)
+
+    work(2.0, 10_000)
+    work(1e-4)
+    assert latency.is_short, "nothing was known of the first large work, so that it was no surprise"
+    work(2.0)
+    for _ in range(50):
+        work(1e-4)
+        work(1e-4, 100)
+    assert not latency.is_short
+    assert latency.expected(100) == latency.seconds == math.inf
+    clocks["perf_counter"] += 100 * 2.0
+    assert latency.is_short and latency.expected(100) < INLINE_SECONDS
