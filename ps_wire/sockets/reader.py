@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from ps_wire.connections.connection import Place
     from ps_wire.connections.traffic import Traffic
 
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 80 * 1024
+"""A message with 64 KiB of tensors fits. What has been read of a longer payload is copied into its memory."""
+
+_PEEK_BYTES: Final = 4 * 1024
+"""Read after a large payload, because the next part of the message may follow, whose payload has its own memory."""
 
 _LARGE: Final = 64 * 1024
 """Payloads from this size on are read into their memory, unless all of their bytes have arrived already."""
@@ -81,13 +85,15 @@ class RecordReader:
         self._on_read = on_read
         self._on_garbage = on_garbage
         self._buffer = memoryview(_buffers.own)
+        self._peek = self._buffer[:_PEEK_BYTES]
+        self._next = self._buffer
         self._rest = bytearray()
         self._large: _Large | None = None
 
     def buffer(self) -> memoryview:
         """The memory that the next bytes are read into."""
         large = self._large
-        return self._buffer if large is None else large.memory[large.filled :]
+        return self._next if large is None else large.memory[large.filled :]
 
     def read(self, nbytes: int) -> None:
         """Takes the bytes that were read into `buffer()`."""
@@ -98,9 +104,12 @@ class RecordReader:
             if large.filled < len(large.memory):
                 return
             self._large = None
+            self._next = self._peek
             self._on_packet(Packet(large.frame, (large.memory,)))
-        elif not self._split(self._buffer[:nbytes]):
-            return
+        else:
+            self._next = self._buffer
+            if not self._split(self._buffer[:nbytes]):
+                return
         self._on_read()
 
     def _split(self, data: memoryview) -> bool:
