@@ -57,6 +57,18 @@ class Spoils(nn.Module):
 
 
 @hosted
+class DoublesFirst(nn.Module):
+    """Writes to its first argument in place, and uses the second afterwards."""
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return first.mul_(2) + second.exp()
+
+    @remote
+    def pair(self, pair: list[torch.Tensor]) -> torch.Tensor:
+        return self(*pair)
+
+
+@hosted
 class Gives(nn.Module):
     """Gives out its parameter itself, and has one that it never uses."""
 

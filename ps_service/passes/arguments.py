@@ -45,8 +45,6 @@ class Arguments:
         self._entering: list[torch.Tensor] = []
         self._rrefs: list[RRef] = []
         self._request = request
-        # By position among the results.
-        self._values: dict[int, Any] | None = None
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """The tensor that hosted code gets for a received one."""
@@ -90,19 +88,16 @@ class Arguments:
     def result(self, position: int) -> Any:
         """The value of a result that stays on this owner. Tensors with a history in this pass will enter the graph.
 
+        Each argument has a value of its own, also if it is the same result.
+
         Raises:
             StaleHandleError: It is gone.
             InvalidArgumentError: There is no result at that position, or its id is that of another kind of object.
         """
-        values = self._values
-        if values is None:
-            values = self._values = {}
-        if position not in values:
-            results = self._request.results if self._request is not None else ()
-            if position >= len(results):
-                raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")
-            values[position] = self._value(kept_values.find(self._engine, results[position]))
-        return values[position]
+        results = self._request.results if self._request is not None else ()
+        if position >= len(results):
+            raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")
+        return self._value(kept_values.find(self._engine, results[position]))
 
     def _value(self, hosted: HostedObject) -> Any:
         history = hosted.history

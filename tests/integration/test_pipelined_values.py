@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.errors import InvalidArgumentError
 from tests.integration.support import COUNTER, until
+from tests.training import same, same_gradients, training, twin
 
 ASSORTED = "tests.hosted_models.Assorted"
 
@@ -54,3 +56,23 @@ async def test_results_that_are_none_are_freed(ps: tc.Client, owner: Server) -> 
     assert await counter.echo(results) == [None] * 3
     results.clear()
     await until(ps, lambda _: len(owner.engine.registry) == 1)
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+async def test_a_result_that_is_two_arguments_has_a_copy_for_each(pipelined: bool) -> None:
+    async with training() as (_, ps):
+        layer = await ps.module("torch.nn.Linear", 3, 3)
+        doubles = await ps.module("tests.graph_models.DoublesFirst")
+        x = torch.arange(6.0).reshape(2, 3)
+        here = await twin(layer, nn.Linear(3, 3))
+        for pair in (False, True):
+            async with ps.context() as ctx:
+                inner: Any = layer(x) if pipelined else await layer(x)
+                out = await (doubles.pair([inner, inner]) if pair else doubles(inner, inner))
+                await ctx.backward(out.sum())
+                there = here(x)
+                wanted = 2 * there + there.exp()
+                here.zero_grad()
+                wanted.sum().backward()
+                same(out, wanted, "result")
+                await same_gradients(ctx, [(layer, here)])
