@@ -6,6 +6,7 @@ import enum
 import operator
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from ps_service.passes.holders import Holders
 from ps_service.passes.results import Results
 from ps_wire import decorators
 from ps_wire.codec.trees import mapped
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import ContextEndedError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -243,12 +244,16 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
     Raises:
         ForeignHandleError, StaleHandleError, UnknownNameError: It refers to no object of this owner.
         InvalidArgumentError: The value is a module, which cannot be sent.
+        ContextLostError: This owner has lost the pass, and the history of the value with it.
     """
     target = engine.registry.find(ref)
     if target.bound_copies is None:
         if recording is not None and target.history is not None and target.history.context == recording.context:
             kept = arguments.local(target)
             return call_function(engine, kept.local_value, arguments, (), {}, True, recording)
+        if recording is not None:
+            with suppress(ContextEndedError):
+                engine.contexts.get(recording.context)
         return mapped(target.value, lambda tensor: tensor.detach().clone())
     if not ref.parameter:
         raise InvalidArgumentError(f"{target} stays where it is; call it, or ask for its state_dict()")

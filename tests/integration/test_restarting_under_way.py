@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,16 @@ async def test_a_pass_that_takes_too_long_is_lost_and_says_so(owner: Owner, ps: 
     before = bits(await net.state_dict())
     async with ps.context() as ctx:
         loss = (await net(torch.ones(1, 4))).sum()
+        kept, result = await net.remote("forward", torch.ones(1, 4)), net(torch.ones(1, 4))
+        await ps.call(torch.add, result, 1)
         await ctx.backward(loss, retain_graph=True)
         await owner.restart(drain_seconds=0.05)
-        for again in (lambda: opt.step(ctx), lambda: net(torch.ones(1, 4)), lambda: ctx.backward(loss)):
+        works: list[Callable[[], Any]] = [
+            *(lambda: opt.step(ctx), lambda: net(torch.ones(1, 4)), lambda: ctx.backward(loss)),
+            # Their values are still there, but not what they were computed from.
+            *(kept.to_here, lambda: result, lambda: ps.call(torch.add, result, 1)),
+        ]
+        for again in works:
             with pytest.raises(tc.ContextLostError, match="run forward again"):
                 await again()
     assert bits(await net.state_dict()) == before, "no step was applied"
