@@ -7,7 +7,6 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -320,12 +319,13 @@ def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Future[None]) -> None:
-    # The loop of the task that waited may be closed.
-    with suppress(RuntimeError):
-        if threading.get_ident() == thread:
-            _set(future)
-        else:
+    try:
+        if threading.get_ident() != thread:
             loop.call_soon_threadsafe(_set, future)
+        elif not future.done():
+            future.set_result(None)
+    except RuntimeError:
+        pass  # the loop of the task that waited is closed
 
 
 def _set(future: asyncio.Future[None]) -> None:

@@ -55,6 +55,9 @@ class InlineLimit:
         hand_over_seconds: Returns how long a hand-over to a compute thread takes; 0 if none was measured.
         is_busy: Returns whether a request is queued or runs in a thread.
         clock: Returns the time in seconds.
+
+    Attributes:
+        trainer: The trainer of the latest request.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class InlineLimit:
         self._hand_over_seconds = hand_over_seconds
         self._is_busy = is_busy
         self._clock = clock
-        self._trainer = b""
+        self.trainer = b""
         self._shared_until = 0.0
         # Whether the work before had to run in a thread in any case.
         self._was_long = False
@@ -77,9 +80,9 @@ class InlineLimit:
         self._pause = FIRST_PAUSE
 
     def arrived(self, trainer: bytes) -> None:
-        """Notes that a request has arrived; called before each of them."""
-        if trainer != self._trainer:
-            self._trainer = trainer
+        """Notes that a request has arrived; called for each of them, at least if it is of another trainer."""
+        if trainer != self.trainer:
+            self.trainer = trainer
             self._shared_until = self._clock() + QUIET_SECONDS
 
     def admits(self, seconds: float) -> bool:

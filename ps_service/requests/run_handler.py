@@ -32,14 +32,16 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         `RequestContext.progress` notes.
     """
     limit = ctx.engine.inline_limit
-    limit.arrived(ctx.trainer)
+    if ctx.trainer != limit.trainer:
+        limit.arrived(ctx.trainer)
     if operation.expected_seconds is None:
         return None
     try:
         seconds = operation.expected_seconds(ctx, request)
     except Exception:
         seconds = 0.0  # The handler raises it again at once.
-    if not limit.admits(seconds) or (seconds >= latency.INLINE_SECONDS and not _waits_for_answers(ctx)):
+    is_short = seconds < latency.INLINE_SECONDS
+    if not is_short and not (limit.admits(seconds) and _waits_for_answers(ctx)):
         return None
     locks = ctx.engine.parameter_locks
     locks.forbid_blocking()
@@ -49,7 +51,8 @@ def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: 
         return None
     finally:
         locks.allow_blocking()
-        limit.ran(seconds)
+        if not is_short:
+            limit.ran(seconds)
 
 
 def _waits_for_answers(ctx: RequestContext) -> bool:

@@ -73,15 +73,15 @@ class SharedMemoryConnection(RecordConnection):
                 await self._send_long(packet, nbytes)
                 return
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def _send_payload(self, packet: Packet) -> bool:
         nbytes = packet.nbytes
         if nbytes <= INLINE_BYTES:
-            return super().send_now(packet, later)
-        if self._socket.unsent or nbytes >= _LONG_COPY:
+            return super()._send_payload(packet)
+        if nbytes >= _LONG_COPY:
             return False
         segment = self._segment_for(nbytes)
         if segment is None:
-            return super().send_now(packet, later)
+            return super()._send_payload(packet)
         segment.write(packet.payload)
         self._send_record(packet, nbytes, segment)
         return True
@@ -129,7 +129,7 @@ class SharedMemoryConnection(RecordConnection):
 
     def _other_record(self, kind: int, frame: memoryview, number: int, nbytes: int) -> None:
         if kind in (SEGMENT, NEW_SEGMENT):
-            self._arrived(Packet(Frame.FromString(bytes(frame)), self._payload(kind, number, nbytes)))
+            self._reader.arrived.append(Packet(Frame.FromString(bytes(frame)), self._payload(kind, number, nbytes)))
         elif kind == GIVE_BACK:
             self._pool.give_back(number)
         elif kind == RETIRE:

@@ -46,16 +46,13 @@ class UnixSocket(StreamSocket):
         self._outgoing: deque[tuple[memoryview, int]] = deque()
         super().__init__(sock, reader, on_broken)
 
-    def write(self, pieces: Sequence[Piece], descriptor: int | None = None) -> None:
-        """Writes pieces; see `StreamSocket.write`.
+    def write_with(self, pieces: Sequence[Piece], descriptor: int) -> None:
+        """Writes pieces with a descriptor; see `StreamSocket.write`.
 
         Args:
             pieces: The bytes to write.
             descriptor: Sent with the first byte. It is closed here once it is sent, or cannot be sent any more.
         """
-        if descriptor is None:
-            super().write(pieces)
-            return
         if self.is_closed:
             os.close(descriptor)
             raise ConnectionBroken(f"{self.connection} is closed")
@@ -69,7 +66,7 @@ class UnixSocket(StreamSocket):
         while self.descriptors:
             socket.close(self.descriptors.popleft())
 
-    def _transmit(self, pieces: Sequence[Piece]) -> int:
+    def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
         if self._outgoing:
             piece, descriptor = self._outgoing[0]
             if pieces[0] is piece:
@@ -79,7 +76,7 @@ class UnixSocket(StreamSocket):
                 os.close(descriptor)
                 return sent
             pieces = list(takewhile(lambda each: each is not piece, pieces))
-        return super()._transmit(pieces)
+        return self._transmit(pieces)
 
     def _receive(self, buffer: memoryview) -> int:
         nbytes, ancillary, flags, _ = self._sock.recvmsg_into((buffer,), _ANCILLARY_BYTES)

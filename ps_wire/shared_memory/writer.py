@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -34,20 +33,19 @@ class SegmentWriter(RecordWriter):
     def __init__(self, sock: UnixSocket, traffic: Traffic) -> None:
         super().__init__(sock, traffic)
         self._unix_socket = sock
-        self._freed: deque[tuple[int, int]] = deque()
         self._freeing = False
 
     def write_new(self, record: bytes, descriptor: int) -> None:
         """Writes the first record of a segment at once, with its descriptor; raises what `write` raises."""
         self._bunch = 0
         self._collect(record, ())
-        self._unix_socket.write(self._take_gathered(), descriptor)
+        self._unix_socket.write_with(self._take_gathered(), descriptor)
 
     def free(self, kind: int, number: int) -> None:
         """Reports a freed segment. May be called in any thread, also by the garbage collector."""
-        self._freed.append((kind, number))
+        self._reports.append((kind, number))
         # Few of them wait for the next message, because waking the event loop and the other process costs more.
-        if len(self._freed) >= _MANY_FREED and not self._freeing:
+        if len(self._reports) >= _MANY_FREED and not self._freeing:
             self._freeing = True
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell_freed)
@@ -56,13 +54,9 @@ class SegmentWriter(RecordWriter):
         self._freeing = False
         self.flush()
 
-    @property
-    def _has_notes(self) -> bool:
-        return bool(self._postponed or self._freed)
-
     def _notes(self) -> bytes:
         notes = super()._notes()
-        while self._freed:
-            kind, number = self._freed.popleft()
+        while self._reports:
+            kind, number = self._reports.popleft()
             notes += HEADER.pack(kind, 0, number, 0)
         return notes

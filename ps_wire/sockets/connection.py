@@ -34,14 +34,12 @@ class RecordConnection:
 
     def __init__(self, most_payload: int, traffic: Traffic | None) -> None:
         self._traffic = traffic or Traffic()
-        self._reader = RecordReader(
-            most_payload, self._traffic, self._arrived, self._other_record, self._hand_over, self._refuse
-        )
+        self._reader = RecordReader(most_payload, self._traffic, self._other_record, self._hand_over, self._refuse)
 
     def _begin(self, sock: StreamSocket, writer: RecordWriter) -> None:
         self._stream = sock
         self._records = writer
-        self._delivery = Delivery(sock)
+        self._delivery = Delivery(sock, self._reader.arrived)
 
     async def send(self, packet: Packet) -> None:
         while not self.send_now(packet):
@@ -53,20 +51,23 @@ class RecordConnection:
         # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._stream.unsent:
             return False
-        frame, payload = packet
-        if not payload:
-            record = inline_record(frame, 0)
-            if later:
-                self._records.postpone(record)
-            else:
-                self._records.write(record)
-            return True
-        nbytes = sum(map(len, payload))
-        record = inline_record(frame, nbytes)
-        if nbytes > _JOINED_BYTES:
-            self._records.write(record, payload)
+        if packet.payload:
+            return self._send_payload(packet)
+        record = inline_record(packet.frame, 0)
+        if later:
+            self._records.postpone(record)
         else:
-            self._records.write(b"".join((record, *payload)))
+            self._records.write(record)
+        return True
+
+    def _send_payload(self, packet: Packet) -> bool:
+        """Sends a packet that has a payload; returns whether it was sent."""
+        nbytes = packet.nbytes
+        record = inline_record(packet.frame, nbytes)
+        if nbytes > _JOINED_BYTES:
+            self._records.write(record, packet.payload)
+        else:
+            self._records.write(b"".join((record, *packet.payload)))
         return True
 
     def gather(self) -> None:
@@ -115,9 +116,6 @@ class RecordConnection:
         return self._delivery.ended or bool(self._delivery.broken)
 
     # What the reader calls
-
-    def _arrived(self, packet: Packet) -> None:
-        self._delivery.arrived.append(packet)
 
     def _other_record(self, kind: int, frame: memoryview, number: int, nbytes: int) -> None:
         """Handles a record without a payload on the socket.

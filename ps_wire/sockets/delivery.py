@@ -23,17 +23,18 @@ class Delivery:
 
     Args:
         sock: The socket; it is not read while a packet has to wait.
+        arrived: Packets that were not delivered yet, in order.
 
     Attributes:
-        arrived: Packets that were not delivered yet.
+        arrived: The same packets.
         ended: Whether the other side has closed the connection.
         broken: Why the connection broke; empty if it did not.
     """
 
-    def __init__(self, sock: StreamSocket) -> None:
+    def __init__(self, sock: StreamSocket, arrived: deque[Packet]) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
-        self.arrived: deque[Packet] = deque()
+        self.arrived = arrived
         self.ended = False
         self.broken = ""
         self._receiver: asyncio.Future[None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -59,12 +60,12 @@ class RecordReader:
     Args:
         most_payload: Largest payload of a record, in bytes.
         traffic: Counts the bytes.
-        on_packet: Called with the packet of each record that is of the kind `INLINE`.
         on_other: Called with each other record: its kind, its frame, its number, and its length of a payload.
         on_read: Called after the records of a read.
         on_garbage: Called with the reason if something arrives that is no record.
 
     Attributes:
+        arrived: The packets of records of the kind `INLINE` are appended here.
         place: Gives the memory for the payload of a frame; see `Place`.
     """
 
@@ -72,15 +73,14 @@ class RecordReader:
         self,
         most_payload: int,
         traffic: Traffic,
-        on_packet: Callable[[Packet], None],
         on_other: Callable[[int, memoryview, int, int], None],
         on_read: Callable[[], None],
         on_garbage: Callable[[str], None],
     ) -> None:
+        self.arrived: deque[Packet] = deque()
         self.place: Place | None = None
         self._most_payload = most_payload
         self._traffic = traffic
-        self._on_packet = on_packet
         self._on_other = on_other
         self._on_read = on_read
         self._on_garbage = on_garbage
@@ -105,31 +105,29 @@ class RecordReader:
                 return
             self._large = None
             self._next = self._peek
-            self._on_packet(Packet(large.frame, (large.memory,)))
+            self.arrived.append(Packet(large.frame, (large.memory,)))
         else:
             self._next = self._buffer
-            if not self._split(self._buffer[:nbytes]):
+            try:
+                self._split(self._buffer[:nbytes])
+            except (InvalidArgumentError, DecodeError) as error:
+                self._on_garbage(str(error))
                 return
         self._on_read()
 
-    def _split(self, data: memoryview) -> bool:
-        """Handles whole records, and keeps the rest; returns whether all of it made sense."""
+    def _split(self, data: memoryview) -> None:
+        """Handles whole records, and keeps the rest."""
+        if self._rest:
+            self._rest += data
+            with memoryview(self._rest) as whole:
+                position = self._records(whole)
+            # A long record is collected from many reads; bytes that are already collected stay in place.
+            del self._rest[:position]
+            return
         # Most reads return whole records, which are parsed without a copy.
-        try:
-            if not self._rest:
-                end = self._records(data)
-                if end < len(data):
-                    self._rest += data[end:]
-            else:
-                self._rest += data
-                with memoryview(self._rest) as whole:
-                    position = self._records(whole)
-                # A long record is collected from many reads; bytes that are already collected stay in place.
-                del self._rest[:position]
-        except (InvalidArgumentError, DecodeError) as error:
-            self._on_garbage(str(error))
-            return False
-        return True
+        end = self._records(data)
+        if end < len(data):
+            self._rest += data[end:]
 
     def _records(self, data: memoryview) -> int:
         """Handles the whole records at the beginning of the bytes; returns where they end."""
@@ -150,7 +148,7 @@ class RecordReader:
             if end <= available:
                 frame = Frame.FromString(bytes(data[begin:middle]))
                 payload = (memoryview(bytearray(data[middle:end])),) if payload_bytes else ()
-                self._on_packet(Packet(frame, payload))
+                self.arrived.append(Packet(frame, payload))
                 position = end
                 continue
             if payload_bytes >= _LARGE:

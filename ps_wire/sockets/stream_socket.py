@@ -56,6 +56,7 @@ class StreamSocket:
         unsent: Pieces that wait to be written.
         drained: Set while no piece waits to be written.
         reading: Whether it is read at present.
+        is_closed: Whether nothing can be written any more.
     """
 
     connection: ClassVar[str] = "the connection"
@@ -71,8 +72,8 @@ class StreamSocket:
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._on_broken = on_broken
+        self.is_closed = False
         self._closed = False
-        self._unwritable = False
         self._looking: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock.fileno(), self._read)
         forks.belongs_here(self._loop)
@@ -84,7 +85,7 @@ class StreamSocket:
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
-        if self._closed or self._unwritable:
+        if self.is_closed:
             raise ConnectionBroken(f"{self.connection} is closed")
         if len(pieces) > _PIECES_PER_CALL:
             pieces = joined(pieces)
@@ -115,16 +116,11 @@ class StreamSocket:
             self._look_no_more()
             self._loop.add_reader(self._sock.fileno(), self._read)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self._closed or self._unwritable
-
     def close(self) -> None:
         """Closes the socket; unwritten pieces are lost. Calling it again does nothing."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self.is_closed = True
         self._look_no_more()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
@@ -135,7 +131,7 @@ class StreamSocket:
     def forked(self) -> None:
         """In a forked child: closes the child's copy, so that the other side notices the end of the parent."""
         if not self._closed:
-            self._closed = True
+            self._closed = self.is_closed = True
             # Not through the loop, whose selector is shared with the parent.
             os.close(self._sock.detach())
             self._drop_unsent()
@@ -146,6 +142,10 @@ class StreamSocket:
         """Passes pieces to the kernel; returns the number of bytes that it took."""
         # `send` is cheaper than `sendmsg`.
         return self._sock.send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+
+    def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
+        """Like `_transmit`, for pieces that had to wait."""
+        return self._transmit(pieces)
 
     def _receive(self, buffer: memoryview) -> int:
         """Reads into memory; returns the number of bytes, 0 at the end of the stream."""
@@ -184,7 +184,7 @@ class StreamSocket:
     def _send_some(self) -> bool:
         """Writes once; returns whether the kernel took all that it could be given."""
         offered = list(islice(self.unsent, _PIECES_PER_CALL))
-        sent = self._transmit(offered)
+        sent = self._transmit_kept(offered)
         while sent and sent >= len(self.unsent[0]):
             sent -= len(self.unsent.popleft())
         if sent:
@@ -233,7 +233,7 @@ class StreamSocket:
         if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
             return self._break(error)
         # The other side has ended. Its last bytes have not been read yet; the reader will reach their end.
-        self._unwritable = True
+        self.is_closed = True
         self._loop.remove_writer(self._sock.fileno())
         self._drop_unsent()
         self.drained.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,8 @@ class RecordWriter:
         self._socket = sock
         self._traffic = traffic
         self._postponed = b""
+        # What a subclass reports with the next record, see `_notes`.
+        self._reports: deque[tuple[int, int]] = deque()
         self._flushing = False
         self._is_busy = False
         self._in_turn = False
@@ -79,7 +82,7 @@ class RecordWriter:
             self._collect(record, payload)
             self._write_gathered()
             return
-        if self._has_notes:
+        if self._postponed or self._reports:
             record = self._notes() + record
         self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
         self._socket.write((record, *payload))
@@ -123,7 +126,7 @@ class RecordWriter:
     def flush(self) -> None:
         """Writes postponed records, if the socket is open."""
         self._flushing = False
-        if not self._ended and self._has_notes:
+        if not self._ended and (self._postponed or self._reports):
             with suppress(ConnectionBroken):
                 self.write(b"", at_once=True)
 
@@ -131,18 +134,13 @@ class RecordWriter:
         """Cancels the timers."""
         self._ended = True
 
-    @property
-    def _has_notes(self) -> bool:
-        """Whether there are records to write before the next one."""
-        return bool(self._postponed)
-
     def _notes(self) -> bytes:
         """The records to write before the next one."""
         notes, self._postponed = self._postponed, b""
         return notes
 
     def _collect(self, record: bytes, payload: Sequence[memoryview]) -> None:
-        if self._has_notes:
+        if self._postponed or self._reports:
             record = self._notes() + record
         self._gathered.append(record)
         self._gathered += payload

@@ -91,7 +91,8 @@ class InFlightRequest(Pending[T]):
         if payload is not None:
             self.chunks, self.nbytes = payload.chunks, payload.nbytes
         self.timeout = timeout
-        self.later = frame.request.WhichOneof("operation") in NOT_AWAITED
+        # Only calls are collected.
+        self.later = not self.collects and frame.request.WhichOneof("operation") in NOT_AWAITED
         self.number = 0
         self.counted = 0
         self.deadline = math.inf

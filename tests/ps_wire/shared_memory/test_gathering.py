@@ -43,13 +43,18 @@ def put(outbox: Outbox, number: int, nbytes: int = 0) -> None:
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of pieces of each write."""
     made: list[int] = []
-    write = UnixSocket.write
+    write, write_with = UnixSocket.write, UnixSocket.write_with
 
-    def noted(sock: UnixSocket, pieces: list[bytes], descriptor: int | None = None) -> None:
+    def noted(sock: UnixSocket, pieces: list[bytes]) -> None:
         made.append(len(pieces))
-        write(sock, pieces, descriptor)
+        write(sock, pieces)
+
+    def noted_with(sock: UnixSocket, pieces: list[bytes], descriptor: int) -> None:
+        made.append(len(pieces))
+        write_with(sock, pieces, descriptor)
 
     monkeypatch.setattr(UnixSocket, "write", noted)
+    monkeypatch.setattr(UnixSocket, "write_with", noted_with)
     return made
 
 

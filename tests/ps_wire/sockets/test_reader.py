@@ -22,14 +22,12 @@ class Reading:
     """A reader, and what it has reported."""
 
     def __init__(self, most_payload: int = 2 * MIB) -> None:
-        self.packets: list[Packet] = []
         self.others: list[tuple[int, int]] = []
         self.garbage = ""
         self.traffic = Traffic()
         self.reader = RecordReader(
             most_payload,
             self.traffic,
-            self.packets.append,
             lambda kind, frame, number, nbytes: self.others.append((kind, number)),
             lambda: None,
             self.refuse,
@@ -66,7 +64,7 @@ def test_records_come_out_as_they_were_written(sizes: list[int], most: int) -> N
     reading = Reading()
     whole = b"".join(record(number, bytes([number]) * size) for number, size in enumerate(sizes))
     reading.feed(whole + HEADER.pack(END, 0, 5, 0), most)
-    assert [(packet.frame.number, b"".join(packet.payload)) for packet in reading.packets] == [
+    assert [(packet.frame.number, b"".join(packet.payload)) for packet in reading.reader.arrived] == [
         (number, bytes([number]) * size) for number, size in enumerate(sizes)
     ]
     assert reading.others == [(END, 5)] and not reading.garbage
@@ -78,7 +76,7 @@ def test_a_large_payload_is_read_into_its_memory() -> None:
     data = record(1, bytes(MIB))
     placed = reading.feed(data, 64 * 1024)
     assert placed >= MIB - 64 * 1024
-    (packet,) = reading.packets
+    (packet,) = reading.reader.arrived
     assert len(packet.payload) == 1 and not packet.payload[0].readonly
 
 
@@ -92,9 +90,9 @@ def test_parts_are_read_into_the_message_that_they_belong_to(nbytes: int) -> Non
         data = inline_record(packet.frame, packet.nbytes) + b"".join(packet.payload)
         # A small message comes in between.
         reading.feed(record(9, b"") + data, 64 * 1024)
-        for each in reading.packets:
+        for each in reading.reader.arrived:
             messages.append(assembler.feed(each))
-        reading.packets.clear()
+        reading.reader.arrived.clear()
     (whole,) = (message for message in messages if message is not None and message.frame.number == 3)
     assert whole.payload is not None and whole.payload.tobytes() == payload
 
