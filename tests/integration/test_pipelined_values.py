@@ -1,4 +1,4 @@
-"""Tests that a call gets the value that an earlier call had as its result, however the value gets there."""
+"""Tests that a call gets the value that an earlier call had as its result, and that values are freed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import nn
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from ps_wire.limits import Limits
+from tests.conftest import StartOwner
 from tests.integration.support import COUNTER, until
 from tests.training import same, same_gradients, training, twin
 
@@ -76,3 +78,17 @@ async def test_a_result_that_is_two_arguments_has_a_copy_for_each(pipelined: boo
                 wanted.sum().backward()
                 same(out, wanted, "result")
                 await same_gradients(ctx, [(layer, here)])
+
+
+async def test_calls_that_are_cancelled_before_they_are_sent_take_no_room(start_owner: StartOwner) -> None:
+    owner = await start_owner(limits=Limits(max_in_flight=4))
+    async with tc.connect(owner.address) as ps:
+        counter = await ps.create(COUNTER)
+        for number in range(8):
+            inner = counter.echo(torch.ones(2))
+            outer = counter.echo(counter.echo(inner))
+            inner.cancel()
+            with pytest.raises(CancelledCallError):
+                await outer
+            assert await counter.echo(number) == number
+        await until(ps, lambda status: len(owner.engine.registry) == 1 and status.requests_in_flight == 1)

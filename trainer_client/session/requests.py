@@ -95,6 +95,8 @@ class Requests:
         self._begin(in_flight)
 
     def _begin(self, in_flight: InFlightRequest[Any]) -> None:
+        if in_flight.settled:
+            return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
             self._fail(in_flight, self.closed)
             return
