@@ -48,6 +48,10 @@ _GREETING_SECONDS: Final = 10.0
 _END_SECONDS: Final = 1.0
 """Seconds for which a direct connection outlives the gRPC stream beside it."""
 
+_MOST_UNSENT: Final = 2
+"""Messages to a trainer that may wait to be sent, for each request that it may have in flight. Beyond that, nothing is
+read from it until they are sent."""
+
 
 class Servicer:
     """Serves sessions on any connection, and the unary methods over gRPC.
@@ -176,11 +180,25 @@ class Servicer:
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         intake = Intake(self._engine, session_handler.session.trainer)
 
-        def handle(packet: Packet) -> bool | asyncio.Future[bool]:
+        most = _MOST_UNSENT * self._engine.limits.max_in_flight
+
+        def take(packet: Packet) -> bool | asyncio.Future[bool]:
             taken = intake.take(packet)
             if isinstance(taken, asyncio.Future):
                 return asyncio.create_task(_then(taken, partial(self._receive, session_handler, outbox)))
             return self._receive(session_handler, outbox, taken)
+
+        async def take_later(packet: Packet) -> bool:
+            # Returns also if the connection breaks, whose end is then read.
+            await outbox.flushed()
+            if session_handler.stream.outbox is not outbox:
+                return True
+            taken = take(packet)
+            return await taken if isinstance(taken, asyncio.Future) else taken
+
+        def handle(packet: Packet) -> bool | asyncio.Future[bool]:
+            # The trainer may not read the answers. Only large answers count towards its budget.
+            return asyncio.create_task(take_later(packet)) if outbox.unsent > most else take(packet)
 
         try:
             await deliver(connection, handle, intake.place)

@@ -36,6 +36,11 @@ class Outbox:
         self._gathering: Gathering | None = None
         self._together = _Together(self)
 
+    @property
+    def unsent(self) -> int:
+        """Number of messages that the connection has not taken wholly."""
+        return len(self._waiting)
+
     def together(self) -> _Together:
         """A block, entered with `with`, whose messages are written in one system call if the connection supports that.
 
