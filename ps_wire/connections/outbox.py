@@ -114,6 +114,8 @@ class Outbox:
                 while self._waiting:
                     for packet in batched(self._take(MOST)) if batching else self._take(1):
                         await connection.send(packet)
+                        # It would keep the payload until the next message.
+                        del packet
                 self._idle.set()
                 self._ready.clear()
                 await self._ready.wait()
