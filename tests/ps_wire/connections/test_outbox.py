@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,3 +165,17 @@ async def test_a_broken_connection_is_reported_and_ends_waits_for_space() -> Non
     await waiting
     put(outbox, 3)
     await outbox.flushed()
+
+
+async def test_an_idle_connection_holds_no_memory_of_what_it_has_sent() -> None:
+    near, far = memory_pair()
+    outbox, memory = Outbox(), np.zeros(2 * PART_BYTES, np.uint8)
+    held = weakref.ref(memory)
+    drain = asyncio.create_task(outbox.drain(near))
+    outbox.put(Frame(number=1), (memory.data,), memory.nbytes)
+    del memory
+    for _ in range(2):
+        await far.receive()
+    await outbox.flushed()
+    assert held() is None
+    drain.cancel()
