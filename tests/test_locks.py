@@ -12,17 +12,20 @@ KINDS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier
 
 SHORT = "its holder never waits"
 NO_THREAD = "no compute thread waits for it"
+NO_WORK = "a compute thread waits for it only while it has no work"
 REPORTED = "the waiting thread reports it"
 BACKWARD = "waited for in the thread of a backward, for which a compute thread waits and reports it"
 
 PLAIN = {
     "ps_wire/connections/buffers.py": SHORT,
+    "ps_wire/runtime/latencies.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,
     "ps_wire/numerics/seeds.py": SHORT,
     "ps_service/cli/serving.py": NO_THREAD,
     "ps_service/passes/calls.py": SHORT,
     "ps_service/execution/thread_pool.py": SHORT,
+    "ps_service/execution/workers.py": NO_WORK,
     "ps_service/requests/context.py": SHORT,
     "ps_service/requests/execution.py": SHORT,
     "ps_service/server.py": NO_THREAD,
@@ -36,6 +39,7 @@ PLAIN = {
     "ps_service/passes/staleness.py": SHORT,
     "trainer_client/contexts/context.py": SHORT,
     "trainer_client/contexts/local_gradients.py": SHORT,
+    "trainer_client/graph/running_backward.py": SHORT,
     "trainer_client/graph/walk.py": BACKWARD,
     "trainer_client/numerics.py": SHORT,
     "trainer_client/graph/open_contexts.py": SHORT,

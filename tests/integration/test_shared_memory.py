@@ -85,9 +85,9 @@ async def test_a_message_without_a_waiter_is_sent_with_the_next_one(
     writes: list[int] = []
     original = UnixSocket.write
 
-    def counted(self: UnixSocket, pieces: list[bytes], descriptor: int | None = None) -> None:
+    def counted(self: UnixSocket, pieces: list[bytes]) -> None:
         writes.append(len(pieces))
-        original(self, pieces, descriptor)
+        original(self, pieces)
 
     monkeypatch.setattr(UnixSocket, "write", counted)
     for _ in range(4):

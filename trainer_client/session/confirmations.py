@@ -14,15 +14,12 @@ if TYPE_CHECKING:
 _DELAY_SECONDS: Final = 0.1
 """Delay after which answers are confirmed, if no request has confirmed them before."""
 
-_SEVERAL: Final = 8
-"""Answers without payloads that are confirmed together, because the owner keeps little for them."""
-
 _MOST_BYTES: Final = 16 * MIB
 """Payload bytes above which answers are confirmed at once, because the owner keeps the payloads meanwhile."""
 
 
 class Confirmations:
-    """Collects the numbers of answers, and sends them with a request or after a short delay.
+    """Collects the numbers of answers, and sends them with the next request or after a short delay.
 
     Args:
         loop: The session's event loop.
@@ -30,14 +27,12 @@ class Confirmations:
 
     Attributes:
         numbers: Numbers of the answers that are not confirmed yet.
-        are_due: Whether they should go with the next request: some have a payload, or there are several.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Sequence[int]], bool]) -> None:
         self._loop = loop
         self._send = send
         self.numbers: list[int] = []
-        self.are_due = False
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,8 +45,6 @@ class Confirmations:
         """
         self.numbers.append(number)
         self._bytes += nbytes
-        if nbytes or len(self.numbers) >= _SEVERAL:
-            self.are_due = True
         if self._bytes >= _MOST_BYTES:
             self._tell()
         elif self._timer is None:
@@ -60,12 +53,12 @@ class Confirmations:
     def go_with(self, request: Request) -> None:
         """Moves the numbers into a request."""
         request.confirmed.extend(self.numbers)
-        self.clear()
+        self.numbers.clear()
+        self._bytes = 0
 
     def clear(self) -> None:
         """Drops the numbers."""
         self.numbers.clear()
-        self.are_due = False
         self._bytes = 0
 
     def stop(self) -> None:
@@ -80,6 +73,3 @@ class Confirmations:
     def _tell(self) -> None:
         if self.numbers and self._send(self.numbers):
             self.clear()
-        else:
-            # There is no stream; the first request on the next one takes them.
-            self.are_due = bool(self.numbers)

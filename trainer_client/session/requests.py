@@ -191,7 +191,7 @@ class Requests:
     def _send(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request that has its number."""
         frame = in_flight.frame
-        if self._confirmations.are_due:
+        if self._confirmations.numbers:
             self._confirmations.go_with(frame.request)
         if self.outbox is not None:
             self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later)

@@ -1,4 +1,4 @@
-"""Tests that answers are confirmed with a request or soon after."""
+"""Tests that answers are confirmed with the next request or soon after."""
 
 from __future__ import annotations
 
@@ -18,28 +18,17 @@ async def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "time", lambda: now)
 
 
-async def test_the_next_request_carries_the_confirmation_of_a_payload(stopped_clock: None) -> None:
+async def test_the_next_request_carries_the_confirmations(stopped_clock: None) -> None:
     async with opened() as (session, stream, _):
         pending = [look_up(session, name) for name in "ab"]
         await stream.requests(2)
         await stream.answer(2)
-        await stream.answer(1, payload=b"x")
+        await stream.answer(1)
         await addresses(pending)
         look_up(session, "c")
         assert list((await stream.request()).request.confirmed) == [2, 1]
         look_up(session, "d")
         assert list((await stream.request()).request.confirmed) == []
-
-
-async def test_eight_answers_without_payloads_are_confirmed_together(stopped_clock: None) -> None:
-    async with opened() as (session, stream, _):
-        confirmed = []
-        for number in range(1, 11):
-            pending = look_up(session, "a")
-            confirmed.append(list((await stream.request()).request.confirmed))
-            await stream.answer(number)
-            await pending
-        assert confirmed == [[]] * 8 + [list(range(1, 9)), []]
 
 
 async def test_answers_are_confirmed_soon_without_a_request() -> None:
@@ -79,7 +68,7 @@ async def test_answers_without_a_stream_are_confirmed_on_the_next() -> None:
     async with opened() as (session, stream, owner):
         pending = look_up(session, "a")
         await stream.request()
-        await stream.answer(1, payload=b"x")
+        await stream.answer(1)
         await pending
         stream.cut()
         stream = await owner.stream()
