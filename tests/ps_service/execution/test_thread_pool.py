@@ -68,6 +68,7 @@ async def test_the_thread_that_worked_last_works_next() -> None:
     await asyncio.to_thread(gate.wait, PATIENCE)
     all_threads = set(await asyncio.gather(*ran))
     assert len(all_threads) == 4
+    await until(lambda: len(compute._idle) == 4)
     last = await compute.run(threading.get_ident)
     for _ in range(20):
         # It is idle again once it has taken the lock, which it does after it has delivered its result.
