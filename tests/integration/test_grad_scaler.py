@@ -275,5 +275,6 @@ async def test_an_optimizer_goes_with_its_last_reference() -> None:
             async with asyncio.timeout(20):
                 while gone() is not None:  # the thread that stepped may hold it for another moment
                     await ps.status()
+            assert gone() is None
         finally:
             gc.enable()

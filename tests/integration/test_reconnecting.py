@@ -258,6 +258,8 @@ async def test_leaving_at_any_moment_after_a_cut_ends() -> None:
                 await asyncio.sleep(0)
             async with asyncio.timeout(5):
                 await ps.close()
+            with pytest.raises(tc.ClosedError):
+                await ps.status()
 
 
 async def test_writing_to_an_ended_stream_raises() -> None:

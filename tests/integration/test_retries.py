@@ -180,8 +180,10 @@ async def test_answers_are_confirmed_although_nothing_more_is_asked() -> None:
 
     async with in_memory() as owner, tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
         await ps.create(COUNTER)
+        assert len(owner.engine.reply_cache) == 1
         await confirmed.wait()
         await until(ps, lambda status: status.kept_answers == 0)
+        assert len(owner.engine.reply_cache) == 0
 
 
 async def test_bookkeeping_does_not_grow_with_the_life_of_a_session() -> None:

@@ -93,4 +93,5 @@ async def test_a_cancelled_large_request_holds_nothing_in_the_end() -> None:
         one.cancel()
         await asyncio.wait([waiting])
         await until(lambda: server.engine.budget.requests == 0)
+        assert one.cancelled() and hosted(server).inside == 1, "the method still runs"
         hosted(server).opened.set()

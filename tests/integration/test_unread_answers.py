@@ -56,7 +56,7 @@ async def test_small_answers_that_are_not_read_stop_the_reading_of_requests(star
         await waiting.until(lambda: not connection._stream.reading or answers.unsent > MANY // 2)
         assert answers.unsent <= 10 * IN_FLIGHT, "they wait without a bound"
         # Others are served, and it is served again once it reads.
-        await ps.status()
+        assert (await ps.status()).serving
         stream.connection._stream.resume()  # type: ignore[attr-defined]
         answered = {(await stream.receive()).number for _ in range(MANY)}
         assert answered == set(range(1, MANY + 1))
@@ -74,4 +74,4 @@ async def test_a_trainer_that_has_read_nothing_may_vanish(start_owner: StartOwne
         await waiting.until(lambda: not connection._stream.reading)
         stream.connection.cut()  # type: ignore[attr-defined]
         await waiting.until(lambda: not owner.servicer.direct._connections)
-        await ps.status()
+        assert (await ps.status()).serving

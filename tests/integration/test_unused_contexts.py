@@ -49,6 +49,7 @@ async def test_without_a_limit_contexts_live_as_long_as_their_session() -> None:
             loss = (await net(torch.ones(1, 2))).sum()
             owner.engine.contexts.find(ctx.id).used -= 1e9
             administration.end_unused(owner.engine)
+            assert ctx.id in owner.engine.contexts
             await ctx.backward(loss)
 
 

@@ -103,7 +103,7 @@ async def test_an_address_that_is_not_this_machines_is_told_as_such() -> None:
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.9.10:0", "localhost:0", "[::1]:0", "unix:/tmp/socket"])
 async def test_loopback_needs_no_leave(listen: str) -> None:
     engine = owner()
-    Server(engine, listen)
+    assert not Server(engine, listen).kept.is_set()
     engine.close()
 
 
@@ -190,6 +190,7 @@ async def test_an_idle_owner_drains_at_once(server: Server) -> None:
     async with tc.connect(server.address):
         async with asyncio.timeout(10):
             await server.drain(3600.0)
+        assert server.kept.is_set()
 
 
 async def test_stopping_twice_is_the_same_as_once(server: Server) -> None:

@@ -39,7 +39,8 @@ async def test_results_and_exceptions_come_back(compute: ThreadPool) -> None:
 
 async def test_as_many_run_at_once_as_there_are_threads(compute: ThreadPool) -> None:
     together = threading.Barrier(2)
-    await asyncio.gather(*(compute.run(lambda: together.wait(PATIENCE)) for _ in range(2)))
+    places = await asyncio.gather(*(compute.run(lambda: together.wait(PATIENCE)) for _ in range(2)))
+    assert sorted(places) == [0, 1]
 
 
 async def test_no_more_run_at_once_than_there_are_threads(compute: ThreadPool) -> None:

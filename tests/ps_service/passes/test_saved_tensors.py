@@ -76,10 +76,12 @@ def test_a_watch_may_take_the_calls_own_writes_as_seen() -> None:
     locks.note_written(pin)
     watch = Watch(pin)
     pinned = Pinned(Parameter(torch.ones(2)), locks, [watch])
-    pinned.unpack()
+    assert pinned.unpack().tolist() == [1.0, 1.0]
     locks.note_written(pin)
+    with pytest.raises(RuntimeError, match=IN_PLACE):
+        pinned.unpack()
     watch.seen = pin.written
-    pinned.unpack()
+    assert pinned.unpack().tolist() == [1.0, 1.0]
 
 
 def test_a_saved_parameter_that_torch_saw_written_to_is_refused_too() -> None:

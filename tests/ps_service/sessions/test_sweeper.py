@@ -48,4 +48,6 @@ async def test_sweeps_follow_the_shortest_time_limit(limits: Limits, caplog: pyt
 
 
 async def test_one_that_has_not_begun_may_be_ended() -> None:
-    await Sweeper(Limits(), Looks()).end()
+    looks = Looks()
+    await Sweeper(Limits(), looks).end()
+    assert looks.count == 0

@@ -50,6 +50,8 @@ async def test_closing_does_not_wait_for_a_side_that_does_not_close(monkeypatch:
         async with asyncio.timeout(20):
             await near.close()
             await near.closed()
+        with pytest.raises(ConnectionBroken):
+            await near.send(Packet(Frame(number=2)))
 
 
 async def test_a_cut_is_noticed_by_both_ends() -> None:

@@ -59,8 +59,11 @@ def test_parameters_of_integers_are_passed_over(cls: type[optim.Optimizer], mixe
     optimizer = cls(parameters)
     validator = OptimizerValidator(optimizer, {})
     optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
     validator.check_options(optimizer.param_groups, {"lr": 0.5})
     validator.check_state(optimizer.state_dict())
+    assert str(optimizer.state_dict()) == str(before)
+    assert torch.equal(parameters[0], torch.ones(2, 3, dtype=torch.long))
 
 
 def test_an_optimizer_that_needs_more_than_gradients_is_refused() -> None:

@@ -201,8 +201,8 @@ async def test_what_one_message_may_have_bounds_a_request() -> None:
         context = new_context()
         outputs = [recorded(context, session, outputs=[torch.ones(20)], latency=short())[0] for _ in range(2)]
         backward = context.backward([each.sum() for each in outputs])
-        for _ in range(2):
-            await carry_back(stream)
+        carried = [calls_of((await carry_back(stream)).request.backward) for _ in range(2)]
+        assert carried == [[(2, 0)], [(1, 2)]]
         await backward
 
 
@@ -247,6 +247,7 @@ async def test_a_backward_is_freed_with_its_answers_when_it_is_done(monkeypatch:
         try:
             await backward
             await until(lambda: made[0]() is None)
+            assert len(made) == 1
         finally:
             gc.enable()
 
