@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from ps_service import RRef, hosted, remote
+from tests.custom_functions import FailingBackward
 
 PATIENCE = 20.0
 """Seconds after which a wait at a barrier fails the test, with a message."""
@@ -49,16 +50,6 @@ class _MeetBackward(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         rendezvous(*ctx.meeting)
         return gradient, None, None
-
-
-class _Explode(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        raise ArithmeticError("the backward of this layer is broken")
 
 
 @hosted
@@ -124,7 +115,7 @@ class Explodes(nn.Module):
 
     def forward(self, x: torch.Tensor, explode: bool = False) -> torch.Tensor:
         y = self.inner(x)
-        return _Explode.apply(y) if explode else y
+        return FailingBackward.apply(y) if explode else y
 
 
 @hosted

@@ -142,7 +142,7 @@ async def test_an_exception_in_a_remote_backward_arrives_typed_and_leaves_the_co
             return after(await second(deep if inputs else x, explode=explode) + deep).sum()
 
         async with ps.context() as ctx:
-            with pytest.raises(tc.RemoteError, match="the backward of this layer is broken") as caught:
+            with pytest.raises(tc.RemoteError, match="this backward is broken") as caught:
                 await ctx.backward(await forward(True))
             assert caught.value.remote_type == "builtins.ArithmeticError"
             assert "in backward" in caught.value.remote_traceback

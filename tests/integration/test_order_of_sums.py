@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 
 import trainer_client as tc
 from tests.conftest import StartProcess
+from tests.custom_functions import NoGradient
 from tests.graph_models import product
 from tests.training import identical, training, twin
 
@@ -123,17 +123,8 @@ async def test_calls_without_a_gradient_are_passed_over(sparse: bool) -> None:
         indices = [torch.randint(0, 6, (BATCH,)) for _ in range(CALLS)]
         factors = inputs()
 
-        class Cut(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, y: torch.Tensor) -> torch.Tensor:
-                return y.clone()
-
-            @staticmethod
-            def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-                return None
-
         def loss(rows: list[torch.Tensor]) -> torch.Tensor:
-            ends: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda y: y, Cut.apply]
+            ends: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda y: y, NoGradient.apply]
             parts = zip(rows, factors, strict=True)
             return torch.stack([(ends[n in (2, 4)](y) * factor).sum() for n, (y, factor) in enumerate(parts)]).sum()
 

@@ -11,6 +11,7 @@ from torch import optim
 
 import trainer_client as tc
 from tests.autograd_models import barrier, event, rendezvous
+from tests.custom_functions import FailingBackward
 from tests.integration.linear_layers import X, linear, steps
 from tests.training import MODELS, OPTIMIZERS, hosted_value, owners, same_state, training
 from tests.waiting import until
@@ -34,21 +35,12 @@ async def test_nothing_steps_after_a_backward_that_failed(names: tuple[str, str]
 
 
 async def test_nothing_steps_after_a_local_part_that_failed() -> None:
-    class Broken(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            raise ArithmeticError("this part is broken")
-
     async with training() as ((server,), ps):
         net, here = await linear(ps)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
         for x in (torch.ones(2, 3, requires_grad=True), torch.ones(2, 3)):
             async with ps.context() as ctx:
-                y = await net(Broken.apply(x)) if x.requires_grad else Broken.apply(await net(x))
+                y = await net(FailingBackward.apply(x)) if x.requires_grad else FailingBackward.apply(await net(x))
                 with pytest.raises(ArithmeticError):
                     await ctx.backward(y.sum(), step=opt)
                 assert not ctx.ended

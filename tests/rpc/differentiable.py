@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from ps_service import remote
-from tests.rpc.models import (
-    Failing,
-)
+from tests.custom_functions import FailingBackward
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 
@@ -38,7 +36,7 @@ def gradient_sum(context_id: int) -> float:
 
 @remote
 def fails_in_backward(x: torch.Tensor) -> torch.Tensor:
-    return Failing.apply(x)
+    return FailingBackward.apply(x)
 
 
 @remote

@@ -81,16 +81,6 @@ class Lookup(nn.Module):
         return self.out(self.table.rpc_sync().forward(index))
 
 
-class Failing(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("a backward that fails on purpose")
-
-
 @hosted
 class Plain:
     """An object that is no module, with a parameter of its own."""

@@ -59,7 +59,6 @@ from tests.rpc.later import (
 )
 from tests.rpc.models import (
     Chain,
-    Failing,
     FailingAtOnce,
     FailingOptimizer,
     Fork,
@@ -87,7 +86,6 @@ __all__ = [
     "KEPT",
     "LEAF",
     "Chain",
-    "Failing",
     "FailingAtOnce",
     "FailingOptimizer",
     "Fork",

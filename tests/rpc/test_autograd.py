@@ -34,9 +34,7 @@ def test_nested_context() -> None:
         assert again != context_id
 
 
-@pytest.mark.parametrize("call", [sync, away])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_graph_for_builtin_call(call: Call, sparse: bool) -> None:
+def graph_for_builtin_call(call: Call, sparse: bool) -> None:
     a, b = leaf(sparse), leaf(sparse)
     with autograd.context():
         result = call(TO, torch.add, (a, b))
@@ -44,36 +42,41 @@ def test_graph_for_builtin_call(call: Call, sparse: bool) -> None:
     same_as_local(lambda call: call(TO, torch.add, (a, b)), a, b, call=call)
 
 
+def test_graph_for_builtin_call() -> None:
+    graph_for_builtin_call(sync, False)
+
+
 def test_graph_for_builtin_call_sparse() -> None:
-    test_graph_for_builtin_call(sync, True)
+    graph_for_builtin_call(sync, True)
 
 
 def test_graph_for_builtin_remote_call() -> None:
-    test_graph_for_builtin_call(away, False)
+    graph_for_builtin_call(away, False)
 
 
 def test_graph_for_builtin_remote_call_sparse() -> None:
-    test_graph_for_builtin_call(away, True)
+    graph_for_builtin_call(away, True)
 
 
-@pytest.mark.parametrize("call", [sync, away])
-def test_graph_for_python_call(call: Call) -> None:
-    a, b = leaf(), leaf()
+def graph_for_python_call(call: Call, sparse: bool) -> None:
+    a, b = leaf(sparse), leaf(sparse)
     same_as_local(lambda call: call(TO, s.my_add, (a, b)), a, b, call=call)
 
 
+def test_graph_for_python_call() -> None:
+    graph_for_python_call(sync, False)
+
+
 def test_graph_for_python_call_sparse() -> None:
-    a, b = leaf(True), leaf(True)
-    same_as_local(lambda call: call(TO, s.my_add, (a, b)), a, b)
+    graph_for_python_call(sync, True)
 
 
 def test_graph_for_python_remote_call() -> None:
-    test_graph_for_python_call(away)
+    graph_for_python_call(away, False)
 
 
 def test_graph_for_python_remote_call_sparse() -> None:
-    a, b = leaf(True), leaf(True)
-    same_as_local(lambda call: call(TO, s.my_add, (a, b)), a, b, call=away)
+    graph_for_python_call(away, True)
 
 
 def test_graph_for_py_nested_call() -> None:
@@ -108,37 +111,42 @@ def test_graph_for_py_nested_remote_call_itself_sparse() -> None:
     nested(away, True, "worker0")
 
 
-@pytest.mark.parametrize("call", [sync, away])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_no_graph_with_tensors_not_require_grad(call: Call, sparse: bool) -> None:
+def no_graph_with_tensors_not_require_grad(call: Call, sparse: bool) -> None:
     a = leaf(sparse).detach()
     with autograd.context() as context_id:
         assert not call(TO, torch.add, (a, a)).requires_grad
         assert autograd.get_gradients(context_id) == {}
 
 
+def test_no_graph_with_tensors_not_require_grad() -> None:
+    no_graph_with_tensors_not_require_grad(sync, False)
+
+
 def test_no_graph_with_tensors_not_require_grad_sparse() -> None:
-    test_no_graph_with_tensors_not_require_grad(sync, True)
+    no_graph_with_tensors_not_require_grad(sync, True)
 
 
 def test_no_graph_with_tensors_not_require_grad_remote() -> None:
-    test_no_graph_with_tensors_not_require_grad(away, False)
+    no_graph_with_tensors_not_require_grad(away, False)
 
 
 def test_no_graph_with_tensors_not_require_grad_remote_sparse() -> None:
-    test_no_graph_with_tensors_not_require_grad(away, True)
+    no_graph_with_tensors_not_require_grad(away, True)
 
 
-@pytest.mark.parametrize("call", [sync, away])
-def test_grad_only_on_return_value(call: Call) -> None:
+def grad_only_on_return_value(call: Call) -> None:
     with autograd.context() as context_id:
         result = call(TO, s.leaf_of_this_process, ())
         autograd.backward(context_id, [result.sum()])
         assert torch.equal(rpc.rpc_sync(TO, s.gradient_of_leaf, args=(context_id,)), torch.ones(3, 3))
 
 
+def test_grad_only_on_return_value() -> None:
+    grad_only_on_return_value(sync)
+
+
 def test_grad_only_on_return_value_remote() -> None:
-    test_grad_only_on_return_value(away)
+    grad_only_on_return_value(away)
 
 
 def complex_args(call: Call, sparse: bool) -> None:
@@ -172,13 +180,12 @@ def context_cleanup(function: Any, args: tuple[Any, ...], *others: str) -> None:
             assert time.monotonic() < end, f"{to} still has it"
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_context_cleanup_tensor_with_grad(sparse: bool) -> None:
-    context_cleanup(torch.add, (leaf(sparse), leaf(sparse)))
+def test_context_cleanup_tensor_with_grad() -> None:
+    context_cleanup(torch.add, (leaf(False), leaf(False)))
 
 
 def test_context_cleanup_tensor_with_grad_sparse() -> None:
-    test_context_cleanup_tensor_with_grad(True)
+    context_cleanup(torch.add, (leaf(True), leaf(True)))
 
 
 def test_context_cleanup_tensor_no_grad() -> None:

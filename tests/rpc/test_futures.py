@@ -132,7 +132,8 @@ def test_future_done_exception() -> None:
 
 
 def test_future_in_rpc() -> None:
-    test_callback_in_rpc()
+    callbacks = [rpc.rpc_async(TO, s.with_callback, args=("worker2", n * ONES)) for n in range(3)]
+    assert [each.wait().tolist() for each in callbacks] == [[2.0 * n + 1] * 2 for n in range(3)]
 
 
 def test_future_nested_callback() -> None:

@@ -44,7 +44,11 @@ def test_init_rpc_twice() -> None:
 
 
 def test_reinit() -> None:
-    test_init_rpc_twice()
+    before = rpc.get_worker_info()
+    with pytest.raises(RuntimeError, match="in a group already, as 'worker0'"):
+        rpc.init_rpc("worker0")
+    assert rpc.get_worker_info() == before
+    assert rpc.rpc_sync("worker1", s.my_add, args=(1, 2)) == 3
 
 
 def test_invalid_names() -> None:
@@ -55,9 +59,14 @@ def test_invalid_names() -> None:
         rpc.init_rpc("x", rank=3, world_size=3)
 
 
-def test_rpc_barrier_subset() -> None:
+def meet() -> None:
+    """Two members of the group pass a barrier."""
     futures = [rpc.rpc_async(f"worker{n}", s.barrier_of, args=(["worker1", "worker2"],)) for n in (1, 2)]
     assert rpc.wait_all(futures, timeout=20) == [None, None]
+
+
+def test_rpc_barrier_subset() -> None:
+    meet()
 
 
 def test_rpc_barrier_partial_subset() -> None:
@@ -66,7 +75,7 @@ def test_rpc_barrier_partial_subset() -> None:
     with pytest.raises(DeadlineExceededError, match=r"barrier: worker1 did not come"):
         rpc.rpc_sync("worker2", s.barrier_of, args=(["worker1", "worker2"], 0.1))
     # The members are still in step.
-    test_rpc_barrier_subset()
+    meet()
 
 
 def test_rpc_barrier_all() -> None:

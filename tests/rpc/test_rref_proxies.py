@@ -28,8 +28,7 @@ def test_rref_proxy_non_exist() -> None:
             result.to_here()
 
 
-@pytest.mark.parametrize("to", ["worker1", "worker0"])
-def test_rref_proxy_tensor(to: str) -> None:
+def proxy_of_a_tensor(to: str) -> None:
     rref = rpc.remote(to, torch.ones, args=((2, 3),))
     assert rref.rpc_sync().size() == (2, 3)
     assert torch.equal(rref.rpc_async().view(3, 2).wait(), torch.ones(3, 2))
@@ -38,8 +37,12 @@ def test_rref_proxy_tensor(to: str) -> None:
         rref.rpc_sync().share_memory_()
 
 
+def test_rref_proxy_tensor() -> None:
+    proxy_of_a_tensor(TO)
+
+
 def test_rref_proxy_tensor_self() -> None:
-    test_rref_proxy_tensor("worker0")
+    proxy_of_a_tensor("worker0")
 
 
 def test_rref_proxy_reuse() -> None:
@@ -49,8 +52,7 @@ def test_rref_proxy_reuse() -> None:
     assert [away.add(1).to_here(), away.value().to_here()] == [4, 4]
 
 
-@pytest.mark.parametrize("to", ["worker1", "worker0"])
-def test_rref_proxy_class(to: str) -> None:
+def proxy_of_an_object(to: str) -> None:
     rref = rpc.remote(to, s.Keeper, args=(7,))
     here = s.Keeper(7)
     assert rref.rpc_sync().value() == here.value()
@@ -61,8 +63,12 @@ def test_rref_proxy_class(to: str) -> None:
         rref.rpc_sync().fail()
 
 
+def test_rref_proxy_class() -> None:
+    proxy_of_an_object(TO)
+
+
 def test_rref_proxy_class_self() -> None:
-    test_rref_proxy_class("worker0")
+    proxy_of_an_object("worker0")
 
 
 def test_rref_proxy_timeout() -> None:

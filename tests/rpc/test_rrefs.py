@@ -63,11 +63,14 @@ def test_self_py_udf_remote_sparse() -> None:
     assert rpc.remote("worker0", s.my_add, args=(SPARSE, SPARSE)).to_here().is_sparse
 
 
-@pytest.mark.parametrize("to", ["worker1", "worker0"])
-def test_self_remote_rref_as_rpc_arg(to: str) -> None:
+def rref_as_rpc_arg(to: str) -> None:
     rref = rpc.remote("worker0", s.my_add, args=(torch.ones(2), 1))
     assert torch.equal(rpc.rpc_sync(to, s.add_rrefs, args=(rref, 1)), torch.full((2,), 3.0))
     assert torch.equal(rpc.rpc_async(to, s.add_rrefs, args=(rref, rref)).wait(), torch.full((2,), 4.0))
+
+
+def test_self_remote_rref_as_rpc_arg() -> None:
+    rref_as_rpc_arg(TO)
 
 
 def test_self_remote_rref_as_rpc_arg_sparse() -> None:
@@ -76,7 +79,7 @@ def test_self_remote_rref_as_rpc_arg_sparse() -> None:
 
 
 def test_self_remote_rref_as_self_rpc_arg() -> None:
-    test_self_remote_rref_as_rpc_arg("worker0")
+    rref_as_rpc_arg("worker0")
 
 
 def test_self_remote_rref_as_self_rpc_arg_sparse() -> None:
@@ -84,10 +87,13 @@ def test_self_remote_rref_as_self_rpc_arg_sparse() -> None:
     assert rpc.rpc_sync("worker0", s.add_rrefs, args=(rref, SPARSE)).is_sparse
 
 
-@pytest.mark.parametrize("to", ["worker1", "worker0"])
-def test_self_remote_rref_as_remote_arg(to: str) -> None:
+def rref_as_remote_arg(to: str) -> None:
     rref = rpc.remote("worker0", s.my_add, args=(torch.ones(2), 1))
     assert torch.equal(rpc.remote(to, s.add_rrefs, args=(rref, 1)).to_here(), torch.full((2,), 3.0))
+
+
+def test_self_remote_rref_as_remote_arg() -> None:
+    rref_as_remote_arg(TO)
 
 
 def test_self_remote_rref_as_remote_arg_sparse() -> None:
@@ -96,7 +102,7 @@ def test_self_remote_rref_as_remote_arg_sparse() -> None:
 
 
 def test_self_remote_rref_as_self_remote_arg() -> None:
-    test_self_remote_rref_as_remote_arg("worker0")
+    rref_as_remote_arg("worker0")
 
 
 def test_self_remote_rref_as_self_remote_arg_sparse() -> None:

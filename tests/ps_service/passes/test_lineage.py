@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -11,18 +9,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.lineage import has_own_functions, results_in, runs_own_function
-
-
-class Doubled(torch.autograd.Function):
-    """A function of hosted code."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return gradients[0] * 2
+from tests.custom_functions import Doubled
 
 
 def leaf() -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from ps_service.passes.records import Record
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, Ref
 from ps_wire.runtime.latency import Latency
+from tests.custom_functions import Doubled
 
 TRAINER = b"t" * 16
 
@@ -109,21 +109,9 @@ class Saved:
         self.tensor = tensor.detach()
 
 
-class Doubling(torch.autograd.Function):
-    """A node written in Python, which saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return 2 * gradient
-
-
 def test_a_record_holds_no_numbers_of_its_outputs(weight: Parameter) -> None:
     leaf = leaf_of(weight)
-    outputs = [leaf.tensor * 2, Doubling.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
+    outputs = [leaf.tensor * 2, Doubled.apply(leaf.tensor), leaf.tensor.to_sparse(), torch.zeros(2)]
     gone = [weakref.ref(output) for output in outputs]
     record = Record(outputs, None, 0, [leaf])
     outputs.clear()

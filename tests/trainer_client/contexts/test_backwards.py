@@ -11,6 +11,7 @@ import torch
 from ps_wire.errors import RemoteError
 from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.latency import Latency
+from tests.custom_functions import Doubled
 from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
@@ -52,16 +53,6 @@ async def test_a_graph_that_was_not_seen_yet_has_a_thread() -> None:
         (output,) = recorded(context, session)
         loss = output.cosh().sinh().tanh().erf().sum()
         assert await thread_of(context, stream, loss, output) != threading.get_ident()
-
-
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return 2 * grad
 
 
 def with_a_hook_of_a_leaf(output: torch.Tensor) -> torch.Tensor:

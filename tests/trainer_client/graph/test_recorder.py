@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
 
 import pytest
 import torch
 
 from ps_wire.errors import ContextEndedError, RemoteError
+from tests.custom_functions import NoGradient
 from tests.trainer_client.scripted_owner import TRAINER, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 
@@ -227,25 +227,13 @@ async def test_the_latest_call_is_propagated_first_in_whichever_order_answers_we
         await backward
 
 
-class GivesNoGradient(torch.autograd.Function):
-    """Passes a value on, and no gradient back."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> None:
-        return None
-
-
 async def test_a_call_to_which_no_gradient_comes_is_not_waited_for() -> None:
     async with opened() as (session, stream, _):
         context, a = new_context(), leaf(1.0)
         (first,), (second,) = recorded(context, session, a), recorded(context, session, a)
         # Torch runs the local operation that was made last first.
         doubled = first * 2
-        backward = context.backward((doubled + GivesNoGradient.apply(second)).sum())
+        backward = context.backward((doubled + NoGradient.apply(second)).sum())
         request = (await carry_back(stream, torch.tensor([1.0]))).request.backward
         assert (request.call, request.after) == (1, 0)
         await backward
