@@ -13,7 +13,7 @@ import pytest
 from benchmarks.peers import environments, report
 from benchmarks.peers.__main__ import ROWS, main
 from benchmarks.peers.environments import NotInstalled, prepare
-from benchmarks.peers.fleet import MODULES
+from benchmarks.peers.fleet import PEERS
 from tests.conftest import ROOT
 
 
@@ -41,7 +41,7 @@ def test_rows_are_those_that_were_promised() -> None:
 
 
 def test_every_peer_but_grpc_has_pinned_requirements() -> None:
-    for peer in MODULES.keys() - {"grpc_pickle"}:
+    for peer in PEERS.keys() - {"grpc_pickle"}:
         lines = (environments.REQUIREMENTS / f"{peer}.txt").read_text().splitlines()
         assert lines[0].startswith(peer)
         assert all(line.count("==") == 1 for line in lines)

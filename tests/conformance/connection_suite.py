@@ -291,6 +291,10 @@ class ConnectionSuite:
         for _ in range(2):
             await ends.near.close()
             await ends.far.close()
+            assert await ends.far.receive() is None
+            for end in (ends.near, ends.far):
+                with pytest.raises(ConnectionBroken):
+                    await end.send(packet(1))
 
     async def test_a_cut_connection_can_be_closed(self, ends: Ends) -> None:
         ends.cut()
@@ -299,6 +303,9 @@ class ConnectionSuite:
         for _ in range(2):
             await ends.near.close()
             await ends.far.close()
+            for end in (ends.near, ends.far):
+                with pytest.raises(ConnectionBroken):
+                    await end.send(packet(1))
 
     async def test_cancelling_a_receiver_has_no_other_effect(self, ends: Ends) -> None:
         waiting = asyncio.create_task(ends.near.receive())
@@ -350,5 +357,9 @@ class ConnectionSuite:
             outbox.put(Frame(number=1, cancel=Cancel()))
             ends.cut()
             outbox.put(Frame(number=2, cancel=Cancel()))
+        with pytest.raises(ConnectionBroken):
+            await ends.near.receive()
+        with pytest.raises(ConnectionBroken):
+            await ends.near.send(packet(3))
         writer.cancel()
         await asyncio.wait([writer])

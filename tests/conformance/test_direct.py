@@ -7,36 +7,13 @@ from contextlib import asynccontextmanager
 
 from ps_service import addresses
 from ps_service.rpc.direct import DirectListener
-from ps_wire.connections.connection import Connection
 from ps_wire.direct.connection import DirectConnection
-from ps_wire.v1.frames_pb2 import DirectOffer, Hello, SharedMemoryOffer
+from ps_wire.v1.frames_pb2 import Hello
 from tests.conformance.connection_suite import ConnectionSuite, Serve, Way
+from tests.conformance.offered_connector import OfferedConnector
 from trainer_client.transport.direct import open_direct
 
-
-class DirectConnector:
-    """Opens direct connections, without the session that usually comes before."""
-
-    address = "127.0.0.1:0"
-
-    def __init__(self, listener: DirectListener) -> None:
-        self._listener = listener
-        self.opened: list[DirectConnection] = []
-
-    async def connect(self) -> Connection:
-        offer = self._listener.offer(Hello(trainer=b"t" * 16))
-        assert offer is not None
-        self.opened.append(await open_direct(offer, self.address))
-        return self.opened[-1]
-
-    async def connect_shared_memory(self, offer: SharedMemoryOffer, max_message_bytes: int) -> None:
-        return None
-
-    async def connect_direct(self, offer: DirectOffer) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
+ADDRESS = "127.0.0.1:0"
 
 
 class TestDirect(ConnectionSuite):
@@ -47,12 +24,13 @@ class TestDirect(ConnectionSuite):
     @asynccontextmanager
     async def way(self, serve: Serve) -> AsyncIterator[Way]:
         listener = DirectListener(serve)
-        listener.open(addresses.bound("127.0.0.1:0"))
-        connector = DirectConnector(listener)
+        listener.open(addresses.bound(ADDRESS))
 
-        def cut() -> None:
-            for direct in connector.opened:
-                direct.cut()
+        async def connect() -> DirectConnection:
+            offer = listener.offer(Hello(trainer=b"t" * 16))
+            assert offer is not None
+            return await open_direct(offer, ADDRESS)
 
-        yield Way(connector, cut)
+        connector = OfferedConnector(ADDRESS, connect)
+        yield Way(connector, connector.cut)
         await listener.close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -136,8 +137,24 @@ async def test_calls_of_two_owners_have_a_request_each() -> None:
             assert number < WARM or made == [2, 1]
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> None:
+@dataclass
+class Counted:
+    """What a pass with a step needed.
+
+    Attributes:
+        calls: The requests that the trainer sent for the forward.
+        sent: The requests that it sent for the backward, the step and the end.
+        answered: How many requests of each operation the owner answered in the whole pass.
+    """
+
+    calls: int
+    sent: int
+    answered: Counter[str]
+
+
+async def trained(sparse: bool, score: Callable[[Recommender, int], Awaitable[torch.Tensor]]) -> list[Counted]:
+    """Trains on one owner with steps in the backward, as local torch does; counts the passes after the first ones."""
+    found = []
     async with training() as ((server,), ps):
         model = await Recommender.make(ps, "ps0", sparse=sparse)
         cls: Any = optim.SGD if sparse else optim.Adagrad
@@ -145,19 +162,27 @@ async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> 
         local = cls(model.parameters_here(), lr=0.1)
         for number in range(WARM + 3):
             async with ps.context() as ctx:
-                before, sent = requests(server), sent_to(ps)
-                versions = await ctx.backward(await model.score_pipelined(number), step=opt)
-                made = requests(server) - before
-                sent = sent_to(ps) - sent
+                before, first = requests(server), sent_to(ps)
+                loss = await score(model, number)
+                second = sent_to(ps)
+                versions = await ctx.backward(loss, step=opt)
+                last = sent_to(ps)
+                found.append(Counted(second - first, last - second, requests(server) - before))
             assert versions == {"ps0": number + 1}
             model.backward_here(number)
             local.step()
             await model.same_parameters()
             assert not server.engine.contexts.all()
-            if number >= WARM:
-                assert (made["call"], made["backward"], made["step"], made["end_context"]) == (3, 1, 1, 1)
-                # The results that stayed are given back besides.
-                assert sent in (4, 5)
+    return found[WARM:]
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> None:
+    for counted in await trained(sparse, Recommender.score_pipelined):
+        made = counted.answered
+        assert (made["call"], made["backward"], made["step"], made["end_context"]) == (3, 1, 1, 1)
+        # The results that stayed are given back besides.
+        assert counted.calls + counted.sent in (4, 5)
 
 
 @pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
@@ -165,27 +190,11 @@ async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> 
 async def test_the_last_request_of_a_backward_carries_the_step_and_the_end(
     kept: bool, backwards: int, sparse: bool
 ) -> None:
-    async with training() as ((server,), ps):
-        model = await Recommender.make(ps, "ps0", sparse=sparse)
-        cls: Any = optim.SGD if sparse else optim.Adagrad
-        opt = await ps.optimizer(cls, model.parameters(), lr=0.1)
-        local = cls(model.parameters_here(), lr=0.1)
-        for number in range(WARM + 3):
-            async with ps.context() as ctx:
-                loss = await (model.score_kept(number) if kept else model.score(number))
-                before, sent = requests(server), sent_to(ps)
-                versions = await ctx.backward(loss, step=opt)
-                made = requests(server) - before
-                sent = sent_to(ps) - sent
-            assert versions == {"ps0": number + 1}
-            model.backward_here(number)
-            local.step()
-            await model.same_parameters()
-            assert not server.engine.contexts.all()
-            if number >= WARM:
-                assert (made["backward"], made["step"], made["end_context"]) == (backwards, 1, 1)
-                # The handles of kept results are given back besides.
-                assert kept or sent == backwards
+    for counted in await trained(sparse, Recommender.score_kept if kept else Recommender.score):
+        made = counted.answered
+        assert (made["backward"], made["step"], made["end_context"]) == (backwards, 1, 1)
+        # The handles of kept results are given back besides.
+        assert kept or counted.sent == backwards
 
 
 async def test_a_pass_of_one_module_needs_two_requests() -> None:

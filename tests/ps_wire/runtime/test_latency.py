@@ -10,6 +10,15 @@ import pytest
 from ps_wire.runtime.latency import INLINE_SECONDS, Latency
 
 
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The clocks of `time` that are read, in seconds; they stand still until a test changes them."""
+    clocks = {"perf_counter": 100.0, "thread_time": 5.0}
+    for name in clocks:
+        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
+    return clocks
+
+
 def test_nothing_is_short_before_it_was_measured() -> None:
     assert Latency().expected() == math.inf
     assert not Latency().is_short
@@ -26,11 +35,8 @@ def test_one_long_measurement_is_forgotten_after_a_while() -> None:
     assert latency.is_short
 
 
-def test_the_wait_for_the_interpreter_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_the_interpreter_does_not_count(clocks: dict[str, float]) -> None:
     latency = Latency()
-    clocks = {"perf_counter": 100.0, "thread_time": 5.0}
-    for name in clocks:
-        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
     began = latency.begin()
     clocks.update(perf_counter=100.004, thread_time=5.0001)
     latency.end(began)
@@ -38,11 +44,8 @@ def test_the_wait_for_the_interpreter_does_not_count(monkeypatch: pytest.MonkeyP
     assert latency.is_short
 
 
-def test_work_that_waits_for_something_else_is_as_long_as_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_waits_for_something_else_is_as_long_as_its_wait(clocks: dict[str, float]) -> None:
     latency = Latency()
-    clocks = {"perf_counter": 100.0, "thread_time": 5.0}
-    for name in clocks:
-        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
     began = latency.begin()
     clocks.update(perf_counter=100.1, thread_time=5.0001)
     latency.end(began)
@@ -61,12 +64,9 @@ def test_work_of_another_size_has_an_average_of_its_own() -> None:
 
 
 def test_after_work_that_took_far_longer_than_expected_nothing_is_short_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    clocks: dict[str, float],
 ) -> None:
     latency = Latency()
-    clocks = {"perf_counter": 100.0, "thread_time": 5.0}
-    for name in clocks:
-        monkeypatch.setattr(time, name, lambda name=name: clocks[name])
 
     def work(seconds: float, size: int = 0) -> None:
         began = latency.begin()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,6 @@ from tests.integration.restarting import TALLY, WEIGHTED, Owner, Told, step
 from tests.integration.support import AFFINE, COUNTER, bits, fingerprint, until
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
-
-
-@pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path / "data") as owner:
-        yield owner
-
-
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
-
 
 # Training
 
@@ -178,14 +164,18 @@ async def test_everything_is_there_again(owner: Owner, ps: tc.Client) -> None:
     (weight,) = first.parameters()
     tally = await ps.create(TALLY, 5)
     await tally.add(2)
-    opt = await ps.optimizer(
-        optim.Adam,
-        [{"params": [weight], "lr": 0.5}, {"params": [outer.parameter("weight")]}],
-        lr=0.1,
-        name="both",
-        reads="inconsistent",
-        non_finite="refuse",
-    )
+
+    def optimizer_of_both() -> Any:
+        return ps.optimizer(
+            optim.Adam,
+            [{"params": [weight], "lr": 0.5}, {"params": [outer.parameter("weight")]}],
+            lr=0.1,
+            name="both",
+            reads="inconsistent",
+            non_finite="refuse",
+        )
+
+    opt = await optimizer_of_both()
     await ps.scheduler(lr_scheduler.CosineAnnealingLR, opt, T_max=7)
     await step(ps, opt, outer, torch.randn(4, 3))
     await opt.set_options(1, lr=0.25, betas=(0.5, 0.6))
@@ -202,14 +192,7 @@ async def test_everything_is_there_again(owner: Owner, ps: tc.Client) -> None:
     inner = engine.registry.find(outer.ref).value.inner
     assert inner.weight is named.value.weight, "what was shared is shared again"
     # A second request for the same finds it, and another is a conflict, as before.
-    same = await ps.optimizer(
-        optim.Adam,
-        [{"params": [weight], "lr": 0.5}, {"params": [outer.parameter("weight")]}],
-        lr=0.1,
-        name="both",
-        reads="inconsistent",
-        non_finite="refuse",
-    )
+    same = await optimizer_of_both()
     assert same.remotes["ps0"].handle == opt.remotes["ps0"].handle
     with pytest.raises(tc.NameConflictError):
         await ps.module(WEIGHTED, torch.zeros(3, 2), name="first")

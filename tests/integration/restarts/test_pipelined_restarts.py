@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,12 +16,6 @@ from tests.integration.restarting import Owner
 from tests.integration.support import COUNTER, GATE, HandMade, until
 from tests.training import same
 from trainer_client.transport.grpc_stream import GrpcConnector
-
-
-@pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path / "data") as owner:
-        yield owner
 
 
 async def test_a_result_that_stays_is_in_the_checkpoint(owner: Owner) -> None:
@@ -80,4 +72,5 @@ async def test_a_request_is_not_waited_for_if_one_that_it_follows_is_turned_away
         await stream.send(Frame(number=2, request=Request(call=earlier)))
         async with asyncio.timeout(30):
             await draining
+    assert await stream.ended(), "none of the three is answered"
     await stream.connection.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,12 +14,6 @@ from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.integration.restarting import TALLY, Owner
 from tests.integration.support import GATE
 from tests.integration.test_unary import ME, call, create, decoded, error_of
-
-
-@pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path / "data") as owner:
-        yield owner
 
 
 def numbered(number: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,6 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LookupRequest, RegisterRequest, RendezvousRequest
 from tests.integration.restarting import TALLY, Owner, Told, owners, step
 from tests.integration.support import AFFINE, GATE, bits, until
-
-
-@pytest.fixture
-async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
-    async with Owner(tmp_path / "data") as owner:
-        yield owner
-
-
-@pytest.fixture
-async def ps(owner: Owner) -> AsyncIterator[tc.Client]:
-    async with tc.connect(owner.address) as client:
-        yield client
 
 
 async def test_open_passes_finish_and_new_requests_wait(owner: Owner, ps: tc.Client) -> None:

@@ -1,0 +1,1 @@
+"""Tests of owners that restart from their checkpoint."""
