@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
-from benchmarks import figures, machine, picture, report
+from benchmarks import figures, machine, options, picture, report
 from benchmarks.fleet import LOCALS, SIDES, Fleet
 from benchmarks.harness import Settings, measure
+from benchmarks.options import Rounds
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import Report
-from benchmarks.rows import Row, choose
+from benchmarks.rows import Row
 from benchmarks.sizes import FULL, QUICK
 from benchmarks.table import Display, display, remarks, table
 
-ROUNDS = 9
+ROUNDS: Final = Rounds(normal=9, quick=2)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmarks; returns 1 if a result was wrong or a process failed, whatever the ratios are."""
-    options = _parse(arguments)
+    chosen = _parse(arguments)
     console = Console()
-    if options.readme:
-        figures.rewrite(options.out / "bench.json")
+    if chosen.readme:
+        figures.rewrite(chosen.out / "bench.json")
         return 0
-    signal.signal(signal.SIGTERM, _interrupt)
+    options.interrupt_on_sigterm()
     began = time.monotonic()
-    described = machine.describe(options.torch_threads)
+    described = machine.describe(chosen.torch_threads)
     try:
-        rows = _run(options, console)
+        rows = _run(chosen, console)
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running", highlight=False)
         return 130
@@ -45,29 +46,29 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     whole: Report = {
         "machine": described,
-        "quick": options.quick,
+        "quick": chosen.quick,
         "seconds": round(time.monotonic() - began, 1),
         "rows": rows,
     }
-    report.write(options.out / "bench.json", whole)
-    picture.draw(options.out / "bench.png", whole)
-    _show(whole, options.out, console)
+    report.write(chosen.out / "bench.json", whole)
+    picture.draw(chosen.out / "bench.png", whole)
+    _show(whole, chosen.out, console)
     return 1 if any(row["errors"] for row in rows) else 0
 
 
-def _run(options: argparse.Namespace, console: Console) -> list[Report]:
-    rows: list[Row] = options.rows
-    settings = Settings(options.rounds, 0.1 if options.quick else 1.0)
+def _run(chosen: argparse.Namespace, console: Console) -> list[Report]:
+    rows: list[Row] = chosen.rows
+    settings = Settings(chosen.rounds, 0.1 if chosen.quick else 1.0)
     reports: list[Report] = []
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as scratch,
-        Children(options.out / "bench-logs", options.torch_threads) as children,
+        Children(chosen.out / "bench-logs", chosen.torch_threads) as children,
         display(console, len(rows), settings.rounds) as shown,
     ):
         for shape, group in groupby(rows, key=lambda row: row.shape):
             members = list(group)
             sides = [side for side in SIDES if side not in LOCALS or any(row.local for row in members)]
-            sizes = QUICK if options.quick else FULL
+            sizes = QUICK if chosen.quick else FULL
             fleets = [Fleet(side, shape, sizes, children, Path(scratch)) for side in sides]
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")
             _start(fleets)
@@ -119,31 +120,14 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number > 1)}"
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="The same work through torch.distributed.rpc and through this project, in turn.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = options.new_parser(
+        "python -m benchmarks", "The same work through torch.distributed.rpc and through this project, in turn."
     )
-    parser.add_argument("--rows", default="", help="only rows whose names contain this (or these, with commas)")
-    parser.add_argument("--rounds", type=int, help=f"turns of each side per row ({ROUNDS}, or 2 with --quick)")
-    parser.add_argument("--quick", action="store_true", help="small and short, to see whether it works")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="directory for figures, picture and logs")
-    parser.add_argument("--torch-threads", type=int, default=1, help="OMP_NUM_THREADS of every process")
-    parser.add_argument("--readme", action="store_true", help="measure nothing; put out/bench.json into the README")
-    options = parser.parse_args(arguments)
-    try:
-        options.rows = choose([word.strip() for word in options.rows.split(",") if word.strip()])
-    except ValueError as error:
-        parser.error(str(error))
-    options.rounds = options.rounds or (2 if options.quick else ROUNDS)
-    if options.rounds < 1 or options.torch_threads < 1:
-        parser.error("--rounds and --torch-threads must be at least 1")
-    return options
+    options.add_rows(parser, ROUNDS, "bench.json")
+    chosen = parser.parse_args(arguments)
+    options.check_rows(parser, chosen, ROUNDS)
+    return chosen
 
 
 if __name__ == "__main__":

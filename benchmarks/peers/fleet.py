@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,13 +17,22 @@ RAY: Final = "ray"
 TENSORFLOW: Final = "tensorflow"
 HIVEMIND: Final = "hivemind"
 
-MODULES: Final = {
-    GRPC: "benchmarks.peers.grpc_pickle",
-    RAY: "benchmarks.peers.ray_actors",
-    TENSORFLOW: "benchmarks.peers.tensorflow_ps",
-    HIVEMIND: "benchmarks.peers.hivemind_experts",
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a peer is called in tables, and its program."""
+
+    title: str
+    module: str
+
+
+PEERS: Final = {
+    GRPC: Peer("gRPC with pickle", "benchmarks.peers.grpc_pickle"),
+    RAY: Peer("Ray actors", "benchmarks.peers.ray_actors"),
+    TENSORFLOW: Peer("TensorFlow", "benchmarks.peers.tensorflow_ps"),
+    HIVEMIND: Peer("hivemind", "benchmarks.peers.hivemind_experts"),
 }
-"""Each peer's program, in the order of their turns."""
+"""All peers, in the order of their turns."""
 
 
 class PeerFleet(Fleet):
@@ -57,4 +66,4 @@ class PeerFleet(Fleet):
         self._trainers = [self._run(f"trainer{rank}", "trainer") for rank in range(trainers)]
 
     def _run(self, name: str, *arguments: str) -> Child:
-        return self._children.start(f"{self.side}-{name}", MODULES[self.side], *arguments, python=self._python)
+        return self._children.start(f"{self.side}-{name}", PEERS[self.side].module, *arguments, python=self._python)

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks import figures, machine
 from benchmarks.fleet import LOCAL, OURS, OURS_TCP
 from benchmarks.harness import Entrant
-from benchmarks.peers.fleet import GRPC, HIVEMIND, MODULES, RAY, TENSORFLOW
+from benchmarks.peers.fleet import PEERS
 from benchmarks.rows import Row
 
 Report = dict[str, Any]
@@ -25,10 +25,7 @@ END: Final = "<!-- peers: end -->"
 _NAMES: Final = {
     OURS: "ours",
     OURS_TCP: "ours, TCP",
-    GRPC: "gRPC with pickle",
-    RAY: "Ray actors",
-    TENSORFLOW: "TensorFlow",
-    HIVEMIND: "hivemind",
+    **{name: peer.title for name, peer in PEERS.items()},
     LOCAL: "local",
 }
 
@@ -46,7 +43,7 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
         "results": {side: _rounded(row.shown(statistics.median(times))) for side, times in turns.items()},
         "faster": {
             peer: {ours: _ratio(turns[peer], turns[ours]) for ours in (OURS, OURS_TCP) if ours in turns}
-            for peer in MODULES
+            for peer in PEERS
             if peer in turns
         },
         "rounds": max(len(each.turns) for each in entrants),
@@ -96,7 +93,7 @@ def rewrite(source: Path, readme: Path = figures.README) -> None:
 
 
 def _asked(report: Report) -> list[str]:
-    return [peer for peer in MODULES if peer in report["versions"] or peer in report["missing"]]
+    return [peer for peer in PEERS if peer in report["versions"] or peer in report["missing"]]
 
 
 def _head(asked: Sequence[str]) -> list[str]:

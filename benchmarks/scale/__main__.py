@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import machine
+from benchmarks import machine, options
 from benchmarks.process import ChildFailed, Children
 from benchmarks.scale import owner, picture
 from benchmarks.scale.measures import SERIES, Points, Series, Told
@@ -25,14 +23,14 @@ from benchmarks.scale.steps import Pace
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs every series and returns the exit code."""
-    options = _parse(arguments)
+    chosen = _parse(arguments)
     console = Console()
-    signal.signal(signal.SIGTERM, _interrupt)
-    torch.set_num_threads(options.torch_threads)
-    described = machine.describe(options.torch_threads)
+    options.interrupt_on_sigterm()
+    torch.set_num_threads(chosen.torch_threads)
+    described = machine.describe(chosen.torch_threads)
     began = time.monotonic()
     try:
-        series = _run(options, console)
+        series = _run(chosen, console)
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running", highlight=False)
         return 130
@@ -41,29 +39,29 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     report = {
         "machine": described,
-        "quick": options.quick,
+        "quick": chosen.quick,
         "seconds": round(time.monotonic() - began, 1),
         "memory": _memory(series),
         "series": series,
     }
-    path = options.out / "bench-scale.json"
+    path = chosen.out / "bench-scale.json"
     path.write_text(json.dumps(report, indent=1) + "\n")
-    picture.draw(options.out / "bench-scale.png", report)
+    picture.draw(chosen.out / "bench-scale.png", report)
     _show(report, console)
     console.print(f"{report['seconds']:.0f} s; {path}, {path.with_suffix('.png')}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _run(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
-    pace = Pace(seconds=0.2, most=20) if options.quick else Pace()
-    chosen = [series for series in SERIES if options.series in series.name]
+def _run(chosen: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    pace = Pace(seconds=0.2, most=20) if chosen.quick else Pace()
+    chosen = [series for series in SERIES if chosen.series in series.name]
     found = []
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        Children(options.out / "bench-scale-logs", options.torch_threads) as children,
+        Children(chosen.out / "bench-scale-logs", chosen.torch_threads) as children,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task("", total=sum(len(_values(series, options.quick)) for series in chosen))
+        task = progress.add_task("", total=sum(len(_values(series, chosen.quick)) for series in chosen))
         for series in chosen:
             progress.update(task, description=series.title)
 
@@ -71,7 +69,7 @@ def _run(options: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
                 progress.console.print(f"{series.title} {text}", highlight=False, soft_wrap=True)
                 progress.advance(task)
 
-            points = _answer(series, _values(series, options.quick), pace, children, told)
+            points = _answer(series, _values(series, chosen.quick), pace, children, told)
             growth = round(points[-1]["ms"] / points[0]["ms"], 3)
             found.append({"name": series.name, "title": series.title, "growth": growth, "points": points})
     return found
@@ -119,27 +117,17 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scale",
-        description="Time of a step against what an owner holds and whom it serves.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = options.new_parser(
+        "python -m benchmarks.scale", "Time of a step against what an owner holds and whom it serves."
     )
     parser.add_argument("--series", default="", help="only series whose names contain this")
-    parser.add_argument("--quick", action="store_true", help="small and short, to see whether it works")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="directory for figures, picture and logs")
-    parser.add_argument("--torch-threads", type=int, default=1, help="threads of torch in every process")
-    options = parser.parse_args(arguments)
-    if not any(options.series in series.name for series in SERIES):
-        parser.error(f"no series contains {options.series!r}; there are {', '.join(each.name for each in SERIES)}")
-    if options.torch_threads < 1:
-        parser.error("--torch-threads must be at least 1")
-    options.out.mkdir(parents=True, exist_ok=True)
-    return options
+    chosen = parser.parse_args(arguments)
+    options.check(parser, chosen)
+    if not any(chosen.series in series.name for series in SERIES):
+        parser.error(f"no series contains {chosen.series!r}; there are {', '.join(each.name for each in SERIES)}")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    return chosen
 
 
 if __name__ == "__main__":
