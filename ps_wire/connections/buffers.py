@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -21,8 +22,8 @@ SMALLEST: Final = MIB
 """Smallest pooled buffer. Smaller ones come from malloc, which reuses them by itself."""
 
 
-_MOST_MALLOC_LEARNS: Final = 32 * MIB - 64 * 1024
-"""A little less than malloc's limit, because a block is larger than the requested size."""
+_MALLOC_OPTIONS: Final = {-3: 32 * MIB, -2: 64 * MIB, -1: 64 * MIB}
+"""Options of glibc's `mallopt`: M_MMAP_THRESHOLD (32 MiB is the most it takes), M_TOP_PAD and M_TRIM_THRESHOLD."""
 
 
 class BufferPool:
@@ -123,11 +124,15 @@ os.register_at_fork(after_in_child=RECEIVED.forked)
 
 @cache
 def teach_malloc() -> None:
-    """Lets glibc keep the memory of freed messages instead of returning it to the system each time.
+    """Lets glibc keep the memory of freed messages and tensors instead of returning it to the system each time.
 
-    When a large block is freed, malloc raises the size up to which blocks come from memory that it keeps, to 32 MiB at
-    most. A program that has freed a tensor of that size is in this state anyway. Without it, the system would map and
-    clear new pages for every part of a message.
+    Otherwise the system would map and clear new pages for every large tensor: on a virtual machine that takes longer
+    than many kernels of torch. Blocks of up to 32 MiB come from memory that malloc keeps. Each thread allocates from
+    regions of 64 MiB, of which glibc unmaps one whenever all of it is free; with padding of that size it does not.
+
+    Settings in the environment (`MALLOC_…`, `GLIBC_TUNABLES`) are left as they are. Other C libraries are, too.
     """
-    block = np.empty(_MOST_MALLOC_LEARNS, np.uint8)
-    del block
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        for number, nbytes in _MALLOC_OPTIONS.items():
+            option(number, nbytes)

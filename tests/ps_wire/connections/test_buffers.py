@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 
@@ -87,3 +90,35 @@ def test_buffers_that_are_lent_at_once_never_overlap(wanted: list[tuple[int, boo
         held.append(pool.take(nbytes))
         spans = sorted((each.ctypes.data, each.ctypes.data + len(each)) for each in held if len(each))
         assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+PAGES_OF_A_THREAD = """
+import resource, threading
+import numpy as np
+from ps_wire.connections.buffers import teach_malloc
+
+def pages(count):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        # Together they do not fit into one of the regions in which glibc's threads allocate.
+        tensors = [np.ones(20 << 20, np.uint8) for _ in range(4)]
+        del tensors
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def run():
+    pages(2)
+    print(pages(8))
+
+teach_malloc()
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_gets_the_memory_of_freed_tensors_again() -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PAGES_OF_A_THREAD]
+    pages = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    # One tensor has 5,120.
+    assert int(pages) < 1000
