@@ -14,13 +14,12 @@ from grpc_reflection.v1alpha import reflection
 
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
-from ps_service.memory.malloc import MemoryKeeper
+from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sweeper import Sweeper
-from ps_wire.connections.buffers import teach_malloc
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
 
@@ -132,7 +131,7 @@ class Server:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
-        teach_malloc()
+        keep_free_memory()
         self._server = self._assemble()
         self._port = self._open_port(self._server)
         await self._server.start()

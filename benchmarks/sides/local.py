@@ -19,7 +19,7 @@ from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import Forwards, Pause, Steps, Work
-from ps_wire.connections.buffers import teach_malloc
+from ps_service.memory.malloc import keep_free_memory
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
@@ -173,7 +173,7 @@ def _sgd(module: nn.Module, lr: float) -> torch.optim.Optimizer:
 def main() -> None:
     """Serves the harness; with the argument `pauses`, there is a pause before each phase."""
     # An owner does the same. Otherwise the row would compare allocators.
-    teach_malloc()
+    keep_free_memory()
     wire = Wire()
     pause = Pause(PAUSE_SECONDS if sys.argv[1:] == ["pauses"] else 0.0)
     serve(wire, Local(Config.read(next(iter(wire))), pause))

@@ -1,17 +1,21 @@
-"""Returns malloc's free memory to the system while an owner is busy, once it has grown large.
+"""What an owner asks of malloc: to keep free memory while it is busy, and to give it back once there is very much.
 
-Malloc keeps what messages have freed for as long as messages arrive (`ps_wire.connections.reclaim`). In a long pass,
-small objects with long lives settle in the gaps, so that the next large ones do not fit there and need new memory.
+Malloc keeps what messages and passes have freed for as long as messages arrive (`ps_wire.connections.reclaim`). In a
+long pass, small objects with long lives settle in the gaps, so that the next large ones do not fit there and need new
+memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 from collections.abc import Callable
 from typing import Final
 
 import psutil
 
+from ps_wire.connections.buffers import teach_malloc
 from ps_wire.connections.reclaim import trim
 from ps_wire.limits import MIB
 from ps_wire.runtime.threads import BLOCKING
@@ -21,6 +25,24 @@ LOOK_SECONDS: Final = 5.0
 
 TOO_MUCH_BYTES: Final = 512 * MIB
 """Growth, in bytes above the smallest size since the last trim, that makes a trim worthwhile."""
+
+_M_TOP_PAD: Final = -2
+_HEAP_BYTES: Final = 64 * MIB
+
+
+def keep_free_memory() -> None:
+    """Lets the GNU C library keep the memory that passes have freed in compute threads. Does nothing elsewhere.
+
+    Threads allocate from heaps of 64 MiB. A thread unmaps a heap as soon as it is empty, and the kernel clears new
+    pages for the next pass: thousands of page faults in each step of a model with some 60 MiB of activations. With
+    this much padding no heap is unmapped. What was free for a while still goes back page by page
+    (`ps_wire.connections.reclaim`). A padding that the environment sets is left alone.
+    """
+    teach_malloc()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    set_by_user = "MALLOC_TOP_PAD_" in os.environ or "glibc.malloc.top_pad" in os.environ.get("GLIBC_TUNABLES", "")
+    if mallopt is not None and not set_by_user:
+        mallopt(_M_TOP_PAD, _HEAP_BYTES)
 
 
 class MemoryKeeper:

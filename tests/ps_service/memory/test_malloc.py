@@ -1,8 +1,11 @@
-"""Tests that a busy owner returns free memory to the system when it has a lot of it."""
+"""Tests that an owner keeps the memory that it frees while it is busy, and returns it when it has a lot of it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -57,3 +60,45 @@ async def test_the_memory_keeper_ends_when_it_is_cancelled(keeper: MemoryKeeper)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+FAULTS = """
+import resource, threading
+from ps_service.memory.malloc import keep_free_memory
+
+faults = []
+
+def passes() -> None:
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        # More than one heap of a thread.
+        blocks = [bytearray(30 << 20) for _ in range(3)]
+        while blocks:
+            del blocks[0]
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+keep_free_memory()
+thread = threading.Thread(target=passes)
+thread.start()
+thread.join()
+print(*faults)
+"""
+
+
+def page_faults(**environment: str) -> list[int]:
+    """Page faults of four passes in a thread of a new process, which allocate and free the same blocks."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", FAULTS]
+    done = subprocess.run(command, env=inherited | environment, stdout=subprocess.PIPE, text=True, check=True)
+    return [int(each) for each in done.stdout.split()]
+
+
+def test_a_pass_in_a_thread_uses_the_memory_of_the_last_one() -> None:
+    first, *later = page_faults()
+    assert first > 1000
+    assert max(later) < 100
+
+
+def test_a_padding_from_the_environment_is_left_alone() -> None:
+    assert min(page_faults(MALLOC_TOP_PAD_="4096")) > 1000
+    assert min(page_faults(GLIBC_TUNABLES="glibc.malloc.top_pad=4096")) > 1000
