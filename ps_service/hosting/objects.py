@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
+import torch
 from google.protobuf.message import Message
 from torch import nn
 
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_wire.codec.names import full_name
-from ps_wire.decorators import is_remote
+from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import NotAllowedError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.latency import Latency
@@ -46,6 +47,20 @@ class CreationSpec(NamedTuple):
     is_whole: bool = True
 
 
+class Method(NamedTuple):
+    """A method that trainers may call.
+
+    Attributes:
+        function: The unbound function, whose first argument is the object.
+        is_inline: Whether it is marked `@remote(inline=True)`.
+        is_deferred: Whether it is marked `@async_execution`.
+    """
+
+    function: Callable[..., Any]
+    is_inline: bool
+    is_deferred: bool
+
+
 class HostedObject:
     """An object on an owner.
 
@@ -66,6 +81,7 @@ class HostedObject:
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
         recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
+        is_tensor: Whether it is a tensor.
         is_layer: Whether it consists only of modules of torch.
         layer_check: Tells which calls of that layer need no checks.
         latency: Measures the time of its calls.
@@ -93,6 +109,7 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = full_name(type(value))
         self.references = 0
+        self.is_tensor = isinstance(value, torch.Tensor)
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
         self.readers = {"", "forward"}
@@ -101,8 +118,8 @@ class HostedObject:
         self.latency = Latency()
         self.backward_latency = Latency()
         self.creation_spec: CreationSpec | None = None
-        # By name: the attribute of the class, and the function that is called for it.
-        self._methods: dict[str, tuple[Any, Callable[..., Any]]] = {}
+        # By name, with the attribute of the class that it was made from.
+        self._methods: dict[str, tuple[Any, Method]] = {}
         self.history: History | None = None
         self.shares: list[Share] = []
         self.dependents: WeakSet[HostedObject] = WeakSet()
@@ -135,8 +152,8 @@ class HostedObject:
         """The parameter state of that parameter, which must exist."""
         return self.parameter_states[list(self.parameters).index(name)]
 
-    def method(self, name: str) -> Callable[..., Any]:
-        """The unbound method of that name, if trainers may call it.
+    def method(self, name: str) -> Method:
+        """The method of that name, if trainers may call it.
 
         Raises:
             UnknownNameError: There is no such method.
@@ -153,7 +170,7 @@ class HostedObject:
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
                 f"{_few(self.methods())}"
             )
-        method = _taking_self(type(self.value), name, function)
+        method = Method(_taking_self(type(self.value), name, function), is_inline(function), is_deferred(function))
         self._methods[name] = (function, method)
         return method
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -79,11 +79,12 @@ class Counters:
         self.contexts_ended = dict.fromkeys(("unused", "operator"), 0)
         self._clock = clock
         self._lock = threading.Lock()
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
         self._queued = Histogram(DURATION_BOUNDS)
         self._errors: Counter[int] = Counter()
-        # (second, calls) for each second of the window.
-        self._recent: deque[list[int]] = deque(maxlen=WINDOW_SECONDS + 1)
+        # The present second with calls, and the seconds before: (second, calls).
+        self._second = self._in_second = 0
+        self._recent: deque[tuple[int, int]] = deque(maxlen=WINDOW_SECONDS + 1)
 
     @property
     def is_busy(self) -> bool:
@@ -105,18 +106,14 @@ class Counters:
         """
         now = int(self._clock())
         with self._lock:
-            tally = self._tallies.get(operation)
-            if tally is None:
-                tally = self._tallies[operation] = _Tally()
-            tally.durations.observe(seconds)
+            self._tallies[operation].durations.observe(seconds)
             if error:
-                tally.errors += 1
+                self._tallies[operation].errors += 1
                 self._errors[error] += 1
-            recent = self._recent[-1] if self._recent else None
-            if recent is not None and recent[0] == now:
-                recent[1] += 1
-            else:
-                self._recent.append([now, 1])
+            if now != self._second:
+                self._recent.append((self._second, self._in_second))
+                self._second, self._in_second = now, 0
+            self._in_second += 1
 
     def refuse(self, error: int) -> None:
         """Counts a request that was refused with an error of that code."""
@@ -149,5 +146,6 @@ class Counters:
         """Finished requests per second, over the last ten whole seconds."""
         now = int(self._clock())
         with self._lock:
-            calls = sum(calls for second, calls in self._recent if now - WINDOW_SECONDS <= second < now)
+            seconds = (*self._recent, (self._second, self._in_second))
+            calls = sum(calls for second, calls in seconds if now - WINDOW_SECONDS <= second < now)
         return calls / WINDOW_SECONDS

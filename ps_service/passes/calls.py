@@ -20,7 +20,6 @@ from ps_service.passes import kept_values
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.holders import Holders
 from ps_service.passes.results import Results
-from ps_wire import decorators
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import ContextEndedError, InvalidArgumentError
 
@@ -100,12 +99,11 @@ def call(
         ContextEndedError: The context has ended.
         Exception: The method raised it.
     """
-    is_tensor = isinstance(target.value, torch.Tensor) and target.bound_copies is None
-    function = engine.allowlist.functions.method(method) if is_tensor else target.method(method or "forward")
     if target.bound_copies is not None:
         code = method or "forward"
-        return _call_module(engine, target, function, code, arguments, args, kwargs, training, recording, keep)
-    if is_tensor:
+        return _call_module(engine, target, code, arguments, args, kwargs, training, recording, keep)
+    if target.is_tensor:
+        function = engine.allowlist.functions.method(method)
         # A kept tensor may have a history.
         kept = arguments.local(target)
         deferred = False
@@ -119,9 +117,9 @@ def call(
             return function(kept.local_value(), *args, **kwargs)
 
     else:
-        deferred = decorators.is_deferred(function)
+        function, is_inline, deferred = target.method(method or "forward")
         bound = partial(function, target.value)
-        if arguments.nbytes > SMALL_INLINE_BYTES and decorators.is_inline(function):
+        if arguments.nbytes > SMALL_INLINE_BYTES and is_inline:
             began = target.latency.begin()
             result = call_function(engine, bound, arguments, args, kwargs, training, recording, deferred, keep)
             target.latency.end(began, arguments.nbytes)
@@ -161,8 +159,10 @@ def call_function(
     """
     if recording is None:
         # References to tensors inside containers are not counted, because references to the container do not show.
-        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
-        holders = Holders(tensors) if tensors else _NO_ARGUMENTS
+        holders = _NO_ARGUMENTS
+        if args or kwargs:
+            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            holders = Holders(tensors)
         with CallFrame(engine.parameter_locks, training, recorded=False, code=function):
             engine.parameter_locks.allow_blocking()
             if deferred:
@@ -191,7 +191,6 @@ def call_function(
 def _call_module(
     engine: Engine,
     target: HostedObject,
-    function: Callable[..., Any],
     code: str,
     arguments: Arguments,
     args: tuple[Any, ...],
@@ -201,8 +200,9 @@ def _call_module(
     keep: Keep,
 ) -> Any:
     # For forward the module itself is called, so that its hooks and a `__call__` of its class run.
+    function, is_inline, is_deferred = target.method(code)
     run: Callable[..., Any] = operator.call if code == "forward" else function
-    if decorators.is_deferred(function):
+    if is_deferred:
         raise InvalidArgumentError(
             f"{code} of {target} is decorated with @async_execution, which methods of modules cannot be: "
             "parameters are lent to a call only while it runs. Decorate a function with it, and call the "
@@ -219,7 +219,7 @@ def _call_module(
         entry = None
         if recorded:
             entry, (args, kwargs) = arguments.enter((args, kwargs))
-        may_be_inline = target.is_layer or decorators.is_inline(function)
+        may_be_inline = target.is_layer or is_inline
         began = target.latency.begin() if may_be_inline else None
         if target.layer_check is None:
             result = run(*args, **kwargs)

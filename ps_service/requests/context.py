@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ps_service.passes.calls import Recording
     from ps_service.requests.backward import Progress
     from ps_wire.v1.frames_pb2 import Frame
-    from ps_wire.v1.operations_pb2 import CallRequest, ObjectInfo
+    from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
 
 
@@ -119,25 +119,36 @@ class RequestContext:
         """The value of a message; handles in it are looked up."""
         return self._decoder(Arguments(self.engine)).decode(message)
 
-    def read_arguments(
-        self, args: Value, kwargs: Value, request: CallRequest | None = None
-    ) -> tuple[Arguments, tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call. The request names results that stay on this owner and are among them."""
-        arguments = Arguments(self.engine, self.recording.context if self.recording is not None else None, request)
-        has_positional, has_named = args.WhichOneof("kind"), kwargs.WhichOneof("kind")
-        if not (has_positional or has_named):
-            return arguments, (), {}
-        arguments.nbytes = self.size(args, kwargs)
-        positional = tuple(self._decoder(arguments).decode(args)) if has_positional else ()
-        named = dict(self._decoder(arguments).decode(kwargs)) if has_named else {}
-        return arguments, positional, named
+    def arguments(self, request: CallRequest | None = None) -> Arguments:
+        """Reads the arguments of a call. The request names results that stay on this owner and are among them."""
+        return Arguments(self.engine, None if self.recording is None else self.recording.context, request)
 
-    def size(self, args: Value, kwargs: Value) -> int:
+    def read_arguments(
+        self, request: CallRequest | CreateRequest | SchedulerRequest, arguments: Arguments
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and the keyword arguments that a request holds."""
+        positional: tuple[Any, ...] = ()
+        named: dict[str, Any] = {}
+        if request.HasField("args"):
+            arguments.nbytes = self.size(request)
+            positional = tuple(self._decoder(arguments).decode(request.args))
+        if request.HasField("kwargs"):
+            arguments.nbytes = arguments.nbytes or self.size(request)
+            named = dict(self._decoder(arguments).decode(request.kwargs))
+        return positional, named
+
+    def size(self, request: CallRequest | CreateRequest | SchedulerRequest) -> int:
         """The length of the payload; without one, that of the arguments."""
-        return len(self.payload) if self.payload is not None else args.ByteSize() + kwargs.ByteSize()
+        if self.payload is not None:
+            return len(self.payload)
+        size = request.args.ByteSize() if request.HasField("args") else 0
+        return size + request.kwargs.ByteSize() if request.HasField("kwargs") else size
 
     def write(self, message: Value, value: Any) -> None:
         """Encodes a value into a field of the reply."""
+        if value is None:
+            message.none.SetInParent()
+            return
         if self._written is None and not self._embed:
             self._written = PayloadWriter()
         # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.

@@ -54,7 +54,7 @@ def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.Creat
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """An object of an allowed class, made now or found under its name."""
     cls = ctx.engine.allowlist.hosted(request.class_name)
-    _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    args, kwargs = ctx.read_arguments(request, ctx.arguments())
     made = creation.create(
         ctx.engine,
         request.class_name,
@@ -89,7 +89,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
 def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """A learning-rate scheduler, made now or found under its name."""
     cls = ctx.engine.allowlist.scheduler(request.class_name)
-    _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    args, kwargs = ctx.read_arguments(request, ctx.arguments())
     made = create_scheduler(
         ctx.engine,
         request.class_name,

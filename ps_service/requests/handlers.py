@@ -17,7 +17,6 @@ from ps_service.training import freezing, state_dicts
 from ps_service.training.creation import optimizer_of
 from ps_wire import decorators
 from ps_wire.refs import CallKey, Ref
-from ps_wire.v1.values_pb2 import Value
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -71,13 +70,15 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
         engine.held.check(ctx.trainer)
     if not request.function:
         target = ctx.find(request.target)
-        arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs, request)
+        arguments = ctx.arguments(request)
+        args, kwargs = ctx.read_arguments(request, arguments)
         return calls.call(engine, target, request.method, arguments, args, kwargs, request.training, recording, keep)
     if keep is REFERENCE and engine.allowlist.is_hosted(request.function):
         made, _ = make_instance(ctx, request)
         return RRef.to(made)
     function = engine.allowlist.function(request.function)
-    arguments, args, kwargs = ctx.read_arguments(request.args, request.kwargs, request)
+    arguments = ctx.arguments(request)
+    args, kwargs = ctx.read_arguments(request, arguments)
     deferred = decorators.is_deferred(function)
     return calls.call_function(engine, function, arguments, args, kwargs, request.training, recording, deferred, keep)
 
@@ -85,9 +86,8 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
 def fetch(ctx: RequestContext, request: pb.FetchRequest, reply: pb.FetchReply) -> None:
     """Copies the value of a handle."""
     ctx.recording = recording = _recording(ctx, request)
-    arguments, _, _ = ctx.read_arguments(Value(), Value())
     target = Ref.from_message(request.target)
-    ctx.write(reply.value, calls.fetch(ctx.engine, target, arguments, recording))
+    ctx.write(reply.value, calls.fetch(ctx.engine, target, ctx.arguments(), recording))
 
 
 def gradients(ctx: RequestContext, request: pb.GradientsRequest, reply: pb.GradientsReply) -> None:
@@ -154,6 +154,6 @@ def _recording(ctx: RequestContext, request: Any) -> Recording | None:
 
 def make_instance(ctx: RequestContext, request: pb.CallRequest, object_id: str = "") -> tuple[HostedObject, bool]:
     """The instance that a call of a class makes, which stays on the owner."""
-    _, args, kwargs = ctx.read_arguments(request.args, request.kwargs)
+    args, kwargs = ctx.read_arguments(request, ctx.arguments())
     made = creation.create(ctx.engine, request.function, args, kwargs, object_id=object_id)
     return with_spec(ctx, "call", request, made)

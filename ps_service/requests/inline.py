@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.passes import kept_values
 from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.training.optimizers import HostedOptimizer
-from ps_wire.decorators import is_deferred, is_inline
 from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
@@ -32,21 +31,25 @@ def call(ctx: RequestContext, request: pb.CallRequest) -> float:
     """How long a call takes, as those of the same object with arguments of about the same size.
 
     Raises:
-        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
+        ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner, or that
+            has no such method.
+        NotAllowedError: The method cannot be called.
     """
     if request.function:
         return _NEVER
-    hosted, method = ctx.find(request.target), request.method
-    is_module = hosted.bound_copies is not None
-    function = getattr(type(hosted.value), method or "forward", None) if is_module or method else None
-    if is_deferred(function) or not (hosted.is_layer or is_inline(function)):
+    hosted = ctx.find(request.target)
+    if hosted.is_tensor:
         return _NEVER
-    if not is_module and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not request.results:
+    method = hosted.method(request.method or "forward")
+    if method.is_deferred or not (hosted.is_layer or method.is_inline):
+        return _NEVER
+    results = request.results
+    if hosted.bound_copies is None and (ctx.payload is None or len(ctx.payload) <= SMALL_INLINE_BYTES) and not results:
         return 0.0
     # The mark is not enough, because the time depends on the size of the arguments.
-    size = ctx.size(request.args, request.kwargs)
-    if request.results:
-        size += kept_values.nbytes(ctx.engine, request.results)
+    size = ctx.size(request)
+    if results:
+        size += kept_values.nbytes(ctx.engine, results)
     return hosted.latency.expected(size)
 
 

@@ -49,7 +49,7 @@ class GrpcStream:
     part_bytes: Final = PART_BYTES
     batches = True
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         return False
 
     async def send(self, packet: Packet) -> None:

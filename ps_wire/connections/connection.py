@@ -37,12 +37,13 @@ class Connection(Protocol):
     def part_bytes(self) -> int:
         """Largest payload of a packet. Larger messages are sent in parts, between which others can be sent."""
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         """Sends a packet without waiting, if the connection supports that and can take it now.
 
         Args:
             packet: The packet.
             later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
+            at_once: Whether it must not wait for others of this turn of the event loop.
 
         Returns:
             Whether it was sent; if not, it must be sent with `send`.

@@ -51,7 +51,7 @@ class MemoryConnection:
 
     part_bytes: Final = PART_BYTES
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         return False
 
     async def send(self, packet: Packet) -> None:

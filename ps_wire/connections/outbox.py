@@ -56,6 +56,7 @@ class Outbox:
         nbytes: int = 0,
         later: bool = False,
         sent: Callable[[], None] | None = None,
+        at_once: bool = False,
     ) -> None:
         """Queues a message.
 
@@ -65,16 +66,17 @@ class Outbox:
             nbytes: Size of the payload, in bytes.
             later: Whether no side waits for it, so that it may be sent some milliseconds later, with another.
             sent: Called once the connection has taken all of it; not called if the connection breaks before.
+            at_once: Whether it must not wait for others of this turn of the event loop.
         """
         if nbytes:
             frame.payload_bytes = nbytes
             if nbytes >= LARGE_BYTES:
                 RECLAIMER.used()
+        connection = self._connection
         # A small message does not wait for large ones.
-        fits = nbytes <= self._part_bytes if not self._waiting else nbytes <= _SMALL
-        if fits and self._connection is not None and not self._ended:
+        if connection is not None and nbytes <= (_SMALL if self._waiting else self._part_bytes):
             try:
-                gone = self._connection.send_now(Packet(frame, tuple(chunks)), later)
+                gone = connection.send_now(Packet(frame, tuple(chunks) if chunks else ()), later, at_once)
             except ConnectionBroken:
                 # The task that reads from the connection notices this, too, and ends it.
                 gone = True
@@ -122,6 +124,7 @@ class Outbox:
         finally:
             # Nothing more will be sent, so `flushed` must not wait.
             self._ended = True
+            self._connection = None
             self._idle.set()
 
     def _take(self, most: int) -> list[Packet]:

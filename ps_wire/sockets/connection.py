@@ -45,19 +45,19 @@ class RecordConnection:
         while not self.send_now(packet):
             await self._stream.drained.wait()
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         if self._delivery.ended:
             raise ConnectionBroken(f"{self._name} is closed")
         # While the other side is slow, messages wait in the outbox, where they are counted.
         if self._stream.unsent:
             return False
-        if packet.payload:
+        frame, payload = packet
+        if payload:
             return self._send_payload(packet)
-        record = inline_record(packet.frame, 0)
         if later:
-            self._records.postpone(record)
+            self._records.postpone(inline_record(frame, 0))
         else:
-            self._records.write(record)
+            self._records.write(inline_record(frame, 0), (), at_once)
         return True
 
     def _send_payload(self, packet: Packet) -> bool:
@@ -130,11 +130,7 @@ class RecordConnection:
 
     def _hand_over(self) -> None:
         # The answers to the requests that have arrived are written together.
-        self._records.begin_turn()
-        try:
-            self._delivery.hand_over()
-        finally:
-            self._records.end_turn()
+        self._records.in_turn(self._delivery.hand_over)
 
     def _refuse(self, reason: str) -> None:
         self._break(f"the other side does not speak the protocol of {self._name}: {reason}")

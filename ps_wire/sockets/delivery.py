@@ -69,26 +69,27 @@ class Delivery:
 
     def hand_over(self) -> None:
         """Delivers the packets that have arrived."""
+        arrived, handle = self.arrived, self._handle
         if self._pausing is not None:
             return
-        handle = self._handle
         if handle is None:
-            if self.arrived:
+            if arrived:
                 self._wake()
             return
-        began = time.perf_counter()
+        began = time.perf_counter() if len(arrived) > 1 else 0.0
         try:
-            while self.arrived and self._handle is not None:
-                last = handle(self.arrived.popleft())
-                if last is True:
+            while arrived and self._handle is not None:
+                last = handle(arrived.popleft())
+                if last is False:
+                    if arrived and time.perf_counter() - began > TURN_SECONDS:
+                        self._pause(self._next_turn())
+                        return
+                elif last is True:
                     self._hand_no_more()
-                elif last is not False:
+                else:
                     self._pause(last)
                     return
-                elif self.arrived and time.perf_counter() - began > TURN_SECONDS:
-                    self._pause(self._next_turn())
-                    return
-            if self._handle is not None and (self.ended or self.broken):
+            if (self.ended or self.broken) and self._handle is not None:
                 # All earlier packets have been delivered.
                 self._wake()
         except Exception as error:

@@ -31,6 +31,10 @@ _LARGE: Final = 64 * 1024
 
 _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
+_HEADER_BYTES: Final = HEADER.size
+_header: Final = HEADER.unpack_from
+_frame: Final = Frame.FromString
+
 
 class _Buffers(threading.local):
     """A read buffer for each thread. Bytes are used before the next read, so all sockets of a thread share it."""
@@ -99,20 +103,25 @@ class RecordReader:
         """Takes the bytes that were read into `buffer()`."""
         self._traffic.received += nbytes
         large = self._large
-        if large is not None:
+        if large is None:
+            self._next = self._buffer
+            try:
+                kind, frame_bytes, _, payload_bytes = _header(self._buffer)
+                if frame_bytes + _HEADER_BYTES == nbytes and kind == INLINE and not (payload_bytes or self._rest):
+                    # One message without a payload, the usual case.
+                    self.arrived.append(Packet(_frame(bytes(self._buffer[_HEADER_BYTES:nbytes]))))
+                else:
+                    self._split(self._buffer[:nbytes])
+            except (InvalidArgumentError, DecodeError) as error:
+                self._on_garbage(str(error))
+                return
+        else:
             large.filled += nbytes
             if large.filled < len(large.memory):
                 return
             self._large = None
             self._next = self._peek
             self.arrived.append(Packet(large.frame, (large.memory,)))
-        else:
-            self._next = self._buffer
-            try:
-                self._split(self._buffer[:nbytes])
-            except (InvalidArgumentError, DecodeError) as error:
-                self._on_garbage(str(error))
-                return
         self._on_read()
 
     def _split(self, data: memoryview) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 HEADER: Final = struct.Struct("<BIIQ")
 """Kind of the record, length of the frame, number of a segment of shared memory, length of the payload."""
 
+_pack: Final = HEADER.pack
+
 INLINE: Final = 0
 """Kind of a record whose payload follows its frame. Other kinds have no payload on the socket."""
 
@@ -21,4 +23,4 @@ END: Final = 5
 def inline_record(frame: Frame, payload_bytes: int) -> bytes:
     """The beginning of a record, up to its payload."""
     data = frame.SerializeToString()
-    return HEADER.pack(INLINE, len(data), 0, payload_bytes) + data
+    return _pack(INLINE, len(data), 0, payload_bytes) + data

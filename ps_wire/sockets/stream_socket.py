@@ -44,8 +44,8 @@ class Reader(Protocol):
 class StreamSocket:
     """Writes pieces of memory, and reads.
 
-    The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`
-    and `_receive`, to send more than bytes, or to encrypt them.
+    The streams of asyncio would copy once more, and cost a task switch per message. A subclass may replace `_transmit`,
+    `_transmit_one` and `_receive`, to send more than bytes, or to encrypt them.
 
     Args:
         sock: A connected socket of type stream.
@@ -79,6 +79,21 @@ class StreamSocket:
         forks.belongs_here(self._loop)
         forks.put_away_in_children(self)
 
+    def write_one(self, piece: bytes) -> None:
+        """Like `write`, for a single piece."""
+        if self.is_closed or self.unsent:
+            self.write((piece,))
+            return
+        sent = 0
+        try:
+            sent = self._transmit_one(piece)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._fail(error) from error
+        if sent < len(piece):
+            self._keep(rest((piece,), sent))
+
     def write(self, pieces: Sequence[Piece]) -> None:
         """Writes pieces. Those that the kernel does not take at once are kept; they must not change until written.
 
@@ -92,8 +107,7 @@ class StreamSocket:
         sent = 0
         if not self.unsent:
             try:
-                # A single piece is the usual case.
-                sent = self._transmit(pieces if len(pieces) == 1 else pieces[:_PIECES_PER_CALL])
+                sent = self._transmit(pieces[:_PIECES_PER_CALL])
             except BlockingIOError:
                 sent = 0
             except OSError as error:
@@ -141,7 +155,11 @@ class StreamSocket:
     def _transmit(self, pieces: Sequence[Piece]) -> int:
         """Passes pieces to the kernel; returns the number of bytes that it took."""
         # `send` is cheaper than `sendmsg`.
-        return self._sock.send(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+        return self._transmit_one(pieces[0]) if len(pieces) == 1 else self._sock.sendmsg(pieces)
+
+    def _transmit_one(self, piece: Piece) -> int:
+        """Like `_transmit`, for a single piece."""
+        return self._sock.send(piece)
 
     def _transmit_kept(self, pieces: Sequence[Piece]) -> int:
         """Like `_transmit`, for pieces that had to wait."""

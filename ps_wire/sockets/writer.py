@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -63,20 +63,14 @@ class RecordWriter:
         Raises:
             ConnectionBroken: Nothing can be written any more.
         """
-        if not at_once and not self._socket.is_closed:
-            if self._gathering:
-                self._collect(record, payload)
-                if self._gathered_bytes >= _MOST_GATHERED:
-                    self._write_gathered()
-                return
-            if not self._is_busy:
+        if not at_once:
+            if self._gathering or self._is_busy:
+                if self._waits(record, payload):
+                    return
+            else:
                 self._is_busy = True
                 if not self._in_turn:
                     self._loop.call_soon(self._end_turn)
-            elif not payload and self._bunch < _BUNCH:
-                self._postponed += record
-                self._bunch += 1
-                return
         self._bunch = 0
         if self._gathered:
             self._collect(record, payload)
@@ -84,8 +78,27 @@ class RecordWriter:
             return
         if self._postponed or self._reports:
             record = self._notes() + record
-        self._traffic.sent += len(record) + sum(map(len, payload)) if payload else len(record)
-        self._socket.write((record, *payload))
+        self._traffic.sent += len(record)
+        if payload:
+            self._traffic.sent += sum(map(len, payload))
+            self._socket.write((record, *payload))
+        else:
+            self._socket.write_one(record)
+
+    def _waits(self, record: bytes, payload: Sequence[memoryview]) -> bool:
+        """Collects a record, or postpones it to the end of the turn; returns false if it has to be written now."""
+        if self._socket.is_closed:
+            return False
+        if self._gathering:
+            self._collect(record, payload)
+            if self._gathered_bytes >= _MOST_GATHERED:
+                self._write_gathered()
+            return True
+        if payload or self._bunch >= _BUNCH:
+            return False
+        self._postponed += record
+        self._bunch += 1
+        return True
 
     def gather(self) -> None:
         """Collects the records that are written from now on."""
@@ -99,15 +112,18 @@ class RecordWriter:
             with suppress(ConnectionBroken):
                 self._write_gathered()
 
-    def begin_turn(self) -> None:
-        """Begins a turn whose end `end_turn` reports, which is cheaper than a callback of the event loop."""
-        self._in_turn = not self._is_busy
-
-    def end_turn(self) -> None:
-        """Writes the records that were collected since `begin_turn`."""
-        if self._in_turn:
+    def in_turn(self, run: Callable[[], None]) -> None:
+        """Calls a function as a turn of its own: what it writes has been written when this returns."""
+        if self._is_busy:
+            run()
+            return
+        self._in_turn = True
+        try:
+            run()
+        finally:
             self._in_turn = False
-            self._end_turn()
+            if self._is_busy:
+                self._end_turn()
 
     def add(self, record: bytes) -> None:
         """Sends a record with the next one."""

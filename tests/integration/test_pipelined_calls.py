@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.shared_memory.unix_socket import UnixSocket
 from tests.conftest import OwnerProcess
 from tests.graph_models import DTYPE, SIZE, Mix, Several
 from tests.integration.support import COUNTER, until
+from tests.socket_writes import noted_writes
 from tests.training import owners, same, same_gradients, training, twin
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -236,13 +235,6 @@ async def test_only_what_is_awaited_is_sent_back() -> None:
 
 
 async def test_a_forward_is_one_write(owner_process: OwnerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[int] = []
-    write = UnixSocket.write
-
-    def counted(socket: UnixSocket, pieces: Sequence[Any], *args: Any) -> None:
-        written.append(sum(map(len, pieces)))
-        write(socket, pieces, *args)
-
     async with tc.connect(owner_process.address) as ps:
         users = await ps.module("torch.nn.Embedding", 50, 8)
         items = await ps.module("torch.nn.Embedding", 40, 8)
@@ -252,12 +244,28 @@ async def test_a_forward_is_one_write(owner_process: OwnerProcess, monkeypatch: 
             async with ps.context() as ctx:
                 scoring = head(users(rows), items(rows))
                 with monkeypatch.context() as patch:
-                    patch.setattr(UnixSocket, "write", counted)
-                    written.clear()
+                    written = noted_writes(patch)
                     # As when a task begins to await it.
                     ps.session("ps0").flush()
                     assert len(written) == 1
                 await ctx.backward((await scoring).sum())
+
+
+async def test_calls_that_tasks_await_in_one_turn_take_two_writes(
+    owner_process: OwnerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tc.connect(owner_process.address) as ps:
+        counter = await ps.create(COUNTER)
+
+        async def add() -> int:
+            return int(await counter.add(1))
+
+        with monkeypatch.context() as patch:
+            written = noted_writes(patch)
+            assert sorted(await asyncio.gather(*(add() for _ in range(8)))) == list(range(1, 9))
+            # The first goes at once, so that the owner can begin; the others go together at the end of the turn.
+            assert len(written) == 2
+            assert written[1] > 4 * written[0]
 
 
 async def test_a_result_of_another_owner_goes_through_the_trainer() -> None:

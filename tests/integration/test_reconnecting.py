@@ -302,7 +302,7 @@ class LateWelcome:
         self.sending, self.may_send = asyncio.Event(), asyncio.Event()
         self.part_bytes = inner.part_bytes
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         return False
 
     async def send(self, packet: Packet) -> None:

@@ -18,9 +18,9 @@ from ps_wire.connections.frames import Packet
 from ps_wire.limits import MIB, PROTOCOL, Limits
 from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.shared_memory.hosts import host_id
-from ps_wire.shared_memory.unix_socket import UnixSocket
 from ps_wire.v1.frames_pb2 import Frame, Hello, SharedMemoryOffer
 from tests.conftest import OwnerProcess, StartOwner, StartProcess
+from tests.socket_writes import noted_writes
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.shared_memory import open_shared_memory
 
@@ -82,14 +82,7 @@ async def test_a_message_without_a_waiter_is_sent_with_the_next_one(
 ) -> None:
     net = await ps.module("torch.nn.Linear", 4, 4)
     await net(torch.ones(4))
-    writes: list[int] = []
-    original = UnixSocket.write
-
-    def counted(self: UnixSocket, pieces: list[bytes]) -> None:
-        writes.append(len(pieces))
-        original(self, pieces)
-
-    monkeypatch.setattr(UnixSocket, "write", counted)
+    writes = noted_writes(monkeypatch)
     for _ in range(4):
         async with ps.context():
             await net(torch.ones(4))

@@ -66,13 +66,17 @@ def call(
     handles: list[RRef] = []
     follows: Sequence[PendingCall] = ()
     if isinstance(target, RRef):
-        request.target.owner, request.target.object_id, request.target.parameter = target.ref
+        handle, ref = request.target, target.ref
+        handle.owner, handle.object_id = ref.owner, ref.object_id
+        if ref.parameter:
+            handle.parameter = ref.parameter
         request.method = method
         handles.append(target)
     else:
         request.function = target
     request.training = training
-    request.keep = keep
+    if keep:
+        request.keep = keep
     payload: PayloadWriter | None = None
     tensors: Sequence[torch.Tensor] = ()
     ready = True
@@ -207,7 +211,7 @@ class PendingCall(InFlightRequest[Any]):
 
     def _hurry(self) -> None:
         if self.collected:
-            self._session.flush()
+            self._session.hurry()
 
     def _when_cancelled(self) -> None:
         super()._when_cancelled()
@@ -315,6 +319,8 @@ def _result(
     session: Session, recorded: RecordedCall | None, held: tuple[object, ...], reply: Reply, payload: PayloadReader
 ) -> Any:
     if recorded is None:
+        if reply.call.result.HasField("none"):
+            return None
         return Decoder(payload, partial(received, session)).decode(reply.call.result)
     return receive(session, reply.call.result, payload, recorded)
 

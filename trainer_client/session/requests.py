@@ -56,6 +56,9 @@ class Requests:
         self._confirmations = Confirmations(loop, self._confirm)
         self._loop = loop
         self._collected: list[InFlightRequest[Any]] = []
+        # Whether `_end_turn` will run, and whether requests of this turn were hurried.
+        self._in_turn = False
+        self._hurried = False
         # The context variables of the present task do not apply.
         self._no_variables = contextvars.Context()
         self._sent: deque[InFlightRequest[Any]] = deque()
@@ -68,23 +71,38 @@ class Requests:
         if in_flight.follows:
             self._follow(in_flight)
         in_flight.collected = True
-        if not self._collected:
-            self._loop.call_soon(self.flush, context=self._no_variables)
         self._collected.append(in_flight)
+        if not self._in_turn:
+            self._in_turn = True
+            self._loop.call_soon(self._end_turn, context=self._no_variables)
+
+    def hurry(self) -> None:
+        """Sends the collected requests, because a task waits for one of them.
+
+        Only once in a turn of the event loop: what other tasks wait for goes together at its end.
+        """
+        if not self._hurried:
+            self._hurried = True
+            collected = self._collected
+            if len(collected) == 1:
+                in_flight = collected.pop()
+                in_flight.collected = False
+                self._begin(in_flight, True)
+            else:
+                self.flush()
 
     def flush(self) -> None:
         """Sends the collected requests, in order."""
-        collected = self._collected
-        if len(collected) == 1:
-            in_flight = collected.pop()
-            in_flight.collected = False
-            self._begin(in_flight)
-        elif collected:
-            self._collected = []
+        if self._collected:
+            collected, self._collected = self._collected, []
             with self.outbox.together() if self.outbox is not None else _ALONE:
                 for in_flight in collected:
                     in_flight.collected = False
                     self._begin(in_flight)
+
+    def _end_turn(self) -> None:
+        self._in_turn = self._hurried = False
+        self.flush()
 
     def begin(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request, or keeps it until the window has room for it."""
@@ -94,7 +112,7 @@ class Requests:
             self._follow(in_flight)
         self._begin(in_flight)
 
-    def _begin(self, in_flight: InFlightRequest[Any]) -> None:
+    def _begin(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         if in_flight.settled:
             return  # it was cancelled, or a request that it follows has failed, before it was sent
         if self.closed is not None:
@@ -113,7 +131,7 @@ class Requests:
         if in_flight.follows and not self._may_go(in_flight):
             return
         if window.admit(in_flight):
-            self._send(in_flight)
+            self._send(in_flight, at_once)
 
     def give_up(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives a request up, and cancels it on the owner."""
@@ -188,13 +206,13 @@ class Requests:
         self._deadlines.stop()
         self._fail_all(error)
 
-    def _send(self, in_flight: InFlightRequest[Any]) -> None:
+    def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""
         frame = in_flight.frame
         if self._confirmations.numbers:
             self._confirmations.go_with(frame.request)
         if self.outbox is not None:
-            self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later)
+            self.outbox.put(frame, in_flight.chunks, in_flight.nbytes, in_flight.later, None, at_once)
         if in_flight.followers and self.window.blocked:
             self._unblock(in_flight)
 

@@ -167,6 +167,11 @@ class Session:
         if threading.get_ident() == self._thread:
             self._requests.flush()
 
+    def hurry(self) -> None:
+        """Like `flush`, for a task that waits for one of the requests; further ones of the same turn go at its end."""
+        if threading.get_ident() == self._thread:
+            self._requests.hurry()
+
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives up a request, and cancels it on the owner. May be called from any thread."""
         self._on_loop(self._requests.give_up, in_flight)
@@ -232,15 +237,17 @@ class Session:
 
     def received(self, message: Message) -> None:
         frame, payload, _ = message
-        body = frame.WhichOneof("body")
-        if body == "waiting":
+        number = frame.number
+        if frame.HasField("reply"):
+            reply = frame.reply
+            if reply.borrowed and number in self._requests.window.unanswered:
+                self._borrowing.begin(number, reply, payload)
+            else:
+                self._requests.finish(number, reply, payload)
+        elif frame.HasField("waiting"):
             self._requests.are_waiting(frame.waiting.numbers)
-        elif body != "reply":
-            raise InvalidArgumentError("the owner sent a message that is no reply")
-        elif frame.reply.borrowed and frame.number in self._requests.window.unanswered:
-            self._borrowing.begin(frame.number, frame.reply, payload)
         else:
-            self._requests.finish(frame.number, frame.reply, payload)
+            raise InvalidArgumentError("the owner sent a message that is no reply")
 
     def gave_up(self, error: PsError) -> None:
         self._requests.end(error)

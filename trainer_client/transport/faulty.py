@@ -88,7 +88,7 @@ class FaultyConnection:
     def part_bytes(self) -> int:
         return self._inner.part_bytes
 
-    def send_now(self, packet: Packet, later: bool = False) -> bool:
+    def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         # `send` asks the plan instead, because breaking the connection takes time.
         return False
 

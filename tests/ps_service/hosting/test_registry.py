@@ -272,8 +272,8 @@ def test_an_object_does_not_keep_its_dependents_alive(shelf: Shelf) -> None:
 def test_only_marked_methods_and_forward_can_be_called(shelf: Shelf) -> None:
     hosted = shelf.object("net", value=Affine(2, 3))
     assert hosted.methods() == ["forward", "both", "called"]
-    assert hosted.method("both") is Affine.both
-    assert hosted.method("forward") is Affine.forward
+    assert hosted.method("both").function is Affine.both
+    assert hosted.method("forward").function is Affine.forward
     for name in ("private", "__init__", "parameters", "train", "_call_impl"):
         with pytest.raises(NotAllowedError, match=r"may not be called remotely.*forward, both, called"):
             hosted.method(name)

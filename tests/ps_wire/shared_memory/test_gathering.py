@@ -12,8 +12,8 @@ import pytest
 from ps_wire.connections.outbox import Outbox
 from ps_wire.limits import MIB
 from ps_wire.shared_memory.connection import SharedMemoryConnection
-from ps_wire.shared_memory.unix_socket import UnixSocket
 from ps_wire.v1.frames_pb2 import Cancel, Frame
+from tests.socket_writes import noted_writes
 
 
 @asynccontextmanager
@@ -41,21 +41,7 @@ def put(outbox: Outbox, number: int, nbytes: int = 0) -> None:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of pieces of each write."""
-    made: list[int] = []
-    write, write_with = UnixSocket.write, UnixSocket.write_with
-
-    def noted(sock: UnixSocket, pieces: list[bytes]) -> None:
-        made.append(len(pieces))
-        write(sock, pieces)
-
-    def noted_with(sock: UnixSocket, pieces: list[bytes], descriptor: int) -> None:
-        made.append(len(pieces))
-        write_with(sock, pieces, descriptor)
-
-    monkeypatch.setattr(UnixSocket, "write", noted)
-    monkeypatch.setattr(UnixSocket, "write_with", noted_with)
-    return made
+    return noted_writes(monkeypatch)
 
 
 async def test_messages_of_a_block_are_written_at_its_end(writes: list[int]) -> None:
