@@ -54,15 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
     pace = Pace(seconds=0.2, most=20) if chosen.quick else Pace()
-    chosen = [series for series in SERIES if chosen.series in series.name]
+    wanted = [series for series in SERIES if chosen.series in series.name]
     found = []
     columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         Children(chosen.out / "bench-scale-logs", chosen.torch_threads) as children,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task("", total=sum(len(_values(series, chosen.quick)) for series in chosen))
-        for series in chosen:
+        task = progress.add_task("", total=sum(len(_values(series, chosen.quick)) for series in wanted))
+        for series in wanted:
             progress.update(task, description=series.title)
 
             def told(text: str, series: Series = series) -> None:
