@@ -15,6 +15,7 @@ from ps_service.server import Server
 from ps_wire.limits import Limits
 from tests import hosted_models
 from tests.forking.process import ROOT, AsyncForked, Forking
+from tests.forking.programs import forked_programs as forked
 
 __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 
@@ -71,6 +72,13 @@ def forking() -> Iterator[Forking]:
     """Starts processes that have imported everything already."""
     with closing(Forking()) as forking:
         yield forking
+
+
+@pytest.fixture
+def forked_programs(forking: Forking) -> Iterator[None]:
+    """What a test starts with `sys.executable` is forked, and has ended after it: torch is imported once for all."""
+    with forked(forking):
+        yield
 
 
 class OwnerProcess:

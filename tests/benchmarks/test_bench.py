@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-@pytest.mark.timeout(300)  # it starts more than twenty processes that import torch
+@pytest.mark.usefixtures("forked_programs")
 def test_some_rows(start: Start, tmp_path: Path) -> None:
     names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "small_recommender_pipelined_2"]
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")
@@ -108,6 +108,7 @@ def test_a_signal_leaves_no_process(start: Start, tmp_path: Path, number: signal
     assert not left(str(tmp_path))
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_scale(start: Start, tmp_path: Path) -> None:
     process = start("benchmarks.scale", "--series", "sessions")
     output, _ = process.communicate()

@@ -17,10 +17,11 @@ from benchmarks.peers.fleet import PEERS
 from tests.conftest import ROOT
 
 
-@pytest.mark.timeout(300)  # it starts a dozen processes that import torch
+@pytest.mark.usefixtures("forked_programs")
 def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> None:
     rows = "echo_4B,emb_step_,convnet"
     command = [sys.executable, "-m", "benchmarks.peers", "--quick", "--peers", "grpc_pickle", "--rows", rows]
+    before = set(psutil.Process().children(recursive=True))
     done = subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "peers.json").read_text())
@@ -30,7 +31,7 @@ def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> No
         assert min(row["results"][side] for side in ("ours", "ours_tcp", "grpc_pickle")) > 0
         assert row["faster"]["grpc_pickle"].keys() == {"ours", "ours_tcp"}
     assert "| echo_4B | us |" in report.block(found)
-    assert not [child for child in psutil.Process().children(recursive=True) if child.is_running()]
+    assert not set(psutil.Process().children(recursive=True)) - before
 
 
 def test_rows_are_those_that_were_promised() -> None:

@@ -20,6 +20,7 @@ from examples.batched_updates.server import BatchingServer, EagerServer
 from examples.batched_updates.settings import Settings, parse
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("forked_programs")
 SMALL = Settings(trainers=3, steps=20, batch_size=16, rounds=1)
 
 

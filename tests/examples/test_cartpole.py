@@ -18,6 +18,7 @@ from examples.cartpole.settings import Settings, parse
 from examples.cartpole.trajectory import Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("forked_programs")
 REPORT = Report(False, 475.0, 3, 2, 7, 60, 0.5, [[9.0, 10.0], [9.0, 12.0], [8.0, 12.0]], [0.45, 0.88, 1.23])
 
 

@@ -25,6 +25,8 @@ from tests.conftest import ROOT, OwnerProcess, StartProcess
 
 IMPORT = ("--import", "examples.digits.cluster")
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 
 # The network and how it is dealt out
 

@@ -105,9 +105,16 @@ def assert_closed(port: int) -> None:
         probe.connect(("127.0.0.1", port))
 
 
-@pytest.mark.parametrize("form", [[], ["--sync"]], ids=["async", "sync"])
-async def test_trains_evaluates_and_cleans_up(start: Starter, tmp_path: Path, form: list[str]) -> None:
-    demo = await start("--epochs", "2", "--batch-size", "64", *form)
+async def test_trains_evaluates_and_cleans_up(start: Starter, tmp_path: Path) -> None:
+    await trains_evaluates_and_cleans_up(await start("--epochs", "2", "--batch-size", "64"), tmp_path)
+
+
+@pytest.mark.usefixtures("forked_programs")
+async def test_the_blocking_form_does_the_same(start: Starter, tmp_path: Path) -> None:
+    await trains_evaluates_and_cleans_up(await start("--epochs", "2", "--batch-size", "64", "--sync"), tmp_path)
+
+
+async def trains_evaluates_and_cleans_up(demo: Demo, tmp_path: Path) -> None:
     assert await demo.finish() == 0, demo.output
     report = Report.read(tmp_path / "demo.json")
     assert report.trainers == 2
@@ -126,6 +133,7 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, tmp_path: Path, fo
     assert_closed(demo.port)
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
 async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, number: signal.Signals) -> None:
     demo = await start()
@@ -138,6 +146,7 @@ async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, number: sig
     assert_closed(demo.port)
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_ctrl_c_while_the_owner_starts_leaves_nothing(start: Starter) -> None:
     demo = await start()
     await demo.read_until("ps0 starts")
@@ -148,6 +157,7 @@ async def test_ctrl_c_while_the_owner_starts_leaves_nothing(start: Starter) -> N
     assert_gone(pid)
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_a_trainer_that_dies_ends_the_run_with_a_reason(start: Starter) -> None:
     demo = await start()
     await demo.read_until("trainer 1 step")
@@ -159,6 +169,7 @@ async def test_a_trainer_that_dies_ends_the_run_with_a_reason(start: Starter) ->
     assert_closed(demo.port)
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_an_owner_that_cannot_start_says_why(start: Starter) -> None:
     demo = await start("--device", "nowhere")
     assert await demo.finish() == 1
@@ -167,6 +178,7 @@ async def test_an_owner_that_cannot_start_says_why(start: Starter) -> None:
     assert_gone(demo.pids[0])
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_missing_files_are_named_before_anything_starts(start: Starter, tmp_path: Path) -> None:
     demo = await start("--data", str(tmp_path / "nothing"))
     assert await demo.finish() == 1

@@ -10,6 +10,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 import torch
 
 from examples.digits.data import load_small
@@ -50,6 +51,7 @@ def run(world_size: int) -> list[str]:
     return printed
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_trainers_teach_one_server() -> None:
     server, *trainers = run(3)
     accuracies, losses_left = [], []

@@ -19,6 +19,7 @@ from examples.hybrid_ddp.reference import train_here
 from examples.hybrid_ddp.settings import Settings, parse
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
 def test_a_hundred_steps_of_four_processes_equal_those_of_one() -> None:

@@ -135,6 +135,7 @@ def test_activations_go_from_owner_to_owner(
     assert fetched("shard1") == before + PARTS
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_whole_example_writes_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.pipeline", "--out", str(tmp_path), "--rounds", "2", "--width", "2"]
     command += ["--batch-size", "8", "--micro-batches", "4", "--in-flight", "1", "3"]

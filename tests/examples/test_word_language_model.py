@@ -12,24 +12,32 @@ from typing import Any
 
 import pytest
 
+from tests.forking.process import Forking
+from tests.forking.programs import forked_programs
+
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--vocabulary", "200", "--embedding", "32", "--hidden", "32", "--layers", "1", "--lr", "10")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def environment() -> dict[str, str]:
+    """That of the programs, which compute in one thread."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def run(out: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     """Runs the example in processes of its own; gives its figures and what it printed."""
     command = [sys.executable, "-m", "examples.word_language_model", "--out", str(out), *SMALL, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((out / "word_language_model.json").read_text()), done.stdout
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+def checked(tmp_path_factory: pytest.TempPathFactory, forking: Forking) -> tuple[Path, dict[str, Any], str]:
     """A run beside a local model: where its files are, its figures, and what it printed."""
     out = tmp_path_factory.mktemp("out")
-    return out, *run(out, "--check-local", "--epochs", "3")
+    with forked_programs(forking):
+        return out, *run(out, "--check-local", "--epochs", "3")
 
 
 def test_every_loss_equals_that_of_local_training(checked: tuple[Path, dict[str, Any], str]) -> None:
@@ -57,7 +65,7 @@ def test_there_is_a_picture(checked: tuple[Path, dict[str, Any], str]) -> None:
 
 def test_no_process_is_left_after_a_signal_to_the_trainer(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.word_language_model", "--out", str(tmp_path), *SMALL]
-    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as trainer:
+    with subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         while not trainer.stdout.readline().startswith("untrained"):
             assert trainer.poll() is None

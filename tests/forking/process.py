@@ -10,10 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, Self
+
+import psutil
 
 from tests.forking.server import Request
 
@@ -155,20 +158,46 @@ class AsyncForked:
 
 
 class Forking:
-    """Starts processes by forking them from a server, which it starts first. Close it at the end."""
+    """Starts processes by forking them from a server, which it starts first. Close it at the end.
+
+    Attributes:
+        python: A program that stands for the interpreter: what it runs is forked. It needs `variables`.
+        variables: What `python` needs in its environment. What a forked program starts with `sys.executable` is then
+            forked, too.
+    """
 
     def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="forking-")
+        self.python = str(Path(self._folder.name, "python"))
+        address = str(Path(self._folder.name, "socket"))
+        self.variables = {
+            "FORKING_PYTHON": sys.executable,
+            "FORKING_LAUNCHER": self.python,
+            "FORKING_ADDRESS": address,
+        }
+        launcher = Path(__file__).with_name("launcher.py")
+        Path(self.python).write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{launcher}" "$@"\n')
+        Path(self.python).chmod(0o700)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.forking.server", str(theirs.fileno())],
-            cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()],
-        )  # fmt: skip
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(address)
+            listener.listen()
+            passed = [theirs.fileno(), listener.fileno()]
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "tests.forking.server", *map(str, passed)],
+                cwd=ROOT, env=environment(), pass_fds=passed,
+            )  # fmt: skip
         theirs.close()
 
     def close(self) -> None:
         """Ends the server, and all it has forked."""
         self._control.close()
         assert self._server.wait() == 0
+        self._folder.cleanup()
+
+    def children(self) -> set[int]:
+        """The numbers of the processes that it has forked and that have not ended."""
+        return {child.pid for child in psutil.Process(self._server.pid).children()}
 
     def start(self, module: str, *arguments: str) -> Forked:
         """Starts `python -m module *arguments` in the repository's root; its errors go where those of the tests go."""
@@ -218,7 +247,7 @@ def _request(
     module: str, arguments: tuple[str, ...], cwd: Path = ROOT, variables: Mapping[str, str] | None = None
 ) -> Request:
     found = dict(environment() if variables is None else variables)
-    return Request(module=module, arguments=list(arguments), cwd=str(cwd), environment=found)
+    return Request(program=["-m", module, *arguments], cwd=str(cwd), environment=found, descriptors=[0, 1, 2])
 
 
 def _number(report: int) -> int:

@@ -1,17 +1,22 @@
 """The process that forks: it imports what is slow once, and becomes a program in a child of its own for each request.
 
-python -m tests.forking.server DESCRIPTOR
+python -m tests.forking.server CONTROL LISTENER
 
-A request is a packet of JSON, `Request`, with four descriptors: standard input, output and error of the child, and a
-pipe in which this process writes the number of the child, and its exit code once it has ended. When the socket is
-closed, children that are left are killed.
+Both arguments are descriptors of sockets. Requests are packets of JSON, `Request`, with the descriptors of the child.
+
+- Those that arrive at CONTROL have one descriptor more: a pipe in which this process writes the number of the child,
+  and its exit code once it has ended. When CONTROL is closed, this process ends, and the children with it.
+- Those that arrive at a connection to LISTENER come from a `launcher`. Its packets that follow are numbers of signals
+  for the child, and the answer is the exit code. When the connection is closed, the child is killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -25,27 +30,42 @@ SLOW: Final = ("torch._dynamo", "ps_service.cli", "trainer_client.rpc", "tests.h
 """What the programs import anyway, owners with an optimizer torch's compiler too."""
 
 MAX_REQUEST: Final = 1 << 17
+MAX_DESCRIPTORS: Final = 32
+
+_APART: Final = 500
+"""Descriptors are moved to numbers from here on, before they get the numbers that a child expects."""
 
 
 class Request(TypedDict):
-    """What a child is to run, as `python -m module *arguments` would."""
+    """What a child is to run.
 
-    module: str
-    arguments: list[str]
+    Attributes:
+        program: The arguments that an interpreter would have, from `-m` or `-c` on.
+        cwd: Its working directory.
+        environment: Its environment.
+        descriptors: The numbers of its descriptors, in the order in which they were sent.
+    """
+
+    program: list[str]
     cwd: str
     environment: dict[str, str]
+    descriptors: list[int]
 
 
 class Server:
-    """Forks until its socket is closed.
+    """Forks until its control socket is closed.
 
     Args:
-        control: Where requests come from.
+        control: Where requests of the tests come from.
+        listener: Where launchers connect.
     """
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, listener: socket.socket) -> None:
         self._control = control
-        self._reports: dict[int, int] = {}
+        self._listener = listener
+        self._pipes: dict[int, int] = {}
+        self._launchers: dict[socket.socket, int | None] = {}
+        self._foreign = {int(number) for number in os.listdir("/proc/self/fd")} - {control.fileno(), listener.fileno()}
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
@@ -56,50 +76,121 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake)
         while True:
-            ready, _, _ = select.select([self._control, self._woken], [], [])
+            ready, _, _ = select.select([self._control, self._listener, self._woken, *self._launchers], [], [])
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._bury()
+            if self._listener in ready:
+                self._launchers[self._listener.accept()[0]] = None
+            for launcher in self._launchers.keys() & set(ready):
+                if request := self._heard(launcher):
+                    return request
             if self._control in ready:
-                message, descriptors, _, _ = socket.recv_fds(self._control, MAX_REQUEST, 4)
+                message, descriptors, _, _ = socket.recv_fds(self._control, MAX_REQUEST, MAX_DESCRIPTORS)
                 if not message:
-                    for child in self._reports:
+                    for child in (*self._pipes, *filter(None, self._launchers.values())):
                         os.kill(child, signal.SIGKILL)
                     return None
-                request: Request = json.loads(message)
-                if (child := os.fork()) == 0:
-                    self._become(request, descriptors)
+                request = json.loads(message)
+                report = descriptors.pop()
+                if (child := self._fork(request, descriptors)) == 0:
                     return request
-                self._reports[child] = descriptors.pop()
-                os.write(self._reports[child], child.to_bytes(4, "little"))
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                self._pipes[child] = report
+                os.write(report, child.to_bytes(4, "little"))
+
+    def _heard(self, launcher: socket.socket) -> Request | None:
+        """Takes a packet of a launcher; returns in a new child what that is to run."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(launcher, MAX_REQUEST, MAX_DESCRIPTORS)
+        except ConnectionError:
+            message, descriptors = b"", []
+        child = self._launchers[launcher]
+        if not message:
+            # A child without a launcher is buried like others.
+            del self._launchers[launcher]
+            launcher.close()
+            if child is not None:
+                os.kill(child, signal.SIGKILL)
+        elif child is not None:
+            os.kill(child, int.from_bytes(message, "little"))
+        else:
+            request: Request = json.loads(message)
+            if (child := self._fork(request, descriptors)) == 0:
+                return request
+            self._launchers[launcher] = child
+        return None
+
+    def _fork(self, request: Request, descriptors: list[int]) -> int:
+        if (child := os.fork()) == 0:
+            self._become(request, descriptors)
+        else:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        return child
 
     def _bury(self) -> None:
-        for child, report in list(self._reports.items()):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                del self._reports[child]
-                os.write(report, os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
-                os.close(report)
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            report = os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True)
+            if pipe := self._pipes.pop(child, None):
+                os.write(pipe, report)
+                os.close(pipe)
+            for launcher in [each for each, its in self._launchers.items() if its == child]:
+                del self._launchers[launcher]
+                with launcher:
+                    try:
+                        launcher.send(report)
+                    except ConnectionError:
+                        continue
 
     def _become(self, request: Request, descriptors: list[int]) -> None:
         """Makes a child look like a process that has just been started."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._control.close()
-        for number, descriptor in enumerate(descriptors[:3]):
+        moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _APART) for descriptor in descriptors]
+        for launcher in self._launchers:
+            launcher.detach()
+        self._control.detach()
+        self._listener.detach()
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number not in self._foreign and number not in moved:
+                try:
+                    os.close(number)
+                except OSError:  # the directory that was listed
+                    continue
+        for descriptor, number in zip(moved, request["descriptors"], strict=True):
             os.dup2(descriptor, number)
-        for descriptor in (*descriptors, *self._reports.values(), self._woken, self._wake):
             os.close(descriptor)
         os.chdir(request["cwd"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        sys.argv[1:] = request["arguments"]
+        if "FORKING_LAUNCHER" in os.environ:
+            # What it starts itself is forked, too.
+            sys.executable = os.environ["FORKING_LAUNCHER"]
+            multiprocessing.set_executable(sys.executable)
+        if os.environ.get("PYTHONUNBUFFERED"):
+            for stream in (sys.stdout, sys.stderr):
+                stream.reconfigure(write_through=True)  # type: ignore[attr-defined]
 
 
-def main(descriptor: str) -> None:
+def run(program: list[str]) -> None:
+    """Runs `python *program` here."""
+    kind, what, *arguments = program
+    if kind == "-m":
+        sys.argv[1:] = arguments
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = [kind, *arguments]
+        exec(what, {"__name__": "__main__"})
+
+
+def main(control: str, listener: str) -> None:
     """Imports, serves, and runs a program where it comes back as a child."""
     for module in SLOW:
         importlib.import_module(module)
@@ -107,10 +198,10 @@ def main(descriptor: str) -> None:
     gc.collect()
     # What is there now stays: looking at it would copy its pages into every child.
     gc.freeze()
-    request = Server(socket.socket(fileno=int(descriptor))).serve()
+    request = Server(socket.socket(fileno=int(control)), socket.socket(fileno=int(listener))).serve()
     if request is not None:
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        run(request["program"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

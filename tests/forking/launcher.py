@@ -1,0 +1,81 @@
+"""Stands in tests for `python`: it has the program forked, and then behaves as if it were the program.
+
+python -IS launcher.py ARGUMENTS
+
+The process that starts it sees a process that takes signals and ends, as with `python ARGUMENTS`. It has modules and
+the processes of `multiprocessing` forked. A real interpreter runs everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+REAL = ("benchmarks.leash",)
+"""Modules that a real interpreter runs, because they ask for the process that has started them."""
+
+SPAWNED = "from multiprocessing.spawn import "
+"""With this begins the program of a process of `multiprocessing`."""
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM)
+
+
+def program(arguments: list[str]) -> list[str]:
+    """The arguments from the first that counts, if a forked process can run the program; otherwise nothing."""
+    for number, argument in enumerate(arguments[:-1]):
+        if argument == "-m":
+            return arguments[number:] if arguments[number + 1] not in REAL else []
+        if argument == "-c":
+            return arguments[number:] if arguments[number + 1].startswith(SPAWNED) else []
+        if argument != "-B":
+            return []
+    return []
+
+
+def descriptors() -> list[int]:
+    """All that were inherited."""
+    found = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            os.fstat(number)
+        except OSError:  # the directory itself, which is closed by now
+            continue
+        found.append(number)
+    return found
+
+
+def main() -> None:
+    """Has the program forked, and ends as it does."""
+    python = os.environ["FORKING_PYTHON"]
+    arguments = program(sys.argv[1:])
+    if not arguments:
+        os.execv(python, [python, *sys.argv[1:]])
+    inherited = descriptors()
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.connect(os.environ["FORKING_ADDRESS"])
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: server.send(number.to_bytes(4, "little")))
+    request = {
+        "program": arguments,
+        "cwd": os.getcwd(),
+        "environment": dict(os.environ),
+        "descriptors": inherited,
+    }
+    socket.send_fds(server, [json.dumps(request).encode()], inherited)
+    # So that the other ends of pipes notice the end of the program.
+    for number in inherited:
+        os.close(number)
+    report = server.recv(4)
+    code = int.from_bytes(report, "little", signed=True) if report else 1
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
