@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -290,6 +291,22 @@ class Flat(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ self.first) @ self.second
+
+
+@hosted
+class ChannelsLast(nn.Module):
+    """A convolution whose weight and output have the channels of a pixel side by side in memory."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3)
+        self.norm = nn.BatchNorm2d(channels)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = self.conv(x)
+        assert maps.is_contiguous(memory_format=torch.channels_last)
+        return F.max_pool2d(F.relu(self.norm(maps)), 2)
 
 
 @hosted

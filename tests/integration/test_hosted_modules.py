@@ -42,6 +42,7 @@ MAKES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], torch.Tensor]] = {
     "GRU": ("GRU", (SIZE, SIZE), {"batch_first": True}, rows(2, 5, SIZE)),
     "transformer": ("TransformerEncoderLayer", (SIZE, 2, 8), {"dropout": 0.0, "batch_first": True}, rows(2, 5, SIZE)),
     "convolution": ("Conv2d", (2, 3, 3), {}, rows(2, 2, 5, 5)),
+    "channels last": ("ChannelsLast", (SIZE,), {}, rows(2, SIZE, 6, 6)),
     "embedding that rescales its rows": ("Embedding", (5, SIZE), {"max_norm": 0.5, "padding_idx": 0}, IDS),
     "bags": ("EmbeddingBag", (5, SIZE), {"mode": "sum", "sparse": True}, IDS),
     "batch norm": ("BatchNorm1d", (SIZE,), {}, rows(6, SIZE)),
@@ -75,6 +76,32 @@ async def test_a_module_computes_trains_and_changes_as_it_does_locally(make: str
         await same_state(net, local)
         assert (await ps.status()).contexts == 0
         assert pins(server) == 0
+
+
+async def test_two_passes_at_once_keep_the_layout_of_a_weight() -> None:
+    async with training() as ((server,), ps):
+        net = await ps.module(f"{MODELS}.ChannelsLast", SIZE)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+        local = await twin(net, autograd_models.ChannelsLast(SIZE))
+        locally = torch.optim.SGD(local.parameters(), lr=0.1)
+        x, forwards = rows(2, SIZE, 6, 6), asyncio.Barrier(2)
+
+        async def step() -> None:
+            async with ps.context() as ctx:
+                loss = _loss(await net(x))
+                await forwards.wait()
+                await ctx.backward(loss, step=opt)
+
+        for _ in range(3):
+            # Both passes see the parameters before the two steps.
+            await asyncio.gather(step(), step())
+            locally.zero_grad()
+            ((_loss(local(x)) + _loss(local(x))) / 2).backward()
+            for _ in range(2):
+                locally.step()
+            await same_state(net, local)
+        await net.load_state_dict(await net.state_dict())
+        assert hosted_value(server, net).conv.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 async def test_calls_do_not_replace_parameters_or_attributes() -> None:
