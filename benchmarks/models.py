@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from examples.digits.net import Net
 from ps_service import hosted, remote
 
-__all__ = ["Calls", "Decoder", "EmbeddingTable", "LossOfBags", "Net", "NeuMF", "Ratings", "Scale"]
+__all__ = ["Calls", "ChannelsLastNet", "Decoder", "EmbeddingTable", "LossOfBags", "Net", "NeuMF", "Ratings", "Scale"]
 
 
 @hosted
@@ -37,6 +37,25 @@ class Calls:
     def seed(self, seed: int) -> None:
         """Seeds this process, so that its dropout can be repeated elsewhere."""
         torch.manual_seed(seed)
+
+
+@hosted
+class ChannelsLastNet(Net):
+    """The ConvNet with the channels of a pixel side by side in memory: torch's pooling is faster then.
+
+    The features are flattened as they lie, with the channels last, so that they need not be copied.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv1(x))
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        x = self.dropout1(x).permute(0, 2, 3, 1).flatten(1)
+        x = self.dropout2(F.relu(self.fc1(x)))
+        return F.log_softmax(self.fc2(x), dim=1)
 
 
 @hosted

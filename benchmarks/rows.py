@@ -46,7 +46,7 @@ class Row:
         stateful: Whether parameters change, so that every side has to take the same steps.
         local: Whether the work exists in one process.
         zipf: Whether few ids are frequent and most are rare, as in real data; otherwise all are equally frequent.
-        racing: Whether the results depend on the order of several trainers' steps, so that only losses are compared.
+        racing: Whether the results depend on the order in which steps come, so that only losses are compared.
         seconds: Approximate time of one turn of one side.
         baseline: The row that it is compared with in the same rounds.
     """
@@ -143,7 +143,11 @@ PEERS: Final = (
     Row("emb_step_whole", "emb_step with the loss on the owner", "emb_step_whole", "ms", stateful=True, local=True),
     Row("emb_forward_zipf", "emb_forward with ids by Zipf's law", "emb_forward", "ms", local=True, zipf=True),
     Row("emb_step_zipf", "emb_step with ids by Zipf's law", "emb_step", "ms", stateful=True, local=True, zipf=True),
-)
+    Row(
+        "convnet_step_overlapped", "convnet_step with two passes in flight, channels last", "convnet_overlapped", "ms",
+        stateful=True, local=True, racing=True, seconds=0.6,
+    ),
+)  # fmt: skip
 """Rows that only the comparison with other libraries has."""
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -16,6 +17,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.data import Batch
+
+OVERLAPPED: Final = 2
+"""Passes in flight in `convnet_step_overlapped`."""
 
 LOST: Final = "lost"
 """Key, in the results of several trainers, of the number of passes that were refused and had to be repeated."""
@@ -249,6 +253,18 @@ class Steps:
         return {"losses": torch.tensor(self._losses), **self._parameters()}
 
 
+class OverlappedSteps(Steps):
+    """The same as `Steps`, with `OVERLAPPED` steps at once, each in a thread."""
+
+    def turn(self, count: int) -> float:
+        first = len(self._losses)
+        batches = [self._batches[place % len(self._batches)] for place in range(first, first + count)]
+        began = perf_counter()
+        with ThreadPoolExecutor(OVERLAPPED) as threads:
+            self._losses += threads.map(lambda batch: self._step(*batch).item(), batches)
+        return perf_counter() - began
+
+
 class AwaitedSteps:
     """The same as `Steps`, with steps that are awaited in a running loop.
 
@@ -257,6 +273,7 @@ class AwaitedSteps:
         step: One step; returns its loss.
         batches: Inputs and targets.
         parameters: Reads the parameters.
+        at_once: Number of tasks that take steps together.
     """
 
     def __init__(
@@ -265,22 +282,34 @@ class AwaitedSteps:
         step: Callable[[Tensor, Tensor], Awaitable[Tensor]],
         batches: Sequence[Batch],
         parameters: Callable[[], Awaitable[dict[str, Tensor]]],
+        at_once: int = 1,
     ) -> None:
         self._runner = runner
         self._step = step
         self._batches = batches
         self._parameters = parameters
+        self._at_once = at_once
         self._losses: list[float] = []
 
     def turn(self, count: int) -> float:
         return self._runner.run(self._turn(count))
 
     async def _turn(self, count: int) -> float:
+        first = len(self._losses)
+        batches = iter([self._batches[place % len(self._batches)] for place in range(first, first + count)])
         began = perf_counter()
-        for _ in range(count):
-            loss = await self._step(*self._batches[len(self._losses) % len(self._batches)])
-            self._losses.append(loss.item())
+        if self._at_once == 1:
+            await self._steps(batches)
+        else:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._at_once):
+                    tasks.create_task(self._steps(batches))
         return perf_counter() - began
+
+    async def _steps(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            loss = await self._step(*batch)
+            self._losses.append(loss.item())
 
     def result(self) -> dict[str, Tensor]:
         return {"losses": torch.tensor(self._losses), **self._runner.run(_awaited(self._parameters()))}

@@ -23,7 +23,6 @@ from benchmarks.peers.fleet import PEERS, PeerFleet
 from benchmarks.peers.report import Report
 from benchmarks.process import ChildFailed, Children
 from benchmarks.report import write
-from benchmarks.rows import PEERS as ROWS_OF_PEERS
 from benchmarks.rows import Row, Shape, row_named
 from benchmarks.sizes import FULL, QUICK
 
@@ -31,8 +30,8 @@ ROUNDS: Final = Rounds(normal=5, quick=1)
 
 ROWS: Final = (
     *(row_named(name) for name in ("echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "emb_forward", "emb_step")),
-    *ROWS_OF_PEERS,
-    *(row_named(name) for name in ("convnet_step", "trainers_4")),
+    *(row_named(name) for name in ("emb_step_whole", "emb_forward_zipf", "emb_step_zipf")),
+    *(row_named(name) for name in ("convnet_step", "convnet_step_overlapped", "trainers_4")),
 )
 
 

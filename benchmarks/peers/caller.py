@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks import data
 from benchmarks.rows import Row
 from benchmarks.trainer import Config
-from benchmarks.work import Echoes, Forwards, Steps, Work
+from benchmarks.work import Echoes, Forwards, OverlappedSteps, Steps, Work
 
 Call = Callable[..., Any]
 
@@ -43,9 +43,11 @@ class Caller:
             case "emb_step" | "emb_step_whole":
                 yield self._bags(row)
                 self._call("drop", row.name)
-            case "convnet_step":
-                self._call("net", row.name, data.CONVNET_LR)
-                yield Steps(self._step(row, "images"), data.images(self._sizes), lambda: self._state(row))
+            case "convnet_step" | "convnet_overlapped":
+                overlapped = row.kind == "convnet_overlapped"
+                self._call("net", row.name, data.CONVNET_LR, overlapped)
+                steps = OverlappedSteps if overlapped else Steps
+                yield steps(self._step(row, "images"), data.images(self._sizes), lambda: self._state(row))
                 self._call("drop", row.name)
             case kind:
                 raise ValueError(f"{kind} is no work of this side")

@@ -14,12 +14,12 @@ from hivemind.utils.tensor_descr import BatchTensorDescriptor
 from torch import Tensor, nn
 
 from benchmarks import data
-from benchmarks.models import Net
+from benchmarks.models import ChannelsLastNet, Net
 from benchmarks.peers.serving import run
 from benchmarks.rows import Row
 from benchmarks.sizes import Sizes
 from benchmarks.trainer import Config
-from benchmarks.work import Echoes, Forwards, Steps, Work
+from benchmarks.work import Echoes, Forwards, OverlappedSteps, Steps, Work
 
 MOST = 1 << 30
 """Items in a batch; hivemind counts the numbers of an echo as items."""
@@ -40,7 +40,7 @@ class Hivemind:
     @contextmanager
     def work(self, row: Row) -> Iterator[Work]:
         """The work of a row, for a block."""
-        name = {"echo": "echo.0", "emb_forward": "emb_forward.0", "convnet_step": "convnet_step.0"}.get(row.kind)
+        name = {"echo": "echo.0", "emb_forward": "emb_forward.0"}.get(row.kind)
         (expert,) = get_experts(self._dht, [name or f"{row.name.removesuffix('_4')}.0"])
         if expert is None:
             raise ValueError("the owner has no expert for this row")
@@ -61,6 +61,8 @@ class Hivemind:
             case "convnet_step":
                 # Its backward draws dropout anew, so only the losses can be compared.
                 yield Steps(_training(expert, F.nll_loss), data.images(self._sizes), dict)
+            case "convnet_overlapped":
+                yield OverlappedSteps(_training(expert, F.nll_loss), data.images(self._sizes), dict)
 
 
 def _rows(expert: nn.Module, batches: list[data.Batch], sizes: Sizes) -> Tensor:
@@ -92,8 +94,9 @@ def _backends(sizes: Sizes) -> Iterator[ModuleBackend]:
         torch.manual_seed(data.MODEL_SEED)
         table = nn.EmbeddingBag(sizes.table_rows, sizes.dim, mode="sum", sparse=True)
         yield _backend(f"{name}.0", table, ids, data.emb_lr("zipf" in name))
-    torch.manual_seed(data.MODEL_SEED)
-    yield _backend("convnet_step.0", Net(), torch.zeros(2, 1, 28, 28), data.CONVNET_LR)
+    for name, net in (("convnet_step", Net), ("convnet_step_overlapped", ChannelsLastNet)):
+        torch.manual_seed(data.MODEL_SEED)
+        yield _backend(f"{name}.0", net(), torch.zeros(2, 1, 28, 28), data.CONVNET_LR)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks import data
-from benchmarks.models import Net
+from benchmarks.models import ChannelsLastNet, Net
 
 LOSSES = {"bags": data.bag_loss, "images": F.nll_loss}
 
@@ -32,10 +32,10 @@ class Owner:
                 torch.manual_seed(data.MODEL_SEED)
                 self._add(name, nn.EmbeddingBag(rows, dim, mode="sum", sparse=True), lr)
 
-    def net(self, name: str, lr: float) -> None:
+    def net(self, name: str, lr: float, channels_last: bool) -> None:
         """Makes the ConvNet, and seeds its dropout."""
         torch.manual_seed(data.MODEL_SEED)
-        self._add(name, Net(), lr)
+        self._add(name, ChannelsLastNet() if channels_last else Net(), lr)
         torch.manual_seed(data.OWNER_SEED)
 
     def _add(self, name: str, module: nn.Module, lr: float) -> None:

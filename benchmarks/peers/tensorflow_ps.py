@@ -24,7 +24,7 @@ SERVER = "/job:ps/replica:0/task:0"
 
 
 class Scheduled:
-    """Steps that the coordinator gives to its workers; with several workers, all steps of a turn at once.
+    """Steps that the coordinator gives to its workers.
 
     Args:
         schedule: Schedules a step; returns what its loss is fetched from.
@@ -89,8 +89,8 @@ class TensorFlow:
                 yield Forwards(self._forward(self._table()), data.bags(self._sizes, zipf=row.zipf))
             case "emb_step" | "emb_step_whole":
                 yield self._bags(row)
-            case "convnet_step":
-                yield self._convnet()
+            case "convnet_step" | "convnet_overlapped":
+                yield self._convnet(at_once=row.kind == "convnet_overlapped")
             case kind:
                 raise ValueError(f"{kind} is no work of this side")
 
@@ -132,7 +132,7 @@ class TensorFlow:
             trainers > 1,
         )
 
-    def _convnet(self) -> Work:
+    def _convnet(self, at_once: bool) -> Work:
         torch.manual_seed(data.MODEL_SEED)
         net = Net()
         one, two = (self._variable(conv.weight.permute(2, 3, 1, 0).contiguous()) for conv in (net.conv1, net.conv2))
@@ -159,9 +159,7 @@ class TensorFlow:
             return loss
 
         # Other random numbers drop other features, so only the losses can be compared.
-        return Scheduled(
-            lambda x, y: self._coordinator.schedule(step, (x, y)), data.images(self._sizes), dict, at_once=False
-        )
+        return Scheduled(lambda x, y: self._coordinator.schedule(step, (x, y)), data.images(self._sizes), dict, at_once)
 
 
 def _echo(payload: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF
+from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import Forwards, Pause, Steps, Work
@@ -50,7 +50,9 @@ class Local:
             case "emb_step" | "emb_step_whole" | "split_step":
                 yield self._bags(row)
             case "convnet_step":
-                yield self._convnet()
+                yield self._convnet(Net)
+            case "convnet_overlapped":
+                yield self._convnet(ChannelsLastNet)
             case "rnn_step":
                 yield self._rnn()
             case "recommender" | "recommender_pipelined":
@@ -78,9 +80,8 @@ class Local:
             self._pause,
         )
 
-    def _convnet(self) -> Work:
-        torch.manual_seed(data.MODEL_SEED)
-        net = Net()
+    def _convnet(self, cls: type[Net]) -> Work:
+        net = _seeded(data.MODEL_SEED, cls)
         step = self._training(lambda x, y: F.nll_loss(net(x), y), _sgd(net, data.CONVNET_LR))
         torch.manual_seed(data.OWNER_SEED)
         return Steps(step, data.images(self._sizes), lambda: dict(net.state_dict()), self._pause)

@@ -15,14 +15,17 @@ from torch import Tensor, nn
 import trainer_client as tc
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Calls, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF
+from benchmarks.models import Calls, ChannelsLastNet, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF
 from benchmarks.rows import Row
 from benchmarks.sides import shared_memory
 from benchmarks.trainer import Config, Wire, serve
-from benchmarks.work import AwaitedCalls, AwaitedSteps, Bursts, Echoes, Forwards, Steps, Work
+from benchmarks.work import OVERLAPPED, AwaitedCalls, AwaitedSteps, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
 
-AWAITED = ("empty_call_async", "calls_in_flight", "recommender", "recommender_pipelined", "recommender_whole")
+AWAITED = (
+    *("empty_call_async", "calls_in_flight", "convnet_overlapped"),
+    *("recommender", "recommender_pipelined", "recommender_whole"),
+)
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
 
@@ -81,6 +84,8 @@ class Ours:
             return await self._recommender(runner, ps, row)
         if row.kind == "recommender_whole":
             return await self._whole_recommender(runner, ps)
+        if row.kind == "convnet_overlapped":
+            return await self._overlapped(runner, ps)
         calls = await ps.create(Calls)
         if row.kind == "empty_call_async":
             return AwaitedCalls(runner, calls.nothing)
@@ -155,6 +160,19 @@ class Ours:
             return loss
 
         return Steps(step, data.images(self._sizes), net.state_dict)
+
+    async def _overlapped(self, runner: asyncio.Runner, ps: tc.Client) -> Work:
+        net = await ps.module(ChannelsLastNet, seed=data.MODEL_SEED)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.CONVNET_LR)
+
+        async def step(x: Tensor, y: Tensor) -> Tensor:
+            async with ps.context() as ctx:
+                loss = F.nll_loss(await net(x), y)
+                await ctx.backward(loss, step=opt)
+            return loss
+
+        # Two tasks: one pass goes forward while the other goes backward.
+        return AwaitedSteps(runner, step, data.images(self._sizes), net.state_dict, OVERLAPPED)
 
     def _rnn(self, ps: Any) -> Work:
         embedding = ps.module(EmbeddingTable, RNN.ntoken, RNN.ninp, RNN.dropout, seed=data.MODEL_SEED)

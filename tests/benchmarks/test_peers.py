@@ -16,6 +16,8 @@ from benchmarks.peers.environments import NotInstalled, prepare
 from benchmarks.peers.fleet import PEERS
 from tests.conftest import ROOT
 
+CONVNETS = ("convnet_step", "convnet_step_overlapped")
+
 
 @pytest.mark.usefixtures("forked_programs")
 def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> None:
@@ -25,7 +27,7 @@ def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> No
     done = subprocess.run([*command, "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "peers.json").read_text())
-    assert [row["name"] for row in found["rows"]] == ["echo_4B", "emb_step_whole", "emb_step_zipf", "convnet_step"]
+    assert [row["name"] for row in found["rows"]] == ["echo_4B", "emb_step_whole", "emb_step_zipf", *CONVNETS]
     for row in found["rows"]:
         assert not row["errors"]
         assert min(row["results"][side] for side in ("ours", "ours_tcp", "grpc_pickle")) > 0
@@ -37,7 +39,7 @@ def test_grpc_with_pickle_gives_the_results_of_local_torch(tmp_path: Path) -> No
 def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "emb_forward", "emb_step"),
-        *("emb_step_whole", "emb_forward_zipf", "emb_step_zipf", "convnet_step", "trainers_4"),
+        *("emb_step_whole", "emb_forward_zipf", "emb_step_zipf", *CONVNETS, "trainers_4"),
     ]
 
 
