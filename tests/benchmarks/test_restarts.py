@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 
 from benchmarks.restarts import pause
 from ps_wire.limits import MIB
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_an_owner_is_restarted_and_measured() -> None:
     found = await pause(4)
     assert found.state == 3 * (4 * MIB + 4096)

@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT
 
 MOST_FUNCTIONS = 170
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_gradient_crosses_few_functions() -> None:
     command = [sys.executable, "-m", "benchmarks.walk"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,62 +16,28 @@ from ps_service.rpc import shared_memory
 from ps_service.server import Server
 from ps_wire.limits import Limits
 from ps_wire.shared_memory.hosts import host_id
-from tests.conftest import ROOT
+from tests.forking.process import AsyncForked, Forking
 from tests.integration.support import serving
 from tests.transports import over_each
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared-memory connections need Linux")
 
-PROGRAM = """
-import asyncio, ctypes, sys, torch
-import trainer_client as tc
-
-async def main(address, transport, what):
-    async with tc.connect(address, shared_memory=transport == "shared_memory", direct=transport == "direct") as ps:
-        net = await ps.module(torch.nn.Linear, 4, 4, name="net", seed=0)
-        gate = await ps.create("tests.hosted_models.Gate")
-        async with ps.context():
-            loss = (await net(torch.ones(4))).sum()
-            waiting = gate.wait()
-            print("ready", flush=True)
-            if what == "computes":
-                # One call into C that keeps Python from running: neither the event loop nor any thread gets a turn.
-                ctypes.PyDLL(None).usleep(4_000_000)
-                print("called", len(await net(torch.ones(4))), "lost", net.session.losses, flush=True)
-                waiting.cancel()
-                return
-            try:
-                await waiting
-            except tc.PsError as error:
-                print("waited", type(error).__name__, flush=True)
-        net = await ps.attach("net")
-        print("again", (await net(torch.ones(4))).shape[0], flush=True)
-
-asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3]))
-"""
-
 
 class Trainer:
     """A trainer in a process of its own, which is in the midst of a pass and waits for an answer."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: AsyncForked) -> None:
         self.process = process
 
     async def line(self) -> str:
-        assert self.process.stdout is not None
         async with asyncio.timeout(60):
             return (await self.process.stdout.readline()).decode().strip()
 
 
 @asynccontextmanager
-async def trainer(owner: Server, transport: str, what: str) -> AsyncIterator[Trainer]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, owner.address, transport, what),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+async def trainer(forking: Forking, owner: Server, transport: str, what: str) -> AsyncIterator[Trainer]:
+    process = await forking.begin("tests.integration.stopped_trainer", owner.address, transport, what)
     gates: list[Any] = []
     try:
         started = Trainer(process)
@@ -86,9 +50,7 @@ async def trainer(owner: Server, transport: str, what: str) -> AsyncIterator[Tra
         # The owner's threads that wait at them must end, too.
         for gate in gates:
             gate.open()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await process.aclose()
 
 
 @pytest.fixture
@@ -109,9 +71,11 @@ async def until_sessions(owner: Server, count: int) -> None:
 
 
 @over_each
-async def test_a_stopped_trainer_loses_its_session_and_is_told_later(hasty: Server, transport: str) -> None:
+async def test_a_stopped_trainer_loses_its_session_and_is_told_later(
+    forking: Forking, hasty: Server, transport: str
+) -> None:
     engine = hasty.engine
-    async with trainer(hasty, transport, "waits") as stopped:
+    async with trainer(forking, hasty, transport, "waits") as stopped:
         assert len(engine.shared_memory) == int(transport == "shared_memory")
         assert len(engine.direct) == int(transport == "direct")
         assert len(engine.contexts) == 1
@@ -126,17 +90,17 @@ async def test_a_stopped_trainer_loses_its_session_and_is_told_later(hasty: Serv
 
 
 @over_each
-async def test_a_trainer_that_computes_keeps_its_session(hasty: Server, transport: str) -> None:
-    async with trainer(hasty, transport, "computes") as computing:
+async def test_a_trainer_that_computes_keeps_its_session(forking: Forking, hasty: Server, transport: str) -> None:
+    async with trainer(forking, hasty, transport, "computes") as computing:
         # For much longer than a stopped one would be waited for, no Python runs there.
         assert await computing.line() == "called 4 lost 0"
 
 
 async def test_a_trainer_that_is_stopped_for_a_moment_loses_nothing(
-    hasty: Server, monkeypatch: pytest.MonkeyPatch
+    forking: Forking, hasty: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_memory, "_STOPPED_SECONDS", 600.0)
-    async with trainer(hasty, "shared_memory", "waits") as stopped:
+    async with trainer(forking, hasty, "shared_memory", "waits") as stopped:
         stopped.process.send_signal(signal.SIGSTOP)
         await until(lambda: hasty.servicer.shared_memory._stopped, 0.02)
         stopped.process.send_signal(signal.SIGCONT)

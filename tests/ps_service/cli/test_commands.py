@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 import trainer_client as tc
 from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
+from tests.forking.process import Forking
 from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, owner_processes
 
 OPTIONS = {(field.alias or name).replace("_", "-") for name, field in OwnerConfig.model_fields.items()} | {"config"}
@@ -37,8 +39,8 @@ def taken() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def ended(taken: int) -> dict[str, subprocess.CompletedProcess[str]]:
-    """What became of several commands, run two at a time."""
+def ended(taken: int, forking: Forking) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What became of several commands, run two at a time. The first is the installed script; the others are forked."""
     serve = ("serve", "--listen", "127.0.0.1:0")
     commands = {
         "help": ("--help",),
@@ -49,9 +51,12 @@ def ended(taken: int) -> dict[str, subprocess.CompletedProcess[str]]:
         "no owner": ("status", "127.0.0.1:1", "--timeout", "0.2"),
     }
 
+    environment = {**ENVIRONMENT, **forking.variables}
+
     def run(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        command = [COMMAND] if arguments == ("--help",) else [forking.python, "-m", "ps_service"]
         return subprocess.run(
-            [COMMAND, *arguments], capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, timeout=60, check=False
+            [*command, *arguments], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60, check=False
         )
 
     with ThreadPoolExecutor(2) as pool:
@@ -151,16 +156,21 @@ async def start() -> AsyncIterator[StartOwner]:
         yield start
 
 
-async def status(address: str, *flags: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, "status", address, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
-    )
-    out, error = await process.communicate()
-    assert (process.returncode, error) == (0, b"")
-    return out.decode()
+async def run(forking: Forking, *arguments: str) -> tuple[int | None, str, str]:
+    """Runs a command; returns its exit code, and what it printed on standard output and on standard error."""
+    variables = {**ENVIRONMENT, "COLUMNS": "160"}
+    async with aclosing(await forking.begin("ps_service", *arguments, errors=True, variables=variables)) as process:
+        out, error = await process.communicate()
+        return process.returncode, out.decode(), error.decode()
 
 
-async def test_status_shows_the_work_of_an_owner(start: StartOwner) -> None:
+async def status(forking: Forking, address: str, *flags: str) -> str:
+    code, out, error = await run(forking, "status", address, *flags)
+    assert (code, error) == (0, "")
+    return out
+
+
+async def test_status_shows_the_work_of_an_owner(start: StartOwner, forking: Forking) -> None:
     owner = await start("--name", "ps7", "--import", "tests.hosted_models")
     assert owner.first == f"ps7 is serving on {owner.address}\n"
     async with tc.connect(owner.address) as ps:
@@ -169,7 +179,9 @@ async def test_status_shows_the_work_of_an_owner(start: StartOwner) -> None:
         async with ps.context() as ctx:
             await ctx.backward((await net(torch.ones(1, 100))).sum())
             await opt.step(ctx)
-            tables, text = await asyncio.gather(status(owner.address), status(owner.address, "--json"))
+            tables, text = await asyncio.gather(
+                status(forking, owner.address), status(forking, owner.address, "--json")
+            )
     lines = [" ".join(line.replace("│", " ").split()) for line in tables.splitlines()]
     assert lines[0].startswith("ps7 is serving, up 0:00:")
     for expected in (
@@ -232,16 +244,7 @@ async def test_a_second_signal_does_not_wait(start: StartOwner) -> None:
             await waiting
 
 
-async def run(*arguments: str) -> tuple[int | None, str, str]:
-    """Runs a command; returns its exit code, and what it printed on standard output and on standard error."""
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**ENVIRONMENT, "COLUMNS": "160"}
-    )
-    out, error = await process.communicate()
-    return process.returncode, out.decode(), error.decode()
-
-
-async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner) -> None:
+async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, forking: Forking) -> None:
     owner = await start("--import", "tests.hosted_models", "--log-format", "text")
     async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
         net = await ps.module("tests.hosted_models.Affine", 3, 2, name="net")
@@ -249,9 +252,9 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner) -> 
         async with ps.context() as ctx:
             loss = (await net(torch.ones(1, 3))).sum()
             tables, text = await asyncio.gather(
-                run("sessions", owner.address), run("sessions", owner.address, "--json")
+                run(forking, "sessions", owner.address), run(forking, "sessions", owner.address, "--json")
             )
-            assert await run("evict", owner.address, "--context", str(ctx.id)) == (
+            assert await run(forking, "evict", owner.address, "--context", str(ctx.id)) == (
                 0,
                 f"context {ctx.id} was ended\n",
                 "",
@@ -261,10 +264,10 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner) -> 
         gate = await ps.create("tests.hosted_models.Gate", name="gate")
         waiting = gate.wait()
         unknown, none = await asyncio.gather(
-            run("evict", owner.address, "--session", f"{int(others, 16) ^ 1:08x}"),
-            run("evict", owner.address, "--older-than", "1000"),
+            run(forking, "evict", owner.address, "--session", f"{int(others, 16) ^ 1:08x}"),
+            run(forking, "evict", owner.address, "--older-than", "1000"),
         )
-        ended = await run("evict", owner.address, "--session", id)
+        ended = await run(forking, "evict", owner.address, "--session", id)
         with pytest.raises(tc.SessionLostError, match="its operator ended it"):
             await waiting
         assert ended == (0, f"session {id} was ended\n", "")
