@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
-from trainer_client.graph.short_graphs import local_graph
+from trainer_client.graph.short_graphs import short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
 from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.local_gradients import LocalGradients
-    from trainer_client.graph.batch import Follow
+    from trainer_client.graph.batch import Answer, Follow
+    from trainer_client.graph.short_graphs import Second, ShortGraph
 
 
 class Start(NamedTuple):
@@ -58,16 +61,16 @@ class Backwards:
         self._queue = Queue()
 
     def begin(self, context: Context, start: Start) -> Pending[None]:
-        """Begins a backward: on the event loop if it is short and needs no answer of an owner, otherwise in a thread.
+        """Begins a backward: on the event loop if it is short, otherwise in a thread.
 
-        Torch's engine blocks while it waits for owners, so it must not run on the event loop then.
+        Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
+        once, it runs twice there.
         """
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
-            local = local_graph(start.roots, context)
-            if local is not None and local[0].is_short and (turn := self._queue.begin()) is not None:
-                latency, leaves = local
-                if not leaves or reservations.take_now(leaves):
-                    return self._run_here(LocalBackward(start.retain_graph, turn, latency), leaves, start)
+            graph = short_graph(start.roots, context)
+            if graph is not None and graph.is_short and (turn := self._queue.begin()) is not None:
+                if not graph.leaves or reservations.take_now(graph.leaves):
+                    return self._run_here(turn, graph, start)
                 self._queue.leave(turn)
         number, autocasts = self._queue.join(), Autocasts.current()
         # It may be cancelled before a thread begins it.
@@ -82,32 +85,56 @@ class Backwards:
         """
         self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _run_here(self, current: LocalBackward, leaves: Sequence[torch.Tensor], start: Start) -> Pending[None]:
+    def _run_here(self, turn: int, graph: ShortGraph, start: Start) -> Pending[None]:
         """Runs a backward whose turn it is on the event loop. The turn ends when all owners have answered.
 
         Args:
-            current: The backward.
-            leaves: Those that it reaches; they are reserved for it.
+            turn: The number of the backward.
+            graph: Its graph, whose leaves are reserved for it.
             start: Where it starts.
         """
         done: Pending[None] = Pending(self._loop)
+        current = _backward_of(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
         failure: BaseException | None = None
         try:
-            if leaves:
-                with reservations.freed(leaves), borrowed_grads(leaves):
-                    self._propagate(current, start)
-                    found = grads_of(leaves)
+            if graph.leaves:
+                with reservations.freed(graph.leaves), borrowed_grads(graph.leaves):
+                    self._propagate(current, graph, start)
+                    found = grads_of(graph.leaves)
             else:
-                self._propagate(current, start)
+                self._propagate(current, graph, start)
+            if (answer := _answer_to(graph.second)) is not None:
+                go_on = partial(self._go_on, current, done, found, graph.second, start, answer, Autocasts.current())
+                answer[0].on_done(partial(copy_context().run, go_on))
+                return done
         except BaseException as error:
             failure = error
         when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
         return done
 
+    def _go_on(
+        self,
+        current: RunningBackward | LocalBackward,
+        done: Pending[None],
+        found: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        second: Second | None,
+        start: Start,
+        answer: tuple[Pending[Answer], int],
+        autocasts: Autocasts,
+    ) -> None:
+        """The owner has answered the call that a backward on the event loop waits for."""
+        failure: BaseException | None = None
+        try:
+            with torch.inference_mode(False), autocasts.entered():
+                self._propagate_further(current, second, start, answer)
+        except BaseException as error:
+            failure = error
+        when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
+
     def _settle(
         self,
-        current: LocalBackward,
+        current: RunningBackward | LocalBackward,
         done: Pending[None],
         found: Sequence[tuple[torch.Tensor, torch.Tensor]],
         failure: BaseException | None,
@@ -126,38 +153,90 @@ class Backwards:
                 raise forks.refusal()
             if self._loop.is_closed():
                 raise ClosedError("this client is closed, and so is its event loop")
+            graph = short_graph(start.roots, context)
             leaves: Sequence[torch.Tensor]
-            current: RunningBackward | LocalBackward
-            local = local_graph(start.roots, context)
-            if local is not None:
-                latency, leaves = local
-                current = LocalBackward(start.retain_graph, number, latency)
+            if graph is not None:
+                leaves, current = graph.leaves, _backward_of(graph, start, number)
             else:
                 leaves, calls = reached_from(start.roots)
                 own = [call for call in calls if call.context is context]
                 current = RunningBackward(start.retain_graph, number, own, holding_latency(leaves, own))
             with reservations.of(leaves), borrowed_grads(leaves):
                 try:
-                    self._propagate(current, start)
+                    self._propagate(current, graph, start)
+                    if graph is not None and (answer := _answer_to(graph.second)) is not None:
+                        answer[0].wait()
+                        self._propagate_further(current, graph.second, start, answer)
                 finally:
                     failure = first_failure(current.posts)
                 if failure is not None:
                     raise failure
                 self._gradients.add(grads_of(leaves))
 
-    def _propagate(self, current: RunningBackward | LocalBackward, start: Start) -> None:
-        """Runs torch's engine."""
+    def _propagate(self, current: RunningBackward | LocalBackward, graph: ShortGraph | None, start: Start) -> None:
+        """Runs torch's engine, up to the call that a short backward waits for."""
+        second = None if graph is None else graph.second
+        ends = None if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
         self.current = current
-        began = current.latency.begin() if isinstance(current, LocalBackward) else None
+        began = None if graph is None else graph.latency.begin()
         try:
-            torch.autograd.backward(start.roots, start.gradients, start.retain_graph)
+            torch.autograd.backward(start.roots, start.gradients, start.retain_graph, inputs=ends)
         finally:
             self.current = None
-        if isinstance(current, RunningBackward):
-            current.finish(start.follow)
-        elif began is not None:
-            current.latency.end(began)
+        if graph is not None and began is not None:
+            graph.latency.end(began)
+        if isinstance(current, LocalBackward):
             current.post(start.follow)
+        else:
+            waits = second is not None and (second.call.batch is not None or second.call.answer is not None)
+            current.finish(None if waits else start.follow)
+
+    def _propagate_further(
+        self,
+        current: RunningBackward | LocalBackward,
+        second: Second | None,
+        start: Start,
+        answer: tuple[Pending[Answer], int],
+    ) -> None:
+        """Runs torch's engine from the inputs of the call that has been answered.
+
+        Raises:
+            PsError: The owner failed.
+        """
+        assert isinstance(current, RunningBackward) and second is not None
+        post, index = answer
+        gradients = post.result().gradients
+        # The end of the backward need not wait for it again.
+        current.posts.pop(post, None)
+        edges, found = [], []
+        for edge, gradient, device in zip(second.edges, gradients[index], second.call.devices, strict=True):
+            if gradient is not None:
+                edges.append(edge)
+                found.append(gradient.to(device))
+        if edges:
+            self.current = current
+            began = second.latency.begin()
+            try:
+                torch.autograd.backward(edges, found, start.retain_graph)
+            finally:
+                self.current = None
+            second.latency.end(began)
+        current.finish(start.follow)
+
+
+def _backward_of(graph: ShortGraph, start: Start, number: int) -> RunningBackward | LocalBackward:
+    """The state of a backward of a short graph."""
+    if graph.second is None:
+        return LocalBackward(start.retain_graph, number)
+    return RunningBackward(start.retain_graph, number, graph.calls, holding_latency(graph.leaves, graph.calls))
+
+
+def _answer_to(second: Second | None) -> tuple[Pending[Answer], int] | None:
+    """The answer that a backward waits for; None if there is none, or if the call has got no gradient."""
+    if second is None:
+        return None
+    answer, second.call.answer = second.call.answer, None
+    return answer
 
 
 def _nothing() -> None:

@@ -156,17 +156,15 @@ class LocalBackward(_Backward):
     Args:
         retain_graph: Whether the graph is kept for another backward.
         number: Number of the backward in its context, from 1.
-        latency: How long backwards of such graphs take.
 
     Attributes:
         posts: The requests with gradients.
     """
 
-    def __init__(self, retain_graph: bool, number: int, latency: Latency) -> None:
+    def __init__(self, retain_graph: bool, number: int) -> None:
         self.retain_graph = retain_graph
         self.number = number
         self.posts = {}
-        self.latency = latency
         self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
         self._kept = False
 

@@ -16,7 +16,7 @@ from tests.trainer_client.scripted_owner import Stream, opened
 from tests.trainer_client.scripted_passes import carry_back, give, new_context, posted, recorded
 from trainer_client.contexts.context import Context
 from trainer_client.graph import short_graphs
-from trainer_client.graph.short_graphs import local_graph
+from trainer_client.graph.short_graphs import short_graph
 from trainer_client.graph.walk import reservations
 from trainer_client.session.session import Session
 
@@ -151,14 +151,6 @@ async def test_inference_mode_does_not_reach_a_backward(all_short: None) -> None
         assert gradient is not None and not gradient.is_inference()
 
 
-async def test_a_call_with_inputs_that_want_gradients_has_a_thread(all_short: None) -> None:
-    async with opened() as (session, stream, _):
-        context = new_context()
-        (output,) = recorded(context, session, torch.ones(1, requires_grad=True))
-        thread = await thread_of(context, stream, output.sum(), output, torch.ones(1))
-        assert thread != threading.get_ident()
-
-
 async def test_each_call_is_added_after_the_next_later_one(all_short: None) -> None:
     async with opened() as (session, stream, _):
         context = new_context()
@@ -222,6 +214,6 @@ async def test_graphs_of_the_same_nodes_share_their_latency() -> None:
 
 
 def latency_of(loss: torch.Tensor, context: Context) -> Latency:
-    found = local_graph((loss,), context)
+    found = short_graph((loss,), context)
     assert found is not None
-    return found[0]
+    return found.latency
