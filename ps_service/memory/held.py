@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 
@@ -38,7 +38,8 @@ class Held:
         # `append` and `popleft` of a deque are atomic.
         self._changes: deque[int] = deque()
         self.note: Callable[[int], None] = self._changes.append
-        self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
+        # By the address of the storage. A WeakValueDictionary takes twice as long.
+        self._shares: dict[int, ref[Share]] = {}
         self._total = 0
         self._adding_up = threading.Lock()
 
@@ -46,18 +47,22 @@ class Held:
     def nbytes(self) -> int:
         """The bytes held now."""
         with self._adding_up:
-            while self._changes:
-                self._total += self._changes.popleft()
+            changes = self._changes
+            if changes:
+                self._total += sum([changes.popleft() for _ in range(len(changes))])
             return self._total
 
     def share(self, storage: torch.UntypedStorage) -> Share:
         """Counts a storage once, for as long as the returned share lives."""
         key, nbytes = storage.data_ptr(), storage.nbytes()
         known = self._shares.get(key)
-        # A share may outlive its storage; another storage may have the same address by then.
-        if known is not None and known.nbytes == nbytes:
-            return known
-        made = self._shares[key] = Share(self, nbytes)
+        if known is not None:
+            share = known()
+            # A share may outlive its storage; another storage may have the same address by then.
+            if share is not None and share.nbytes == nbytes:
+                return share
+        made = Share(self, nbytes, key)
+        made.reference = self._shares[key] = ref(made)
         if len(self._changes) > _MOST_UNSETTLED:
             _ = self.nbytes
         return made
@@ -66,6 +71,11 @@ class Held:
         """Counts all tensors in a value for as long as the returned shares live."""
         return [self.share(storage) for tensor in tensors_in(value) for storage in storages(tensor)]
 
+    def forget(self, share: Share) -> None:
+        """Notes that a share of a storage is freed. Takes no lock."""
+        if self._shares.get(share.key) is share.reference:
+            self._shares.pop(share.key, None)
+
 
 class Share:
     """A number of bytes that counts as held for as long as this object lives.
@@ -73,15 +83,20 @@ class Share:
     Args:
         held: The counter.
         nbytes: The number of bytes.
+        key: The address of the storage; 0 if they are not those of one storage.
 
     Attributes:
         nbytes: The number of bytes.
+        key: As the argument.
+        reference: The weak reference by which the share of a storage is found.
     """
 
-    __slots__ = ("__weakref__", "_held", "nbytes")
+    __slots__ = ("__weakref__", "_held", "key", "nbytes", "reference")
 
-    def __init__(self, held: Held, nbytes: int = 0) -> None:
+    def __init__(self, held: Held, nbytes: int = 0, key: int = 0) -> None:
         self.nbytes = nbytes
+        self.key = key
+        self.reference: ref[Share] | None = None
         self._held = held
         if nbytes:
             held.note(nbytes)
@@ -95,6 +110,8 @@ class Share:
     def __del__(self) -> None:
         if self.nbytes:
             self._held.note(-self.nbytes)
+        if self.reference is not None:
+            self._held.forget(self)
 
 
 class HeldByAll:

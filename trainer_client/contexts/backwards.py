@@ -15,6 +15,7 @@ from ps_wire.errors import ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from trainer_client.graph.backward_order import Queue
+from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
@@ -176,11 +177,11 @@ class Backwards:
     def _propagate(self, current: RunningBackward | LocalBackward, graph: ShortGraph | None, start: Start) -> None:
         """Runs torch's engine, up to the call that a short backward waits for."""
         second = None if graph is None else graph.second
-        ends = None if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
+        ends = () if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
         self.current = current
         began = None if graph is None else graph.latency.begin()
         try:
-            torch.autograd.backward(start.roots, start.gradients, start.retain_graph, inputs=ends)
+            propagate(start.roots, start.gradients, start.retain_graph, ends)
         finally:
             self.current = None
         if graph is not None and began is not None:
@@ -217,7 +218,7 @@ class Backwards:
             self.current = current
             began = second.latency.begin()
             try:
-                torch.autograd.backward(edges, found, start.retain_graph)
+                propagate_from(edges, found, start.retain_graph)
             finally:
                 self.current = None
             second.latency.end(began)

@@ -36,6 +36,20 @@ def test_a_reused_address_counts_with_its_new_size() -> None:
     assert held.nbytes == 0
 
 
+def test_an_old_share_of_a_reused_address_does_not_end_the_new_one() -> None:
+    held = Held()
+    buffer = torch.zeros(100)
+    storage = buffer.untyped_storage()
+    old = held.share(storage)
+    # Mostly the same address, with another size.
+    storage.resize_(99 * 4)
+    new = held.share(storage)
+    del old
+    assert held.share(storage) is new and held.nbytes == 396
+    del new
+    assert held.nbytes == 0 and not held._shares
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CS:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
 def test_sparse_tensors_count_with_their_indices(layout: torch.layout) -> None:

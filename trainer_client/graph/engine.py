@@ -1,0 +1,61 @@
+"""Runs torch's engine without the checks of `torch.autograd.backward` that are not needed for a plain loss."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import _engine_run_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.autograd.graph import GradientEdge
+
+
+def propagate(
+    roots: Sequence[torch.Tensor],
+    gradients: torch.Tensor | Sequence[torch.Tensor | None] | None,
+    retain_graph: bool,
+    ends: Sequence[GradientEdge] = (),
+) -> None:
+    """Does what `torch.autograd.backward` does. Its checks take as long as the backward of a small loss.
+
+    Args:
+        roots: The tensors to propagate from.
+        gradients: Their gradients; None for roots with one element.
+        retain_graph: Whether to keep the graph for another backward.
+        ends: The nodes at which it ends; empty to go on to the leaves.
+
+    Raises:
+        RuntimeError: Torch raised it.
+    """
+    if gradients is None and len(roots) == 1 and _is_plain(roots[0]):
+        _run(tuple(roots), (torch.ones_like(roots[0]),), retain_graph, ends)
+    else:
+        torch.autograd.backward(roots, gradients, retain_graph, inputs=ends or None)
+
+
+def propagate_from(edges: Sequence[GradientEdge], gradients: Sequence[torch.Tensor], retain_graph: bool) -> None:
+    """Propagates gradients that an owner has sent, from edges of the graph on.
+
+    Raises:
+        RuntimeError: Torch raised it, for instance because a gradient has another shape than the tensor of its edge.
+    """
+    _run(tuple(edges), tuple(gradients), retain_graph, ())
+
+
+def _is_plain(root: torch.Tensor) -> bool:
+    """Whether torch would find nothing to refuse at a root, and nothing to hand to other code."""
+    return (
+        type(root) is torch.Tensor
+        and root.requires_grad
+        and root.numel() == 1
+        and root.is_floating_point()
+        and not torch._C._is_torch_function_mode_enabled()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _run(roots: tuple[Any, ...], seeds: tuple[torch.Tensor, ...], retain_graph: bool, ends: Sequence[Any]) -> None:
+    _engine_run_backward(roots, seeds, retain_graph, False, tuple(ends), allow_unreachable=True, accumulate_grad=True)
