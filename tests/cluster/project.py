@@ -128,10 +128,10 @@ class Project:
         folder = OUT / self.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.txt").write_text(error + "\n")
-        everybody: list[Container] = []
+        containers: list[Container] = []
         with suppress(EngineError):
-            everybody = [*self.owners().values(), *self.trainers()]
-        for each in everybody:
+            containers = [*self.owners().values(), *self.trainers()]
+        for each in containers:
             with suppress(EngineError):
                 (folder / f"{each.name}.log").write_text(docker("logs", "--timestamps", each.id) + "\n")
                 (folder / f"{each.name}.json").write_text(docker("inspect", each.id) + "\n")

@@ -180,7 +180,7 @@ async def test_trainers_come_and_go_and_every_step_is_told_to_one_of_them(
 
     assert [code for code, _ in ended] == [0, 0, 0], ended
     steps = [[step for line in lines if (step := Step.read(line))] for _, lines in ended]
-    assert all(steps), "everybody has contributed"
+    assert all(steps), "each trainer has contributed"
     for owner in ("ps0", "ps1"):
         told = sorted(step.versions[owner] for taken in steps for step in taken)
         assert told == list(range(1, len(told) + 1)), f"{owner} has told each version once, and left none out"

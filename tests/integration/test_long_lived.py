@@ -43,11 +43,11 @@ async def test_health_answers_for_the_server_and_for_the_service() -> None:
 
 async def test_sigterm_lets_work_in_flight_end_and_takes_no_other(start_process: StartProcess, tmp_path: Path) -> None:
     owner: OwnerProcess = await start_process("--name", "ps0", "--import", MODELS)
-    pipe = tmp_path / "door"
+    pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     async with tc.connect(owner.address) as ps, grpc.aio.insecure_channel(owner.address) as channel:
-        counter, door = await ps.create(COUNTER, name="counter"), await ps.create(f"{MODELS}.Door", str(pipe))
-        going_through = door.wait()
+        counter, reader = await ps.create(COUNTER, name="counter"), await ps.create(f"{MODELS}.PipeReader", str(pipe))
+        reading = reader.wait()
         # Opening a pipe for writing waits until a process reads from it.
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
         watches = [_watch(channel, name) for name in ("", SERVICE)]
@@ -63,11 +63,11 @@ async def test_sigterm_lets_work_in_flight_end_and_takes_no_other(start_process:
         # What changes nothing is still answered.
         status = await ps.status()
         assert not status.serving and [each.name for each in status.objects if each.name] == ["counter"]
-        assert not going_through.done() and owner.process.returncode is None
+        assert not reading.done() and owner.process.returncode is None
 
         os.write(writing, b"through")
         os.close(writing)
-        assert await going_through == "through"
+        assert await reading == "through"
         assert await owner.process.wait() == 0
         with pytest.raises(tc.UnavailableError):
             await (await tc.connect(owner.address, connect_timeout=0.0)).status()

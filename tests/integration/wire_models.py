@@ -13,7 +13,7 @@ from ps_service import RRef, hosted, remote
 
 
 @hosted
-class Door:
+class PipeReader:
     """Blocks its callers until a process writes to a named pipe, also while the owner drains."""
 
     def __init__(self, pipe: str) -> None:

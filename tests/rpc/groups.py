@@ -52,7 +52,7 @@ def ring_sparse(rank: int, size: int) -> None:
 
 
 def ring(rank: int, size: int, x: torch.Tensor | None = None) -> None:
-    """Everybody calls the next, and leaves."""
+    """Each member calls the next, and leaves."""
     join(rank, size)
     x = torch.ones(2) if x is None else x
     result = rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(x, x))
@@ -168,13 +168,13 @@ def duplicate(rank: int, size: int) -> None:
     """Two want the same name."""
     if rank == 0:
         join(0, 1)
-        open_door(rank)
+        publish_directory(rank)
         wait_for_news(1)
         rpc.shutdown(graceful=False)
         tell(rank, "alone")
         return
     try:
-        rpc.init_rpc("worker0", directory=door())
+        rpc.init_rpc("worker0", directory=published_directory())
     except RuntimeError as error:
         tell(rank, "another name is needed" if "choose another name" in str(error) else error)
     news(1)
@@ -184,14 +184,14 @@ def open_group(rank: int, size: int) -> None:
     """Members come and go as they like."""
     if rank == 0:
         rpc.init_rpc("keeper", allow=[s])
-        open_door(rank)
+        publish_directory(rank)
         for n in range(1, size):
             wait_for_news(n)
         tell(rank, len(agent().client.status().wait().members), "members")
         news(0)
         rpc.shutdown(group=["keeper", *(f"late{n}" for n in range(1, size))], timeout=20)
         return
-    rpc.init_rpc(f"late{rank}", directory=door(), allow=[s])
+    rpc.init_rpc(f"late{rank}", directory=published_directory(), allow=[s])
     tell(rank, rpc.rpc_sync("keeper", s.my_add, args=(2, 3)))
     news(rank)
     wait_for_news(0)
@@ -202,11 +202,11 @@ def late(rank: int, size: int) -> None:
     """One is there before the other; each calls the other."""
     if rank == 0:
         rpc.init_rpc("early", allow=[s])
-        open_door(rank)
+        publish_directory(rank)
         wait_for_news(1)
         tell(rank, "early called late:", rpc.rpc_sync("late", s.my_add, args=(1, 2)))
     else:
-        rpc.init_rpc("late", directory=door(), allow=[s])
+        rpc.init_rpc("late", directory=published_directory(), allow=[s])
         news(1)
         tell(rank, "late called early:", rpc.rpc_sync("early", s.my_add, args=(1, 2)))
     rpc.shutdown(group=["early", "late"], timeout=20)
@@ -234,9 +234,9 @@ def without_rank(rank: int, size: int) -> None:
     names = [f"m{n}" for n in range(size)]
     if rank == 0:
         rpc.init_rpc("m0")
-        open_door(rank)
+        publish_directory(rank)
     else:
-        rpc.init_rpc(f"m{rank}", directory=door())
+        rpc.init_rpc(f"m{rank}", directory=published_directory())
     ids = rpc.all_gather(rpc.get_worker_info().id, names, timeout=20)
     if rank == 0:
         tell(rank, "ids", sorted(ids.values()))
@@ -290,15 +290,15 @@ def wait_for_news(rank: int) -> None:
         os.sched_yield()
 
 
-def open_door(rank: int) -> None:
-    path = f"{os.environ['GROUP_FILES']}/door"
+def publish_directory(rank: int) -> None:
+    path = f"{os.environ['GROUP_FILES']}/directory"
     with open(f"{path}.new", "w") as file:
         file.write(agent().server.address)
     os.rename(f"{path}.new", path)
 
 
-def door() -> str:
-    path = f"{os.environ['GROUP_FILES']}/door"
+def published_directory() -> str:
+    path = f"{os.environ['GROUP_FILES']}/directory"
     while not os.path.exists(path):
         os.sched_yield()
     with open(path) as file:

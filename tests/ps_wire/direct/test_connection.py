@@ -30,7 +30,7 @@ async def connected() -> AsyncIterator[tuple[DirectConnection, DirectConnection]
 
 async def test_what_was_sent_arrives_although_this_side_has_not_read_everything() -> None:
     async with connected() as (near, far):
-        # Nobody reads it: a socket that is closed then resets the connection.
+        # It is not read: a socket that is closed then resets the connection.
         near._socket.pause()
         await far.send(Packet(Frame(number=9), (memoryview(bytes(100_000)),)))
         await near.send(Packet(Frame(number=1), (memoryview(bytes(8 * MIB)),)))

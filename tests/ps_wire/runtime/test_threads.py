@@ -31,9 +31,9 @@ async def test_a_function_runs_in_another_thread_in_the_caller_s_context() -> No
 
 
 async def test_hundreds_may_wait_for_each_other() -> None:
-    everybody = threading.Barrier(300)
+    together = threading.Barrier(300)
     async with asyncio.timeout(PATIENCE):
-        places = await asyncio.gather(*(BLOCKING.run(everybody.wait, PATIENCE) for _ in range(300)))
+        places = await asyncio.gather(*(BLOCKING.run(together.wait, PATIENCE) for _ in range(300)))
     assert sorted(places) == list(range(300))
 
 

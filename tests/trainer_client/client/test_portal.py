@@ -87,16 +87,16 @@ def test_threads_that_ask_together_get_the_same() -> None:
 
 
 def test_coroutines_of_many_threads_run_side_by_side(portal: Portal) -> None:
-    everybody = 3
+    parties = 3
     arrived, all_there = [], asyncio.Event()
 
     async def meet() -> bool:
         arrived.append(1)
-        if len(arrived) == everybody:
+        if len(arrived) == parties:
             all_there.set()
         return await all_there.wait()
 
-    assert all(worker.result() for worker in [Worker(lambda: portal.run(meet())) for _ in range(everybody)])
+    assert all(worker.result() for worker in [Worker(lambda: portal.run(meet())) for _ in range(parties)])
 
 
 def test_a_blocking_call_in_its_own_thread_is_refused(portal: Portal) -> None:
