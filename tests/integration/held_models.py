@@ -38,6 +38,6 @@ class Squares(nn.Module):
 
 
 @remote
-def double(x: torch.Tensor) -> torch.Tensor:
-    """Borrows no module."""
-    return x * 2
+def grown(x: torch.Tensor) -> torch.Tensor:
+    """Borrows no module. Its graph keeps the argument and the result."""
+    return (x * x).exp()

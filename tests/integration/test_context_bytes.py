@@ -125,7 +125,7 @@ async def test_functions_that_use_no_module_count_with_inputs_and_results() -> N
             results = []
             with pytest.raises(tc.OverloadedError):
                 for _ in range(100):
-                    results.append(await ps.call("tests.integration.held_models.double", x))
+                    results.append(await ps.call("tests.integration.held_models.grown", x))
             assert len(results) == 2
             await ctx.backward(sum(each.sum() for each in results))  # type: ignore[arg-type]
             await until_nothing_is_held(server)
