@@ -23,10 +23,6 @@ ATOL: Final = 1e-5
 """Tolerance for parameters, losses and outputs against local torch, because sums may be in another order."""
 
 
-RACING_TOLERANCE: Final = 0.05
-"""Tolerance for the mean of the last losses, as a part of the first, in rows where the order of steps is open."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The number and length of the measurements.
@@ -180,7 +176,9 @@ def _compare(entrants: Sequence[Entrant], scratch: Path) -> None:
                 entrant.lost = f"{lost} of {lost + len(results[entrant.column]['losses'])} passes lost"
             # A side that draws other random numbers for its dropout gives losses only.
             if entrant.row.racing or results[entrant.column].keys() == {"losses"}:
-                entrant.error = loss_difference(results[entrant.column]["losses"], expected["losses"])
+                entrant.error = loss_difference(
+                    results[entrant.column]["losses"], expected["losses"], entrant.row.tolerance
+                )
             else:
                 entrant.error = difference(results[entrant.column], expected)
 
@@ -204,7 +202,7 @@ def _result(entrant: Entrant, scratch: Path) -> dict[str, Tensor]:
     return merged
 
 
-def loss_difference(found: Tensor, expected: Tensor) -> str:
+def loss_difference(found: Tensor, expected: Tensor, tolerance: float = 0.05) -> str:
     """Tells whether several trainers whose steps race have learned less than local torch; empty if they have not.
 
     The means of the last tenth are compared: single losses depend on the order. They may be lower than those of local
@@ -214,7 +212,7 @@ def loss_difference(found: Tensor, expected: Tensor) -> str:
     if len(found) != len(expected):
         return f"wrong result: {len(found)} losses instead of {len(expected)}"
     here, there = float(found[-last:].mean()), float(expected[-last:].mean())
-    if not here <= there + RACING_TOLERANCE * float(expected[0]):
+    if not here <= there + tolerance * float(expected[0]):
         return f"wrong result: the last losses are {here:.4g} on average, those of local torch {there:.4g}"
     return ""
 

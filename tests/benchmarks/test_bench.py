@@ -148,6 +148,8 @@ def test_racing_trainers_learn_as_much_as_local_torch() -> None:
     assert not loss_difference(expected / 2, expected)
     assert "local torch" in loss_difference(torch.full((40,), 0.7), expected)
     assert "local torch" in loss_difference(torch.full((40,), torch.nan), expected)
+    assert "local torch" in loss_difference(expected + 0.04, expected)
+    assert not loss_difference(expected + 0.04, expected, tolerance=0.2)
     assert "39 losses" in loss_difference(expected[1:], expected)
 
 
