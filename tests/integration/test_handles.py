@@ -143,7 +143,7 @@ async def test_an_object_whose_maker_left_before_it_was_made_is_freed() -> None:
 @pytest.mark.parametrize("how", ["cancelled", "too late"])
 async def test_an_object_whose_creation_was_not_awaited_is_freed(how: str) -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as ps:
-        making = ps.create(f"{MODELS}.SlowToMake", timeout=None if how == "cancelled" else 0.05)
+        making = ps.create(f"{MODELS}.SlowToMake", timeout=None if how == "cancelled" else 1.0)
         await asyncio.to_thread(SlowToMake.entered.acquire)
         if how == "cancelled":
             making.cancel()
