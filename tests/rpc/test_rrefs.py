@@ -241,6 +241,11 @@ def test_owner_equality() -> None:
     assert mine.owner() == rpc.RRef(50).owner() != 23
 
 
+def test_an_annotation_may_name_the_type_of_the_value() -> None:
+    assert rpc.RRef[torch.Tensor].__origin__ is rpc.RRef
+    assert rpc.RRef[torch.Tensor].__args__ == (torch.Tensor,)
+
+
 def test_rref_str() -> None:
     rref = add_remotely()
     rref.to_here()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,10 @@ class RRef:
         self._handle: Handle | None = None
         self._pending: Pending[Handle] | None = None
         self._owner = ""
+
+    def __class_getitem__(cls, of: Any) -> GenericAlias:
+        """An annotation may name the type of the value, as `RRef[torch.Tensor]`."""
+        return GenericAlias(cls, of)
 
     @classmethod
     def of_hosted(cls, rref: HostedRRef) -> RRef:
