@@ -16,6 +16,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 BIN := .venv/bin
 READY := .venv/.ready
 PROTO_READY := .venv-proto/.ready
+SUITE_READY := .venv/.torch-suite
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
@@ -47,6 +48,10 @@ cluster:  ## Train in containers, two trainers on three owners, until Ctrl-C (se
 cluster-test: $(READY)  ## Test a cluster of containers; fails where there is no Docker engine (ARGS=...)
 	@echo "== $@"
 	@exec $(BIN)/pytest -m cluster -s $(ARGS) tests/cluster
+
+.PHONY: torch-suite
+torch-suite: $(SUITE_READY)  ## Run torch's own tests of its rpc on this project, and count (ARGS=...)
+	@exec $(BIN)/python -m tests.torch_suite $(ARGS)
 
 .PHONY: bench
 bench: $(READY)  ## Measure against torch.distributed.rpc (ROWS=echo, ARGS=...)
@@ -110,6 +115,10 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing the project and its tools into .venv (a few minutes the first time)"
 	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv .venv
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[server,demo,test,dev]'
+	@touch $@
+
+$(SUITE_READY): tests/torch_suite/requirements.txt | $(READY)
+	@$(BIN)/python $(PIP_INSTALL) -r tests/torch_suite/requirements.txt
 	@touch $@
 
 $(PROTO_READY): proto/requirements.txt
