@@ -1,8 +1,9 @@
 """The errors of the project, as one tree; each has one code on the wire.
 
-PsError
+PsError                       also a RuntimeError, as the errors of torch.distributed.rpc are
 ├── InvalidArgumentError      an argument does not fit (also a ValueError)
-├── UnknownNameError          no such object, method, parameter or optimizer (also a LookupError)
+├── UnknownNameError          no such object, parameter, optimizer or member (also a LookupError)
+├── UnknownMethodError        the object has no such method (also an AttributeError)
 ├── NotAllowedError           the class or method is not on the owner's allow-list (also a PermissionError)
 ├── NameConflictError         an object with that name was made with other arguments
 ├── StaleHandleError          the handle's object no longer exists
@@ -23,15 +24,19 @@ PsError
 
 from __future__ import annotations
 
-from functools import cache
-from typing import ClassVar
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, ClassVar, Final
 
 from ps_wire.v1 import errors_pb2
 from ps_wire.v1.errors_pb2 import ErrorCode
 
+RAN_OUT: Final = "RPC ran for more than its timeout"
+"""Begins the message when the time of a call ran out, as in `torch.distributed.rpc`."""
 
-class PsError(Exception):
-    """Base of every error that this project raises."""
+
+class PsError(RuntimeError):
+    """Base of every error that this project raises. A `RuntimeError`, as every error of `torch.distributed.rpc` is."""
 
     code: ClassVar[ErrorCode] = ErrorCode.ERROR_INTERNAL
 
@@ -43,9 +48,15 @@ class InvalidArgumentError(PsError, ValueError):
 
 
 class UnknownNameError(PsError, LookupError):
-    """There is no object, method, parameter or optimizer of that name."""
+    """There is no object, parameter, optimizer or member of that name."""
 
     code = ErrorCode.ERROR_UNKNOWN_NAME
+
+
+class UnknownMethodError(PsError, AttributeError):
+    """The object has no method of that name."""
+
+    code = ErrorCode.ERROR_UNKNOWN_METHOD
 
 
 class NotAllowedError(PsError, PermissionError):
@@ -87,7 +98,8 @@ class ContextLostError(PsError):
 class RemoteError(PsError):
     """Code that the owner hosts raised an exception.
 
-    If it was one of Python's common exceptions, such as a `ValueError`, this error is an instance of that type, too.
+    This error is also an instance of the type of the exception, if that is one of Python's common exceptions, such as
+    `ValueError`, or if this process has registered it (`@by_value`). Only its text is sent, and no other attributes.
 
     Attributes:
         remote_type: Full name of the exception's type on the owner, such as `builtins.ValueError`.
@@ -98,7 +110,8 @@ class RemoteError(PsError):
     code = ErrorCode.ERROR_REMOTE
 
     def __init__(self, message: str, remote_type: str = "", remote_traceback: str = "") -> None:
-        super().__init__(message)
+        # Not `super()`: the exception's own type may be the next base, and take other arguments.
+        RuntimeError.__init__(self, message)
         self.remote_message = message
         self.remote_type = remote_type
         self.remote_traceback = remote_traceback
@@ -182,8 +195,7 @@ def from_message(message: errors_pb2.Error) -> PsError:
     """The exception for an error message."""
     cls = BY_CODE.get(message.code, InternalError)
     if cls is RemoteError:
-        kind = _remote_kind(message.remote_type)
-        return kind(message.message, message.remote_type, message.traceback)
+        return remote_error(message.message, message.remote_type, message.traceback)
     return cls(message.message)
 
 
@@ -203,19 +215,52 @@ def caused(error: PsError, text: str) -> PsError:
     return made
 
 
-_FAMILIAR: tuple[type[Exception], ...] = (
-    *(ArithmeticError, AssertionError, AttributeError, EOFError, IndexError, KeyError, LookupError, NameError),
-    *(NotImplementedError, OverflowError, RuntimeError, TypeError, ValueError, ZeroDivisionError),
+def remote_error(
+    message: str, remote_type: str, traceback: str = "", kind: type[Exception] | None = None
+) -> RemoteError:
+    """The error for an exception, also an instance of the exception's type if that is common or registered here.
+
+    Args:
+        message: The message of the exception.
+        remote_type: Full name of its type. It is only looked up; nothing is imported.
+        traceback: The traceback, as text.
+        kind: The type itself, where the exception was raised in this process.
+    """
+    found: Any = kind or _KINDS.get(remote_type)
+    if found is not None:
+        # A class may not accept subclasses, or not be made of a text. Its errors are plain ones then.
+        with suppress(Exception):
+            return _remote_kind(found)(message, remote_type, traceback)
+    return RemoteError(message, remote_type, traceback)
+
+
+def keep_type(kind: type[Exception], name: str) -> None:
+    """Registers a class of exceptions: a `RemoteError` for one of them is an instance of the class, too.
+
+    Args:
+        kind: The class.
+        name: Its name in messages.
+    """
+    _KINDS[name] = kind
+
+
+_COMMON: Final[tuple[type[Exception], ...]] = (
+    *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, FloatingPointError, ImportError),
+    *(IndexError, KeyError, LookupError, ModuleNotFoundError, NameError, NotImplementedError, OverflowError),
+    *(RecursionError, RuntimeError, TypeError, UnboundLocalError, ValueError, ZeroDivisionError),
 )
-"""Built-in exceptions that a `RemoteError` can be an instance of, too."""
+"""Built-in exceptions that a `RemoteError` can be an instance of, too.
+
+`OSError` and `MemoryError` are not among them: a caller would take the owner's `ConnectionError` for its own.
+Exceptions with which Python ends loops and threads are not, either.
+"""
+
+_KINDS: Final[dict[str, type[Exception]]] = {f"builtins.{kind.__name__}": kind for kind in _COMMON}
 
 
-@cache
-def _remote_kind(remote_type: str) -> type[RemoteError]:
-    for kind in _FAMILIAR:
-        if remote_type == f"builtins.{kind.__name__}":
-            return type(f"Remote{kind.__name__}", (RemoteError, kind), {"__doc__": f"A {kind.__name__} on an owner."})
-    return RemoteError
+@lru_cache(maxsize=256)
+def _remote_kind(kind: type[Exception]) -> type[RemoteError]:
+    return type(f"Remote{kind.__name__}", (RemoteError, kind), {"__doc__": f"A {kind.__name__} on an owner."})
 
 
 def _text(value: str) -> str:

@@ -32,6 +32,7 @@ from ps_wire.errors import (
     StaleHandleError,
     TooLargeError,
     UnavailableError,
+    UnknownMethodError,
     UnknownNameError,
 )
 from trainer_client.client.client import Client
@@ -73,6 +74,7 @@ __all__ = [
     "StaleHandleError",
     "TooLargeError",
     "UnavailableError",
+    "UnknownMethodError",
     "UnknownNameError",
     "by_value",
     "connect",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from trainer_client.rpc.contexts import backward, context_of, id_of, number_of, open_contexts
+from trainer_client.rpc.contexts import backward, context_of, id_of, number_of, open_contexts, unknown_context
 from trainer_client.rpc.current import agent
 
 __all__ = ["backward", "context", "context_of", "get_gradients"]
@@ -53,7 +53,7 @@ def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
     engine = agent().engine
     hosted = engine.contexts.get(id_of(context_id))
     if here is None and hosted is None:
-        raise RuntimeError(f"context {context_id} is not known in this process: it has ended, or was never used here")
+        raise unknown_context(context_id)
     if hosted is not None:
         found.update({each.parameter: each.tensor for each in hosted.gradients()})
     return found

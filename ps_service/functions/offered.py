@@ -16,7 +16,7 @@ from ps_service.functions.group import Level
 from ps_service.functions.guard import Guard
 from ps_service.functions.listing import Listed, listed
 from ps_service.memory.available import half_of_memory
-from ps_wire.errors import InvalidArgumentError, NotAllowedError
+from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError
 from ps_wire.limits import Limits
 
 if TYPE_CHECKING:
@@ -60,10 +60,13 @@ class TorchFunctions:
         """The tensor method of that name, wrapped to check its arguments.
 
         Raises:
+            UnknownMethodError: Tensors have no such method.
             NotAllowedError: It is not offered.
         """
         found = self.get(f"torch.Tensor.{name}")
         if found is None:
+            if not hasattr(Tensor, name):
+                raise UnknownMethodError(f"a tensor has no attribute {name!r} that can be called")
             raise NotAllowedError(
                 f"method {name!r} of a tensor may not be called remotely on this owner {self.explanation}; mark a "
                 "function of your own with @remote, or fetch the tensor"

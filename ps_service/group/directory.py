@@ -167,8 +167,8 @@ class Directory:
             known = self._entries.get(name)
             if known is not None and known.session != session and not _is_again(known, address, is_away):
                 raise NameConflictError(
-                    f"the group already has a member {name!r}, at {known.address}; choose another name, or wait until "
-                    "its session has ended"
+                    f"the name {name!r} is not unique: the member at {known.address} has it; choose another name, or "
+                    "wait until its session has ended"
                 )
             taken = {entry.id: entry.name for entry in self._entries.values() if entry.name != name}
             if id is None and known is not None:

@@ -17,7 +17,7 @@ from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_wire.codec.names import full_name
 from ps_wire.decorators import is_deferred, is_inline, is_remote
-from ps_wire.errors import NotAllowedError, UnknownNameError
+from ps_wire.errors import NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.latency import Latency
 
@@ -156,7 +156,7 @@ class HostedObject:
         """The method of that name, if trainers may call it.
 
         Raises:
-            UnknownNameError: There is no such method.
+            UnknownMethodError: There is no such method.
             NotAllowedError: It may not be called remotely.
         """
         function = getattr(type(self.value), name, None)
@@ -164,7 +164,9 @@ class HostedObject:
         if known is not None and known[0] is function:
             return known[1]
         if not callable(function):
-            raise UnknownNameError(f"{self} has no method {name!r}; trainers may call {_few(self.methods())}")
+            raise UnknownMethodError(
+                f"{self} has no attribute {name!r} that can be called; trainers may call {_few(self.methods())}"
+            )
         if not (is_remote(function) or (name == "forward" and self.bound_copies is not None)):
             raise NotAllowedError(
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "

@@ -17,7 +17,7 @@ from ps_service.passes.bindings import Binding
 from ps_service.passes.lineage import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
 from ps_wire.codec.trees import mapped
-from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class CallFrame:
         for binding in bindings:
             try:
                 binding.settle(raised)
-            except (PsError, RuntimeError) as error:
+            except RuntimeError as error:
                 failed = failed or error
         if failed is not None and not raised:
             raise failed

@@ -95,7 +95,7 @@ def call(
         tensors; they may still have a history.
 
     Raises:
-        UnknownNameError, NotAllowedError: The method cannot be called.
+        UnknownMethodError, NotAllowedError: The method cannot be called.
         ContextEndedError: The context has ended.
         Exception: The method raised it.
     """

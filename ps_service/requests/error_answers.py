@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final
 from ps_service.sessions.reply_cache import Answer
 from ps_wire import errors
 from ps_wire.codec.names import full_name
+from ps_wire.codec.records import codec_of
 from ps_wire.errors import (
+    RAN_OUT,
     CancelledCallError,
     DeadlineExceededError,
     InternalError,
@@ -70,7 +72,7 @@ def cancelled(number: int = 0) -> Answer:
 
 def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
     """The answer to a request whose deadline has passed."""
-    return failure(DeadlineExceededError(f"{operation.name} was not finished within {seconds:g} s"), number)
+    return failure(DeadlineExceededError(f"{RAN_OUT}: {operation.name} was not finished within {seconds:g} s"), number)
 
 
 def failed_before(answer: Answer, number: int) -> Answer:
@@ -104,9 +106,15 @@ def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
         if trace is None:
             _log.info("%s raised before it came to hosted code", operation, exc_info=error)
         text = "".join(traceback.format_exception(type(error), error, trace))
-        return RemoteError(_shortened(_text_of(error)), full_name(type(error)), _shortened(text))
+        return RemoteError(_shortened(_text_of(error)), _type_of(error), _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
+
+
+def _type_of(error: BaseException) -> str:
+    """The name under which the caller may have registered the exception's type."""
+    codec = codec_of(type(error))
+    return full_name(type(error)) if codec is None else codec.name
 
 
 def _from_hosted_code(trace: TracebackType | None) -> TracebackType | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STATUS: Final[dict[int, grpc.StatusCode]] = {
     ErrorCode.ERROR_INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.ERROR_UNKNOWN_NAME: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.ERROR_UNKNOWN_METHOD: grpc.StatusCode.NOT_FOUND,
     ErrorCode.ERROR_NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.ERROR_NAME_CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
     ErrorCode.ERROR_STALE_HANDLE: grpc.StatusCode.NOT_FOUND,

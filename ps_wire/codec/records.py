@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from ps_wire.codec.names import name_of
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, keep_type
 
 C = TypeVar("C", bound=type)
 
@@ -23,7 +23,7 @@ class Codec(NamedTuple):
         name: Name of the class in messages.
         encode: Converts an instance to values that can be sent.
         decode: Makes an instance from them.
-        is_record: Whether it is a dataclass or NamedTuple, made by calling the class with its fields.
+        is_record: Whether it is a dataclass, NamedTuple or exception, made by calling the class with its fields.
     """
 
     name: str
@@ -61,20 +61,25 @@ def by_value(
 
         by_value(encode=str, decode=Path)(Path)
 
+    An exception of a registered class that hosted code raises is a `RemoteError` and an instance of that class in the
+    caller. An exception as an argument or result is made by calling its class with its `args`.
+
     Args:
-        cls: A dataclass or NamedTuple, when the decorator is used without arguments. An instance is made by calling
-            the class with its fields.
+        cls: A dataclass, NamedTuple or exception, when the decorator is used without arguments. An instance is made by
+            calling the class with its fields.
         encode: For any other class: converts an instance to values that can be sent.
         decode: Makes an instance from the result of `encode`.
         name: Name of the class in messages; empty for its full name.
 
     Raises:
-        TypeError: The class is neither a dataclass nor a NamedTuple, and `encode` or `decode` is missing.
+        TypeError: The class is no dataclass, NamedTuple or exception, and `encode` or `decode` is missing.
     """
 
     def register(cls: C) -> C:
         codec = Codec(name or name_of(cls), *_functions(cls, encode, decode), is_record=encode is None)
         _BY_CLASS[cls] = _BY_NAME[codec.name] = codec
+        if issubclass(cls, Exception):
+            keep_type(cls, codec.name)
         return cls
 
     return register if cls is None else register(cls)
@@ -110,7 +115,12 @@ def _functions(
         return _fields_of(fields), lambda state: cls(**_named(state, cls))
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return tuple, lambda state: cls(*state)
-    raise TypeError(f"{cls.__qualname__} is neither a dataclass nor a NamedTuple: give by_value() encode and decode")
+    if issubclass(cls, Exception):
+        return lambda error: error.args, lambda state: cls(*state)
+    raise TypeError(
+        f"{cls.__qualname__} is neither a dataclass nor a NamedTuple nor an exception: give by_value() encode and "
+        "decode"
+    )
 
 
 def _fields_of(names: list[str]) -> Callable[[Any], dict[str, Any]]:

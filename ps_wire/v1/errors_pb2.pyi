@@ -25,6 +25,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_UNAVAILABLE: _ClassVar[ErrorCode]
     ERROR_SESSION_LOST: _ClassVar[ErrorCode]
     ERROR_INTERNAL: _ClassVar[ErrorCode]
+    ERROR_UNKNOWN_METHOD: _ClassVar[ErrorCode]
 ERROR_UNSPECIFIED: ErrorCode
 ERROR_INVALID_ARGUMENT: ErrorCode
 ERROR_UNKNOWN_NAME: ErrorCode
@@ -43,6 +44,7 @@ ERROR_OVERLOADED: ErrorCode
 ERROR_UNAVAILABLE: ErrorCode
 ERROR_SESSION_LOST: ErrorCode
 ERROR_INTERNAL: ErrorCode
+ERROR_UNKNOWN_METHOD: ErrorCode
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "remote_type", "traceback")

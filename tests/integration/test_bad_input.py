@@ -160,7 +160,7 @@ TABLE: list[Row] = [
     # Unknown names
     ("attach", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
     ("delete", lambda w: w.ps.delete("nothing"), tc.UnknownNameError, "hosts nothing under the name 'nothing'"),
-    ("method", lambda w: w.counter.call("substract"), tc.UnknownNameError, "trainers may call add, echo, fail"),
+    ("method", lambda w: w.counter.call("substract"), tc.UnknownMethodError, "trainers may call add, echo, fail"),
     ("mark", lambda w: w.net.call("private"), tc.NotAllowedError, "mark it with @remote"),
     (
         "parameter",

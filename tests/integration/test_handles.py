@@ -294,7 +294,7 @@ async def test_only_forward_and_marked_methods_can_be_called() -> None:
             with pytest.raises(tc.NotAllowedError):
                 await shelf.call(method)
         for method in ("no_such_method", "weight", "__dict__", "both.__globals__", "", "for ward", "\0"):
-            with pytest.raises((tc.UnknownNameError, tc.NotAllowedError), match=r"look|forward"):
+            with pytest.raises((tc.UnknownMethodError, tc.NotAllowedError), match=r"look|forward"):
                 await (net if method else shelf).call(method)
         with pytest.raises(AttributeError, match="offers no 'private', only forward, both, called"):
             net.private  # noqa: B018

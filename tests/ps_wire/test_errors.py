@@ -36,7 +36,7 @@ def test_a_class_is_named_like_its_code(cls: type[PsError]) -> None:
 
 
 def test_the_tree_drawn_in_the_docstring_names_every_class_and_no_other() -> None:
-    assert (errors.__doc__ or "").splitlines()[2] == "PsError"
+    assert (errors.__doc__ or "").splitlines()[2].split()[0] == "PsError"
     assert sorted(name for name, _ in DRAWN) == sorted(cls.__name__ for cls in PsError.__subclasses__())
     # What hosted code raised is raised here as its own kind as well; those kinds are made when they are needed.
     fixed = [child for child in PsError.__subclasses__() if child is not RemoteError]
@@ -50,13 +50,13 @@ def test_common_exceptions_of_hosted_code_keep_their_type() -> None:
         assert isinstance(raised, kind) and isinstance(raised, RemoteError)
         assert raised.remote_message == "on purpose" and str(raised).startswith(f"builtins.{kind.__name__}: on purpose")
         assert errors.to_message(raised) == told
-    for other in ("builtins.SystemExit", "builtins.OSError", "my.ValueError"):
+    for other in ("builtins.SystemExit", "builtins.StopIteration", "builtins.OSError", "my.ValueError"):
         assert type(errors.from_message(errors.to_message(RemoteError("x", other)))) is RemoteError
 
 
 @pytest.mark.parametrize(("name", "words"), DRAWN, ids=[name for name, _ in DRAWN])
 def test_the_tree_names_the_other_bases_of_a_class(name: str, words: str) -> None:
-    said = re.search(r"\(also a (\w+)\)", words)
+    said = re.search(r"\(also an? (\w+)\)", words)
     cls = getattr(errors, name)
     others = [base.__name__ for base in cls.__bases__ if base is not PsError]
     assert others == ([said[1]] if said else [])
@@ -121,3 +121,50 @@ def test_errors_can_be_caught_as_the_builtin_that_they_resemble() -> None:
         raise errors.DeadlineExceededError("x")
     with pytest.raises(ConnectionError, match="x"):
         raise errors.SessionLostError("x")
+    with pytest.raises(AttributeError, match="x"):
+        raise errors.UnknownMethodError("x")
+
+
+@pytest.mark.parametrize("cls", PsError.__subclasses__(), ids=lambda cls: cls.__name__)
+def test_every_error_is_a_runtime_error(cls: type[PsError]) -> None:
+    error = cls("x")
+    assert isinstance(error, RuntimeError) and error.args == ("x",)
+
+
+def test_a_registered_exception_keeps_its_type_whatever_it_is_made_of() -> None:
+    for kind in (Picky, OfRuntime):
+        raised = told(kind)
+        assert isinstance(raised, kind) and isinstance(raised, RemoteError) and isinstance(raised, RuntimeError)
+        assert (raised.remote_message, raised.args) == ("text", ("text",))
+        assert isinstance(errors.caused(raised, "a step failed"), kind)
+    for kind in (Closed, Strict):
+        assert type(told(kind)) is RemoteError
+    assert type(errors.remote_error("x", f"{__name__}.Unregistered")) is RemoteError
+
+
+def told(kind: type[Exception]) -> RemoteError:
+    name = f"{__name__}.{kind.__name__}"
+    errors.keep_type(kind, name)
+    raised = from_message(to_message(RemoteError("text", name)))
+    assert isinstance(raised, RemoteError)
+    return raised
+
+
+class Picky(ValueError):
+    def __init__(self, code: int, text: str, *, extra: int) -> None:
+        super().__init__(text)
+
+
+class OfRuntime(RuntimeError):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+
+
+class Strict(RuntimeError):
+    def __new__(cls, code: int) -> Strict:
+        return super().__new__(cls, code)
+
+
+class Closed(Exception):
+    def __init_subclass__(cls) -> None:
+        raise TypeError("it has no subclasses")

@@ -16,7 +16,7 @@ from trainer_client import autograd, rpc
 def test_backward_no_grad_on_tensor(call: Call) -> None:
     a = leaf()
     same_as_local(lambda call: call(TO, torch.sum, (call(TO, torch.add, (a, a.detach())),)), a, call=call)
-    with autograd.context() as context_id, pytest.raises(RuntimeError, match="does not require grad"):
+    with autograd.context() as context_id, pytest.raises(RuntimeError, match="requires_grad not set on"):
         autograd.backward(context_id, [torch.ones(())])
 
 
@@ -187,7 +187,7 @@ def test_multiple_backward_with_errors() -> None:
 
 
 def test_backward_without_context() -> None:
-    with pytest.raises(RuntimeError, match="could not find an open context with the id 100"):
+    with pytest.raises(RuntimeError, match="Could not find autograd context with id: 100"):
         autograd.backward(100, [leaf().sum()])
 
 
@@ -205,11 +205,11 @@ def test_backward_invalid_args() -> None:
             autograd.backward(context_id, None)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="must be the number"):
             autograd.backward(None, None)  # type: ignore[arg-type]
-        with pytest.raises(RuntimeError, match="got no tensors"):
+        with pytest.raises(RuntimeError, match="No tensors provided for gradient computation"):
             autograd.backward(context_id, [])
-        with pytest.raises(RuntimeError, match="losses with one element"):
+        with pytest.raises(RuntimeError, match="is not a scalar, all roots need to be scalar"):
             autograd.backward(context_id, [a])
-        with pytest.raises(RuntimeError, match="does not require grad"):
+        with pytest.raises(RuntimeError, match="requires_grad not set on"):
             autograd.backward(context_id, [a.detach().sum()])
 
 

@@ -27,7 +27,7 @@ def test_send_to_rank() -> None:
         assert torch.equal(rpc.rpc_async(to, torch.add, args=(torch.ones(2), 1)).wait(), torch.full((2,), 2.0))
         assert torch.equal(rpc.remote(to, torch.add, args=(torch.ones(2), 1)).to_here(), torch.full((2,), 2.0))
     for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
-        with pytest.raises(TypeError, match="by name, number or WorkerInfo, not by a list"):
+        with pytest.raises(InvalidArgumentError, match="by name, number or WorkerInfo, not by a list"):
             call([TO], torch.add, args=(torch.ones(2), 1))
         with pytest.raises(RuntimeError, match="unknown member 17"):
             call(17, torch.add, args=(torch.ones(2), 1))

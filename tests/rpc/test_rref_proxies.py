@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ps_wire.errors import DeadlineExceededError, NotAllowedError, UnknownNameError
+from ps_wire.errors import DeadlineExceededError, NotAllowedError, UnknownMethodError
 from tests.rpc import situations as s
 from tests.rpc.passes import TO
 from trainer_client import rpc
@@ -23,7 +23,9 @@ def test_call_method_on_rref() -> None:
 def test_rref_proxy_non_exist() -> None:
     rref = rpc.remote(TO, s.Keeper)
     for proxy in (rref.rpc_sync(), rref.remote()):
-        with pytest.raises(UnknownNameError, match="has no method 'nowhere'; trainers may call"):
+        with pytest.raises(
+            UnknownMethodError, match="has no attribute 'nowhere' that can be called; trainers may call"
+        ):
             result = proxy.nowhere()
             result.to_here()
 

@@ -274,7 +274,7 @@ def test_user_rrefs_confirmed_remote() -> None:
 
 def test_rref_py_pickle_not_supported() -> None:
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot be pickled: pass it as an argument"):
+        with pytest.raises(RuntimeError, match="Can not pickle rref in python pickler: pass it as an argument"):
             way(rpc.RRef(3))
 
 

@@ -41,6 +41,7 @@ OFFERED = {
         "StaleHandleError",
         "TooLargeError",
         "UnavailableError",
+        "UnknownMethodError",
         "UnknownNameError",
         "by_value",
         "connect",

@@ -57,7 +57,7 @@ def call(
         seed: Seed of its random numbers, instead of the client's next.
 
     Raises:
-        NotAllowedError, UnknownNameError: The method or function cannot be called.
+        NotAllowedError, UnknownMethodError: The method or function cannot be called.
         RemoteError: It raised an exception.
     """
     context = current_context()

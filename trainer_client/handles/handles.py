@@ -51,7 +51,7 @@ class RemoteObject(RRef):
             Its result. Tensors are on the CPU.
 
         Raises:
-            NotAllowedError, UnknownNameError: The method cannot be called.
+            NotAllowedError, UnknownMethodError: The method cannot be called.
             StaleHandleError: The object no longer exists.
             RemoteError: The method raised an exception.
         """

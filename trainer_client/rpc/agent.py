@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_service.passes import calls
-from ps_wire.errors import DeadlineExceededError, PsError
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, RegisterRequest
 from trainer_client.client.client import Client
@@ -192,19 +192,21 @@ class Agent:
 
         Raises:
             RuntimeError: The directory has no such member.
-            TypeError: `who` is neither a name, a number nor a `WorkerInfo`.
+            InvalidArgumentError: `who` is neither a name, a number nor a `WorkerInfo`.
         """
         if isinstance(who, WorkerInfo):
             return who
         if not isinstance(who, (str, int)) or isinstance(who, bool):
-            raise TypeError(f"a member is given by name, number or WorkerInfo, not by a {type(who).__name__}")
+            raise InvalidArgumentError(
+                f"a member is given by name, number or WorkerInfo, not by a {type(who).__name__}"
+            )
         known = self._workers.get(who) if isinstance(who, str) else None
         if known is None:
             request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
             try:
                 member = self.client.others.ask(self.directory, request).wait()
             except PsError as error:
-                raise RuntimeError(f"unknown member {who!r}: {error}") from error
+                raise RuntimeError(f"could not find destination: unknown member {who!r}: {error}") from error
             known = self._workers[member.name] = WorkerInfo(member.name, member.id)
         return known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ps_wire.errors import InvalidArgumentError
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.rendezvous import Group
@@ -19,8 +20,7 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
 
     Raises:
         DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
-        InvalidArgumentError: This process is not among `names`.
-        ValueError: The group is open, and no names were given.
+        InvalidArgumentError: This process is not among `names`, or the group is open and no names were given.
     """
     _group(names).rendezvous("barrier", agent().seconds(timeout) or 0.0)
 
@@ -34,7 +34,7 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
         timeout: Seconds to wait, as in `barrier`.
 
     Raises:
-        DeadlineExceededError, InvalidArgumentError, ValueError: As in `barrier`.
+        DeadlineExceededError, InvalidArgumentError: As in `barrier`.
     """
     return _group(names).rendezvous("all_gather", agent().seconds(timeout) or 0.0, value)
 
@@ -44,5 +44,5 @@ def _group(names: Iterable[str] | None) -> Group:
     if names is not None:
         return Group(agent(), names)
     if group is None:
-        raise ValueError("the group is open: give the names of the members to wait for")
+        raise InvalidArgumentError("the group is open: give the names of the members to wait for")
     return group

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_wire.codec.names import full_name
+from ps_wire.errors import remote_error
 from ps_wire.refs import ContextId
 
 if TYPE_CHECKING:
@@ -31,22 +33,30 @@ def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool 
 
     Raises:
         TypeError: `context_id` is no number, or `roots` is no list of tensors.
-        RuntimeError: No such context is open here, a root does not require grad or has several elements, or torch
-            raised it.
-        PsError: An owner failed.
+        RuntimeError: No such context is open here, or a root does not require grad or has several elements; or a
+            backward of torch or of an owner raised an exception. It is also an instance of the type of that.
     """
     if not isinstance(context_id, int) or isinstance(context_id, bool):
         raise TypeError(f"context_id must be the number that context() yields, not a {type(context_id).__name__}")
     if isinstance(roots, torch.Tensor) or not all(isinstance(root, torch.Tensor) for root in roots):
         raise TypeError("backward() takes a list of tensors")
     if not roots:
-        raise RuntimeError("backward() got no tensors; give it at least one loss")
+        raise RuntimeError("No tensors provided for gradient computation: backward() got an empty list of roots")
     for root in roots:
         if not root.requires_grad:
-            raise RuntimeError("a root does not require grad; compute it from tensors that do, inside the context")
+            raise RuntimeError(
+                "requires_grad not set on a root: it does not require grad; compute it from tensors that do, inside "
+                "the context"
+            )
         if root.numel() != 1:
-            raise RuntimeError(f"roots must be losses with one element; one has the shape {tuple(root.shape)}")
-    context_of(context_id).propagate(roots, None, retain_graph)
+            raise RuntimeError(f"a root of shape {tuple(root.shape)} is not a scalar, all roots need to be scalar")
+    try:
+        context_of(context_id).propagate(roots, None, retain_graph)
+    except RuntimeError:
+        raise
+    except Exception as error:
+        # In torch, too, every error of a distributed backward is a RuntimeError.
+        raise remote_error(str(error), full_name(type(error)), kind=type(error)) from error
 
 
 def context_of(context_id: int) -> Context:
@@ -58,7 +68,14 @@ def context_of(context_id: int) -> Context:
     try:
         return open_contexts[context_id]
     except KeyError:
-        raise RuntimeError(f"could not find an open context with the id {context_id} in this process") from None
+        raise unknown_context(context_id) from None
+
+
+def unknown_context(number: int) -> RuntimeError:
+    """The error for an id of no open context, as torch words it."""
+    return RuntimeError(
+        f"Could not find autograd context with id: {number}. It has ended, or was never used in this process"
+    )
 
 
 def number_of(id: ContextId) -> int:
@@ -75,5 +92,5 @@ def id_of(number: int) -> ContextId:
     try:
         whole = number.to_bytes(16 + _NUMBER_BYTES, "big")
     except (OverflowError, AttributeError):
-        raise RuntimeError(f"{number!r} is not the id of a context") from None
+        raise unknown_context(number) from None
     return ContextId(whole[:16], int.from_bytes(whole[16:], "big"))

@@ -17,7 +17,10 @@ def agent() -> Agent:
         RuntimeError: The process has not joined a group, or has left it.
     """
     if _agent is None:
-        raise RuntimeError("this process is in no group: call rpc.init_rpc() first, also again after rpc.shutdown()")
+        raise RuntimeError(
+            "RPC has not been initialized: this process is in no group; call rpc.init_rpc() first, also again after "
+            "rpc.shutdown()"
+        )
     return _agent
 
 

@@ -46,7 +46,8 @@ def rpc_sync(
 
     Raises:
         NotAllowedError: The function is not allowed on that member.
-        RemoteError: It raised an exception. The error is also an instance of the exception's type, if that is built in.
+        RemoteError: It raised an exception. The error is also an instance of the exception's type, if that is built in
+            or registered here.
         DeadlineExceededError: The result did not arrive in time.
         RuntimeError: There is no such member.
     """

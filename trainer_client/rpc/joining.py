@@ -17,7 +17,7 @@ import torch
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NameConflictError, PsError
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NameConflictError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from trainer_client.client.portal import Portal
 from trainer_client.rpc.agent import Agent
@@ -82,7 +82,7 @@ def init_rpc(
         RuntimeError: This process is in a group already, or the name or number is taken.
         DeadlineExceededError: Some members did not arrive in time; the message names those that did.
         UnavailableError: The directory cannot be reached in time.
-        ValueError: The name, the rank, an address or an entry of `allow` is not valid.
+        InvalidArgumentError: The name, the rank, an address or an entry of `allow` is not valid.
     """
     options = rpc_backend_options or RpcBackendOptions()
     if not isinstance(options, RpcBackendOptions):
@@ -90,7 +90,10 @@ def init_rpc(
     _check(name, rank, world_size)
     with _lock:
         if has_agent():
-            raise RuntimeError(f"this process is in a group already, as {agent().name!r}: call rpc.shutdown() first")
+            raise RuntimeError(
+                f"RPC is already initialized: this process is in a group already, as {agent().name!r}; "
+                "call rpc.shutdown() first"
+            )
         in_torchs_way = world_size is not None and not directory
         if in_torchs_way:
             master = master_address(options.init_method)
@@ -175,11 +178,13 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
 
 def _check(name: str, rank: int, world_size: int | None) -> None:
     if not isinstance(name, str) or not name.replace("_", "").replace(".", "").replace("-", "").isalnum():
-        raise ValueError(f"the name of a member has only letters, digits, '_', '.' and '-', unlike {name!r}")
+        raise InvalidArgumentError(f"the name of a member has only letters, digits, '_', '.' and '-', unlike {name!r}")
     if len(name) > _LONGEST_NAME:
-        raise ValueError(f"the name of a member has at most {_LONGEST_NAME} characters; {name[:20]}… has {len(name)}")
+        raise InvalidArgumentError(
+            f"the name of a member has at most {_LONGEST_NAME} characters; {name[:20]}… has {len(name)}"
+        )
     if world_size is not None and not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not one of {world_size}; give rank= beside world_size=")
+        raise InvalidArgumentError(f"rank {rank} is not one of {world_size}; give rank= beside world_size=")
 
 
 def _allowed(offers: Iterable[Offer]) -> AllowList:
@@ -250,7 +255,7 @@ def _stop(leaving: Agent, drain_seconds: float) -> None:
 def _at_exit() -> None:
     """Leaves the group of a program that ends without `shutdown`, so that the other members do not wait for it."""
     if _portal is not None and has_agent():
-        with suppress(PsError, RuntimeError):
+        with suppress(RuntimeError):
             _portal.run(agent().client.close())
 
 

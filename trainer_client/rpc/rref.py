@@ -186,7 +186,9 @@ class RRef:
         return hash(self.handle())
 
     def __reduce__(self) -> Any:
-        raise TypeError("a reference cannot be pickled: pass it as an argument of a call, or return it from one")
+        raise RuntimeError(
+            "Can not pickle rref in python pickler: pass it as an argument of a call, or return it from one instead"
+        )
 
     def __repr__(self) -> str:
         what = repr(self._hosted) if self._hosted is not None else str(self._handle or "a value that is being made")

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire import errors
-from ps_wire.errors import CancelledCallError, DeadlineExceededError, InternalError, PsError
+from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
@@ -223,7 +223,7 @@ class Requests:
     def _expire(self, in_flight: InFlightRequest[Any]) -> None:
         self._forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
-        text = f"{in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
+        text = f"{RAN_OUT}: {in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
         self._fail(in_flight, DeadlineExceededError(text))
 
     def _forget(self, in_flight: InFlightRequest[Any]) -> None:

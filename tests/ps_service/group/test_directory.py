@@ -32,7 +32,7 @@ def test_a_member_may_move_and_keeps_its_number(directory: Directory) -> None:
 
 def test_another_process_cannot_take_a_name(directory: Directory) -> None:
     for address, away in (("elsewhere:1", {BERT}), ("there:1", {ANNA})):
-        with pytest.raises(NameConflictError, match="already has a member 'bert', at there:1"):
+        with pytest.raises(NameConflictError, match="the name 'bert' is not unique: the member at there:1 has it"):
             directory.enter(AGAIN, "bert", address, is_away=away.__contains__)
     assert directory.find("bert") == ("bert", "there:1", 1, BERT)
 

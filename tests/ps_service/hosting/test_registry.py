@@ -23,6 +23,7 @@ from ps_wire.errors import (
     NameConflictError,
     NotAllowedError,
     StaleHandleError,
+    UnknownMethodError,
     UnknownNameError,
 )
 from ps_wire.refs import Ref
@@ -278,7 +279,9 @@ def test_only_marked_methods_and_forward_can_be_called(shelf: Shelf) -> None:
         with pytest.raises(NotAllowedError, match=r"may not be called remotely.*forward, both, called"):
             hosted.method(name)
     for name in ("nothing", "weight", "__dict__", "__doc__"):
-        with pytest.raises(UnknownNameError, match="trainers may call forward, both, called"):
+        with pytest.raises(
+            UnknownMethodError, match=r"no attribute .* that can be called; trainers may call forward, both, called"
+        ):
             hosted.method(name)
 
 
@@ -293,7 +296,7 @@ def test_forward_is_special_for_modules_only(shelf: Shelf) -> None:
 def test_attributes_of_an_instance_are_never_called(shelf: Shelf) -> None:
     value = Counter()
     value.sneaky = lambda: pytest.fail("called")
-    with pytest.raises(UnknownNameError):
+    with pytest.raises(UnknownMethodError):
         shelf.object(value=value).method("sneaky")
 
 

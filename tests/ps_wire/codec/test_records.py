@@ -14,7 +14,7 @@ from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.records import by_value
 from ps_wire.codec.trees import leaves_in, mapped, tensors_in
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, remote_error
 from ps_wire.v1.values_pb2 import Record, Value
 
 
@@ -40,6 +40,10 @@ class Step(NamedTuple):
 
 class Special(Batch):
     """A subclass has no codec of its own."""
+
+
+class OutOfStock(LookupError):
+    """An exception."""
 
 
 by_value(encode=str, decode=PurePosixPath, name="path")(PurePosixPath)
@@ -80,8 +84,15 @@ def test_unregistered_classes_are_refused_on_both_sides() -> None:
     unknown = Value(record=Record(class_name="os.system", state=Value(text="true")))
     with pytest.raises(InvalidArgumentError, match=r"os\.system arrived, which is not registered in this process"):
         Decoder(PayloadReader()).decode(unknown)
-    with pytest.raises(TypeError, match="neither a dataclass nor a NamedTuple"):
+    with pytest.raises(TypeError, match="neither a dataclass nor a NamedTuple nor an exception"):
         by_value(object)
+
+
+def test_exceptions_are_made_of_their_args() -> None:
+    by_value(OutOfStock)
+    sent = through(OutOfStock("bolts", 3))
+    assert type(sent) is OutOfStock and sent.args == ("bolts", 3)
+    assert isinstance(remote_error("no bolts", f"{__name__}.OutOfStock"), OutOfStock)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ async def test_an_owner_whose_name_is_taken_stops_without_a_checkpoint(keeper: S
     keeper.engine.directory.enter(b"s" * 16, "ps1", "elsewhere:1")
     server = Server(Engine("ps1", data_dir=tmp_path))
     await server.start()
-    with pytest.raises(NameConflictError, match="already has a member 'ps1'"):
+    with pytest.raises(NameConflictError, match="the name 'ps1' is not unique"):
         await join(server, Settings(), keeper.address)
     assert not has_agent()
     assert server.state == "draining"
