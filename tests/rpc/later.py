@@ -109,3 +109,11 @@ def borrows_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
 def calls_in_a_callback(module: rpc.RRef, x: torch.Tensor) -> rpc.Future[Any]:
     here = rpc.get_worker_info().name
     return rpc.rpc_async(here, torch.add, args=(x, 0.0)).then(lambda done: module.rpc_sync().forward(done.wait()))
+
+
+@remote
+@async_execution
+def async_fanout_of_torch(to: str, x: torch.Tensor, count: int) -> torch.futures.Future[torch.Tensor]:
+    calls = [rpc.rpc_async(to, torch.add, args=(x, i)) for i in range(count)]
+    every = torch.futures.collect_all(calls)  # type: ignore[arg-type]
+    return every.then(lambda done: sum((each.wait() for each in done.wait()), torch.zeros_like(x)))

@@ -97,9 +97,9 @@ def test_add_done_callback() -> None:
 def test_mark_future_twice() -> None:
     future: rpc.Future[int] = rpc.Future()
     future.set_result(1)
-    with pytest.raises(RuntimeError, match="can be set once"):
+    with pytest.raises(RuntimeError, match="can only be marked completed once"):
         future.set_result(2)
-    with pytest.raises(RuntimeError, match="can be set once"):
+    with pytest.raises(RuntimeError, match="can only be marked completed once"):
         rpc.rpc_async(TO, s.my_add, args=(1, 2)).set_result(3)
 
 
@@ -182,7 +182,6 @@ def test_wait_all_with_partial_exception() -> None:
     futures.insert(3, rpc.rpc_async(TO, s.raises))
     with pytest.raises(ValueError, match="expected"):
         rpc.wait_all(futures)
-    assert all(future.done() for future in futures)
 
 
 def test_wait_all_exit_early_python() -> None:
@@ -202,3 +201,25 @@ def test_futures_can_be_awaited() -> None:
         return list(await asyncio.gather(*(rpc.rpc_async(f"worker{n}", s.my_add, args=(n, 1)) for n in range(4))))
 
     assert asyncio.run(program()) == [1, 2, 3, 4]
+
+
+def test_wait_all_stops_at_the_first_error() -> None:
+    never: rpc.Future[int] = rpc.Future()
+    nor_this: torch.futures.Future[int] = torch.futures.Future()
+    with pytest.raises(ValueError, match="expected"):
+        rpc.wait_all([never, nor_this, rpc.rpc_async(TO, s.raises)], timeout=60)
+    assert not never.done() and not nor_this.done()
+    with pytest.raises(ValueError, match="expected"):
+        rpc.collect_all([never, rpc.rpc_async(TO, s.raises), nor_this]).wait(60)
+
+
+def test_wait_all_takes_futures_of_torch() -> None:
+    theirs: torch.futures.Future[int] = torch.futures.Future()
+    theirs.set_result(1)
+    assert rpc.wait_all([theirs, rpc.rpc_async(TO, s.my_add, args=(1, 1))]) == [1, 2]
+    failed: torch.futures.Future[int] = torch.futures.Future()
+    failed.set_exception(KeyError("lost"))  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="lost"):
+        rpc.wait_all([theirs, failed])
+    listed = [theirs, rpc.rpc_async(TO, s.my_add, args=(1, 1))]
+    assert rpc.collect_all(listed).wait() == listed and rpc.collect_all([]).wait() == []

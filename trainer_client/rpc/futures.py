@@ -1,36 +1,59 @@
-"""Futures of calls, with the methods of `torch.futures.Future`."""
+"""Futures of calls. They are futures of torch, which can be awaited as well."""
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import copy
 import logging
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
-from ps_wire.errors import DeadlineExceededError
-from trainer_client.pending import Pending
-from trainer_client.rpc.current import agent
+import torch
+
+from trainer_client.pending import Pending, raiser
+from trainer_client.rpc.completions import complete_later
+from trainer_client.rpc.current import agent, has_agent
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 S = TypeVar("S")
 
+_ONLY_ONCE: Final = "Future can only be marked completed once, and not at all if it belongs to a call"
 
-class Future(Generic[T]):
+
+class Future(torch.futures.Future[T]):
     """The result of a call that may not be done yet. Call `wait()` in a plain thread, or `await` it.
+
+    It can be passed to `torch.futures.wait_all` and `torch.futures.collect_all`. The future of torch's C++ part that
+    these use is completed by the thread that waits for this one; by another thread, if none waits.
 
     Args:
         pending: The call; without it, the result is set with `set_result` or `set_exception`.
         convert: Converts the result of `pending`, in the thread that waits.
+        devices: The devices of tensors in a result that is set; as in torch.
     """
 
-    def __init__(self, pending: Pending[Any] | None = None, convert: Callable[[Any], T] | None = None) -> None:
-        self._pending: Pending[Any] = pending if pending is not None else Pending(None, _nothing)
+    def __init__(
+        self,
+        pending: Pending[Any] | None = None,
+        convert: Callable[[Any], T] | None = None,
+        *,
+        devices: Sequence[int | str | torch.device] | None = None,
+    ) -> None:
+        torch._C.Future.__init__(self, [torch.device(each) for each in devices] if devices else [])
         self._convert = convert
         self._own = pending is None
+        self._once = threading.Lock()
+        # One entry for each thread that waits; it will complete torch's future.
+        self._readers: list[None] = []
+        self._pending: Pending[Any] = Pending(None, _nothing) if pending is None else pending
+        if pending is not None:
+            pending.on_done(self._arrived)
 
     def wait(self, timeout: float | None = None) -> T:
         """Waits for the result and returns it.
@@ -42,7 +65,11 @@ class Future(Generic[T]):
             DeadlineExceededError: The result did not arrive in time.
             Exception: The error of the call.
         """
-        return self._converted(self._pending.wait(timeout))
+        self._readers.append(None)
+        try:
+            return self._converted(self._pending.wait(timeout))
+        finally:
+            self._read()
 
     def value(self) -> T:
         """The result of a future that is done.
@@ -70,15 +97,21 @@ class Future(Generic[T]):
 
         def run(done: Future[T]) -> None:
             try:
-                following.set_result(callback(done))
+                result = callback(done)
             except BaseException as error:
-                following.set_exception(error)
+                following._settle(raiser(error))
+            else:
+                following.set_result(result)
 
         self.add_done_callback(run)
         return following
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls a function with this future once it is done. An exception of the function is logged."""
+        """Calls a function with this future once it is done. An exception of the function is logged.
+
+        The function runs in a compute thread of this process, or at once if the future is done. In a process that is in
+        no group, it runs in the thread that sets the result.
+        """
         context = contextvars.copy_context()
 
         def run() -> None:
@@ -89,6 +122,8 @@ class Future(Generic[T]):
 
         if self.done():
             run()
+        elif self._own and not has_agent():
+            self._pending.on_done(run)
         else:
             here = agent()
             self._pending.on_done(lambda: here.run_later(run))
@@ -101,7 +136,7 @@ class Future(Generic[T]):
         """
         self._settle(lambda: result)
 
-    def set_exception(self, error: BaseException) -> None:
+    def set_exception(self, error: BaseException) -> None:  # type: ignore[override]
         """Sets the error of a future that was made without a call.
 
         Raises:
@@ -110,89 +145,155 @@ class Future(Generic[T]):
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"set_exception() takes an exception, not a {type(error).__name__}")
-
-        def outcome() -> Any:
-            raise error
-
-        self._settle(outcome)
+        self._settle(raiser(error))
 
     def cancel(self) -> None:
         """Cancels the call, also on the owner. Does nothing once the future is done."""
         self._pending.cancel()
+        if self._own:
+            self._complete()
 
     def __await__(self) -> Generator[Any, None, T]:
-        result = yield from self._pending.__await__()
-        return self._converted(result)
+        # On the loop that brings the answers another thread completes torch's future, which may call functions.
+        if asyncio._get_running_loop() is self._pending._loop:
+            return self._converted((yield from self._pending.__await__()))
+        self._readers.append(None)
+        try:
+            return self._converted((yield from self._pending.__await__()))
+        finally:
+            self._read()
 
     def __reduce__(self) -> Any:
         raise TypeError("a future cannot be sent: send its result, or return it from an @async_execution function")
 
     def _settle(self, outcome: Callable[[], Any]) -> None:
-        if not self._own or self.done():
-            raise RuntimeError("the result of a future can be set once, and not at all if it belongs to a call")
-        self._pending.resolve(outcome)
+        if not self._own or not self._pending.resolve(outcome):
+            raise RuntimeError(_ONLY_ONCE)
+        self._complete()
 
     def _converted(self, result: Any) -> T:
         return cast(T, result) if self._convert is None else self._convert(result)
 
+    # The future of torch's C++ part
 
-def wait_all(futures: Iterable[Future[Any]], timeout: float | None = None) -> list[Any]:
-    """Waits for all futures and returns their results, in order.
+    def _read(self) -> None:
+        self._readers.pop()
+        if self._pending.settled:
+            self._complete()
+
+    def _arrived(self) -> None:
+        if not self._readers:
+            complete_later(self._complete, self._pending._loop)
+
+    def _complete(self) -> None:
+        """Completes torch's future, once."""
+        if not self._once.acquire(blocking=False):
+            return
+        value: Any = None
+        try:
+            value = self._converted(self._pending.result())
+        except BaseException as error:
+            # An exception refers to frames, and these to the future: the garbage collector does not see through C++.
+            torch._C.Future._set_unwrap_func(self, partial(_raise_copy, _copy(error)))
+        torch._C.Future.set_result(self, value)
+
+
+def wait_all(futures: Iterable[torch._C.Future[Any]], timeout: float | None = None) -> list[Any]:
+    """Waits for all futures and returns their results, in order. Stops waiting at the first error.
 
     Args:
-        futures: The futures.
+        futures: The futures, ours and torch's.
         timeout: Seconds for all of them together; None is no limit.
 
     Raises:
         DeadlineExceededError: Not all of them were done in time.
-        Exception: The error of the first future that failed, after all are done.
+        Exception: The error of the future that failed first. The others go on.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    results: list[Any] = []
-    failure: BaseException | None = None
-    for future in futures:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        try:
-            results.append(future.wait(left))
-        except DeadlineExceededError:
-            if not future.done():
-                raise
-            failure = failure or _error_of(future)
-        except BaseException as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return results
-
-
-def collect_all(futures: Iterable[Future[Any]]) -> Future[list[Future[Any]]]:
-    """A future of the list of all the futures, done when all of them are."""
     listed = list(futures)
-    collected: Future[list[Future[Any]]] = Future()
-    left = [len(listed)]
+    ours = [each for each in listed if isinstance(each, Future)]
+    for future in ours:
+        future._readers.append(None)
+    try:
+        _all_done(listed).wait(timeout)
+    finally:
+        for future in ours:
+            future._read()
+    return [future.wait() for future in listed]
+
+
+def collect_all(futures: Iterable[torch._C.Future[Any]]) -> Future[list[Any]]:
+    """A future of the list of all the futures, done when all of them are, or when one has failed.
+
+    Waiting for it raises the error of the future that failed first.
+    """
+    listed = list(futures)
+    return Future(_all_done(listed), lambda _: listed)
+
+
+def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
+    """Done when all futures are; fails with the first error."""
+    parts = [_pending_of(future) for future in futures]
+    loop = next((part._loop for part in parts if part._loop is not None), None)
+    whole: Pending[None] = Pending(loop, partial(_cancel_all, parts))
+    left = [len(parts)]
     lock = threading.Lock()
 
-    def one_more(_: Future[Any]) -> None:
+    def one_more(part: Pending[Any]) -> None:
+        if part.error is not None:
+            whole.resolve(raiser(part.error))
+            return
         with lock:
             left[0] -= 1
             last = left[0] == 0
         if last:
-            collected.set_result(listed)
+            whole.resolve(_nothing)
 
-    if not listed:
-        collected.set_result(listed)
-    for future in listed:
-        future.add_done_callback(one_more)
-    return collected
+    if not parts:
+        whole.resolve(_nothing)
+    for part in parts:
+        part.on_done(partial(one_more, part))
+    return whole
+
+
+def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
+    if isinstance(future, Future):
+        return future._pending
+    pending: Pending[Any] = Pending(None, _nothing)
+
+    def done(future: torch._C.Future[Any]) -> None:
+        try:
+            result = future.value()
+        except BaseException as error:
+            pending.resolve(raiser(error))
+        else:
+            pending.resolve(lambda: result)
+
+    future.add_done_callback(done)
+    return pending
+
+
+def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
+    for part in parts:
+        part.cancel()
 
 
 def _nothing() -> None:
     """Cancels nothing: a future that was made without a call has no owner to tell."""
 
 
-def _error_of(future: Future[Any]) -> BaseException:
-    try:
-        future.wait()
-    except BaseException as error:
-        return error
-    raise AssertionError("a future that failed has an error")
+def _raise_copy(error: BaseException, _: object) -> None:
+    """Raises a copy each time, so that what C++ holds gets no traceback."""
+    raise _copy(error)
+
+
+def _copy(error: BaseException) -> BaseException:
+    """An equal exception without a traceback."""
+    with suppress(Exception):
+        return copy.copy(error)
+    # Its `__init__` takes other arguments than `args`.
+    kind = type(error)
+    with suppress(Exception):
+        made = kind.__new__(kind, *error.args)
+        made.__dict__.update(error.__dict__)
+        return made
+    return error
