@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -301,6 +301,25 @@ def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> Non
             part.on_done(partial(when_all_done, parts, tell))
             return
     tell()
+
+
+async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine once all are done. Unlike with `await`, cancelling the task that waits cancels none of them.
+
+    Raises:
+        Exception: The error of the first that has failed; the coroutine has not run then.
+    """
+    try:
+        if parts:
+            whole: Pending[None] = Pending(loop)
+            when_all_done(iter(parts), partial(whole.resolve, _nothing_left))
+            await whole
+            for part in parts:
+                part.result()
+    except BaseException:
+        work.close()
+        raise
+    return await work
 
 
 def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -20,12 +21,14 @@ from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 from trainer_client.graph.short_graphs import short_graph
 from trainer_client.graph.walk import borrowed_grads, grads_of, reached_from, reservations
 from trainer_client.pending import Pending, raiser, when_all_done
+from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.short_graphs import Second, ShortGraph
+    from trainer_client.session.session import Session
 
 
 class Start(NamedTuple):
@@ -60,6 +63,34 @@ class Backwards:
         self._loop = loop
         self._gradients = gradients
         self._queue = Queue()
+        self._begun: list[Pending[None]] = []
+        # The thread that runs torch's engine for one of them.
+        self._thread = 0
+        # The latest backward on the event loop that has sent all of its requests, and these.
+        self._sent: tuple[Pending[None] | None, Sequence[Pending[Any]]] = (None, ())
+
+    @property
+    def unfinished(self) -> Sequence[Pending[None]]:
+        """The backwards that were begun with `begin` and have not ended; none for hooks that one of them runs."""
+        if not self._begun or threading.get_ident() == self._thread:
+            return ()
+        self._begun = [each for each in self._begun if not each.settled]
+        return self._begun
+
+    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
+        """The requests of the unfinished backward, if there is one, and all that it needs was sent to one owner.
+
+        Args:
+            session: The session with that owner.
+
+        Returns:
+            Nothing if the backward has more to do here first.
+        """
+        backward, posts = self._sent
+        if [backward] != list(self.unfinished):
+            return ()
+        sent = [each for each in posts if isinstance(each, InFlightRequest) and each.session is session]
+        return sent if len(sent) == len(posts) else ()
 
     def begin(self, context: Context, start: Start) -> Pending[None]:
         """Begins a backward: on the event loop if it is short, otherwise in a thread.
@@ -67,6 +98,12 @@ class Backwards:
         Torch's engine blocks while it waits for owners, so it must not run on the event loop then. If it would wait
         once, it runs twice there.
         """
+        begun = self._begin(context, start)
+        if not begun.settled:
+            self._begun = [*self.unfinished, begun]
+        return begun
+
+    def _begin(self, context: Context, start: Start) -> Pending[None]:
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short and (turn := self._queue.begin()) is not None:
@@ -109,6 +146,7 @@ class Backwards:
                 go_on = partial(self._go_on, current, done, found, graph.second, start, answer, Autocasts.current())
                 answer[0].on_done(partial(copy_context().run, go_on))
                 return done
+            self._sent = done, list(current.posts)
         except BaseException as error:
             failure = error
         when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
@@ -129,6 +167,7 @@ class Backwards:
         try:
             with torch.inference_mode(False), autocasts.entered():
                 self._propagate_further(current, second, start, answer)
+            self._sent = done, list(current.posts)
         except BaseException as error:
             failure = error
         when_all_done(iter(current.posts), partial(self._settle, current, done, found, failure))
@@ -178,12 +217,12 @@ class Backwards:
         """Runs torch's engine, up to the call that a short backward waits for."""
         second = None if graph is None else graph.second
         ends = () if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
-        self.current = current
+        self.current, self._thread = current, threading.get_ident()
         began = None if graph is None else graph.latency.begin()
         try:
             propagate(start.roots, start.gradients, start.retain_graph, ends)
         finally:
-            self.current = None
+            self.current, self._thread = None, 0
         if graph is not None and began is not None:
             graph.latency.end(began)
         if isinstance(current, LocalBackward):
@@ -215,12 +254,12 @@ class Backwards:
                 edges.append(edge)
                 found.append(gradient.to(device))
         if edges:
-            self.current = current
+            self.current, self._thread = current, threading.get_ident()
             began = second.latency.begin()
             try:
                 propagate_from(edges, found, start.retain_graph)
             finally:
-                self.current = None
+                self.current, self._thread = None, 0
             second.latency.end(began)
         current.finish(start.follow)
 

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 
-from ps_wire.codec.values import Decoder
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
-from ps_wire.refs import ContextId, Ref
-from ps_wire.v1.frames_pb2 import Frame, Reply, Request
-from ps_wire.v1.operations_pb2 import GradientsRequest
+from ps_wire.v1.frames_pb2 import Frame
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
+from trainer_client.contexts.gradients import gradients
 from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall
 from trainer_client.handles.parameters import RemoteParameter
-from trainer_client.pending import Pending
-from trainer_client.session.in_flight import nothing
+from trainer_client.pending import Pending, after
+from trainer_client.session.in_flight import InFlightRequest, nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
     from contextvars import Token
 
-    from ps_wire.codec.payload import PayloadReader
     from ps_wire.numerics.seeds import Seeds
+    from ps_wire.refs import ContextId
     from ps_wire.runtime.latency import Latency
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+
+T = TypeVar("T")
 
 Reserved = tuple[int, tuple[int, ...]]
 """The number and the place of a call in its pass."""
@@ -176,6 +176,15 @@ class Context:
         """The backward that is running."""
         return self._backwards.current
 
+    @property
+    def unfinished(self) -> Sequence[Pending[None]]:
+        """The backwards that were begun with `backward` and have not ended."""
+        return self._backwards.unfinished
+
+    def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
+        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
+        return self._backwards.sent_to(session)
+
     def backward(
         self,
         roots: torch.Tensor | Sequence[torch.Tensor],
@@ -236,29 +245,12 @@ class Context:
 
         Returns:
             Each gradient has the shape and dtype of its parameter; gradients of remote parameters are on the CPU.
+
+        Raises:
+            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         self.check()
-        return Pending.run(self._loop, self._get_gradients())
-
-    async def _get_gradients(self) -> dict[RemoteParameter | torch.Tensor, torch.Tensor]:
-        found: dict[RemoteParameter | torch.Tensor, torch.Tensor] = dict(self._gradients.items())
-        asked: set[str] = set()
-        asking = self.sessions
-        while asking:
-            asked.update(session.owner for session in asking)
-            others: set[str] = set()
-            replies = [session.submit(self._gradients_request(), None, _read_gradients) for session in asking]
-            for session, reply in zip(asking, replies, strict=True):
-                gradients, called = await reply
-                others.update(called)
-                for ref, gradient in gradients:
-                    found[RemoteParameter.bare(session, ref, gradient)] = gradient
-            # Owners that the called owners have called.
-            asking = [await self._reach(name) for name in sorted(others - asked)] if self._reach is not None else []
-        return found
-
-    def _gradients_request(self) -> Request:
-        return Request(gradients=GradientsRequest(context=self.message))
+        return self._behind_backwards(gradients(self, self._reach, RemoteParameter.bare))
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
@@ -284,12 +276,17 @@ class Context:
 
         Raises:
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
+            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         parameters = list(parameters)
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return Pending.run(self._loop, clip(self, parameters, max_norm, norm_type))
+        return self._behind_backwards(clip(self, parameters, max_norm, norm_type))
+
+    def _behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Runs a coroutine once the backwards that were begun have succeeded."""
+        return Pending.run(self._loop, after(self._loop, list(self.unfinished), work))
 
     def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of local leaves."""
@@ -389,9 +386,3 @@ class Context:
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls"
         return f"<Context {self.id}, {state}>"
-
-
-def _read_gradients(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.Tensor]], list[str]]:
-    tensors = Decoder(payload).decode(reply.gradients.gradients)
-    refs = map(Ref.from_message, reply.gradients.parameters)
-    return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)

@@ -176,6 +176,10 @@ class PendingCall(InFlightRequest[Any]):
         *_, target, method = self.origin
         return target if isinstance(target, str) else f"{getattr(target, 'class_name', target)}.{method or 'forward'}"
 
+    @property
+    def reason(self) -> str:
+        return "whose result is an argument of this call"
+
     def stayed(self) -> None:
         super().stayed()
         if self.staying is not None:

@@ -16,7 +16,7 @@ from trainer_client.optimizers.layout import Layout
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, version, versions_of
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
-from trainer_client.pending import Pending
+from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -61,6 +61,9 @@ class DistributedOptimizer(Stepping):
     def step(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Pending[Any]:
         """Applies the gradients of a context: on each owner to all parameters or none, then to the local parameters.
 
+        It waits for backwards of the context that were begun before, and fails if one of them fails. If all of both is
+        for one owner, the step is sent right behind the backward.
+
         Args:
             context: The pass.
             scaler: The scaler of the loss. Gradients are unscaled first, unless `unscale` has done that. If one of them
@@ -78,6 +81,11 @@ class DistributedOptimizer(Stepping):
             PsError: An owner failed. The other owners have applied their parts; the local part is not applied.
             RuntimeError: The scaler raised it.
         """
+        if context.unfinished:
+            return self._step_behind(context, scaler)
+        return self._step_now(context, scaler)
+
+    def _step_now(self, context: Context, scaler: torch.amp.GradScaler | None) -> Pending[Any]:
         if scaler is not None and scaler.is_enabled():
             self._check_pass(context)
             work = self._work(context, scaler)
@@ -91,6 +99,18 @@ class DistributedOptimizer(Stepping):
             return part.step(context, partial(versions_of, part.owner))
         steps = Pending.all_of(self._loop, self._begin(context))
         return steps if self.local is None else Pending.run(self._loop, self._step(context, steps))
+
+    def _step_behind(self, context: Context, scaler: torch.amp.GradScaler | None) -> Pending[Any]:
+        """Steps once the backwards that were begun have succeeded."""
+        if self.is_joinable and not self.has_local_part and (scaler is None or not scaler.is_enabled()):
+            (part,) = self.remotes.values()
+            context.check(part.handle.session)
+            if follows := context.sent_to(part.handle.session):
+                return part.step(context, partial(versions_of, part.owner), follows=follows)
+        return Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step_later(context, scaler)))
+
+    async def _step_later(self, context: Context, scaler: torch.amp.GradScaler | None) -> Any:
+        return await self._step_now(context, scaler)
 
     def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
         """Like `step`, in this thread, which must not be that of the client's event loop.

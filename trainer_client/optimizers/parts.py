@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
-    from trainer_client.session.in_flight import Read
+    from trainer_client.session.in_flight import InFlightRequest, Read
 
 
 T = TypeVar("T")
@@ -52,20 +52,27 @@ class RemoteOptimizer:
         self._name = handle.ref.to_message()
         self.described = Part(handle.session, self._name)
 
-    def step(self, context: Context, read: Read[T], check_only: bool = False) -> Pending[T]:
+    def step(
+        self,
+        context: Context,
+        read: Read[T],
+        check_only: bool = False,
+        follows: Sequence[InFlightRequest[Any]] = (),
+    ) -> Pending[T]:
         """Applies the gradients of the pass.
 
         Args:
             context: The pass.
             read: Makes the result of the reply, such as `version` or `versions_of`.
             check_only: Whether nothing is applied, and the step only fails if it would be refused.
+            follows: The requests of a backward that has to succeed before; the owner waits for it.
         """
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self._name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
-        return self.handle.session.submit(frame, None, read)
+        return self.handle.session.submit(frame, None, read, follows=follows)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""

@@ -105,6 +105,11 @@ class InFlightRequest(Pending[T]):
         self._read: Read[T] | None = read
 
     @property
+    def session(self) -> Session:
+        """The session that it is sent on."""
+        return self._session
+
+    @property
     def operation(self) -> str:
         """Name of its operation."""
         return self.frame.request.WhichOneof("operation") or ""
@@ -142,6 +147,11 @@ class InFlightRequest(Pending[T]):
     @property
     def title(self) -> str:
         return self.operation
+
+    @property
+    def reason(self) -> str:
+        """Why it follows another request, as a clause about that one."""
+        return f"which this {self.operation} waits for"
 
     def part(self) -> tuple[Sequence[InFlightRequest[Any]], Sequence[InFlightRequest[Any]]]:
         """Removes and returns the requests that it follows, and those that follow it."""

@@ -189,7 +189,7 @@ class Requests:
             failed = next((earlier for earlier in each.follows if earlier.failure is not None), None)
             if failed is not None:
                 self._forget(each)
-                self._fail(each, _consequence(failed))
+                self._fail(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
@@ -259,7 +259,7 @@ class Requests:
             if earlier.answered:
                 continue
             if earlier.settled:
-                self._fail(in_flight, _consequence(earlier))
+                self._fail(in_flight, _consequence(earlier, in_flight))
                 return False
             if not earlier.number:
                 self.window.blocked.append(in_flight)
@@ -292,7 +292,7 @@ class Requests:
             for follower in followers:
                 if not follower.settled:
                     self._forget(follower)
-                    follower.fail(_consequence(cause))
+                    follower.fail(_consequence(cause, follower))
                     causes[id(follower)] = cause
                     left.append(follower)
             if isinstance(each.failure, (CancelledCallError, DeadlineExceededError)):
@@ -310,9 +310,7 @@ class Requests:
         return True
 
 
-def _consequence(failed: InFlightRequest[Any]) -> PsError:
-    """The error of a request that needs the result of one that has failed."""
-    error = failed.failure
-    if not isinstance(error, PsError):
-        return InternalError(f"{failed.title}, whose result is an argument of this call, has failed: {error!r}")
-    return errors.caused(error, f"{failed.title}, whose result is an argument of this call, has failed")
+def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> PsError:
+    """The error of a request that follows one that has failed."""
+    error, why = failed.failure, f"{failed.title}, {follower.reason}, has failed"
+    return errors.caused(error, why) if isinstance(error, PsError) else InternalError(f"{why}: {error!r}")
