@@ -47,6 +47,7 @@ PLAIN = {
     "trainer_client/pending.py": REPORTED,
     "trainer_client/client/portal.py": NO_THREAD,
     "trainer_client/rpc/agent.py": SHORT,
+    "trainer_client/rpc/completions.py": NO_WORK,
     "trainer_client/rpc/futures.py": SHORT,
     "trainer_client/rpc/rendezvous.py": SHORT,
     "trainer_client/rpc/joining.py": NO_THREAD,
