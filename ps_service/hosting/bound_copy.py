@@ -169,7 +169,7 @@ class BoundCopy:
             return f"has put the module or a submodule into a WeakKeyDictionary or WeakSet, but {BY_REFERENCE}"
         changes = [each for each in self._changes or () if not is_small(each.value)]
         if changes:
-            ids = self._private()
+            ids = self.private_ids()
             if any(keeps_id(each.value, ids) for each in changes):
                 return f"has kept the id() of a parameter or submodule, but {BY_ID}"
         return ""
@@ -219,7 +219,7 @@ class BoundCopy:
         """Does to a container of the original what the run has done; says whether other copies have to be made anew."""
         originals.of(self._internals.without_history(new, ending))
         gone = container.difference().gone
-        is_gone = any(reaches(each, self._private()) for each in gone)
+        is_gone = any(reaches(each, self.private_ids()) for each in gone)
         if is_gone:
             self._abandon(container.made)
         replaced = originals.replaced
@@ -265,7 +265,7 @@ class BoundCopy:
                 known[id(part.own["forward"])] = part.holder.forward
         return Counterpart(known)
 
-    def _private(self) -> set[int]:
+    def private_ids(self) -> set[int]:
         """`id()` of the objects of this run alone: the leaves, and the copy itself."""
         return {*map(id, self._made.objects), *(id(leaf) for _, leaf in self._bound)}
 

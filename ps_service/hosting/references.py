@@ -23,6 +23,9 @@ class Borrower(Protocol):
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The object and dotted name of the parameter that a leaf of this call replaces."""
 
+    def lends(self, value: Any) -> bool:
+        """Whether a value holds parts of a module that belong to this call only, or that other calls may change."""
+
 
 binder: ContextVar[Borrower | None] = ContextVar("borrower", default=None)
 """The call that runs in this task or thread."""
@@ -34,26 +37,36 @@ class RRef:
     Hosted code gets an `RRef` for a handle among its arguments. A method that returns `RRef(value)` leaves the value on
     the owner, and its caller gets a handle to it. `RRef(parameter)` of a hosted module is a handle to that parameter.
 
+    The value is hosted as it is, and not as a copy: what one call does to `local_value()` is seen by all others. There
+    are two exceptions, whose containers are copied: values with a history in a pass, and those that hold parts of a
+    module.
+
     Attributes:
         history: The recorded call that a new value is a result of; None if gradients cannot propagate through it.
+        is_lent: Whether a new value holds parts of a module that the call uses.
     """
 
     def __init__(self, value: Any) -> None:
         self.history: History | None = None
+        self.is_lent = False
         self._value = value
         self._hosted: HostedObject | None = None
         self._parameter = ""
         call = binder.get()
-        behind = call.parameter_behind(value) if call is not None and isinstance(value, torch.Tensor) else None
+        if call is None:
+            return
+        behind = call.parameter_behind(value) if isinstance(value, torch.Tensor) else None
         if behind is not None:
             self._hosted, self._parameter = behind
+        else:
+            self.is_lent = call.lends(value)
 
     @classmethod
     def to(cls, hosted: HostedObject, parameter: str = "") -> RRef:
         """A reference to an object that is hosted already."""
-        rref = cls(hosted.value)
-        rref._hosted = hosted
-        rref._parameter = parameter
+        rref = cls.__new__(cls)
+        rref.history, rref.is_lent = None, False
+        rref._value, rref._hosted, rref._parameter = hosted.value, hosted, parameter
         return rref
 
     @property

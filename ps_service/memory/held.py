@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary, ref
 import torch
 
 from ps_service.memory.available import half_of_memory
-from ps_wire.codec.trees import tensors_in
+from ps_wire.codec.trees import parts_of
 from ps_wire.errors import OverloadedError
 from ps_wire.limits import Limits
 
@@ -68,8 +68,9 @@ class Held:
         return made
 
     def shares(self, value: Any) -> list[Share]:
-        """Counts all tensors in a value for as long as the returned shares live."""
-        return [self.share(storage) for tensor in tensors_in(value) for storage in storages(tensor)]
+        """Counts all tensors in a value for as long as the returned shares live. The value may contain itself."""
+        tensors = [part for part in parts_of(value) if isinstance(part, torch.Tensor)]
+        return [self.share(storage) for tensor in tensors for storage in storages(tensor)]
 
     def forget(self, share: Share) -> None:
         """Notes that a share of a storage is freed. Takes no lock."""

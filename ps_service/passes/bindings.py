@@ -154,6 +154,10 @@ class Binding:
         """The bound copy's module."""
         return self._bound_copy.module
 
+    def private_ids(self) -> set[int]:
+        """`id()` of the objects that belong to this call: the leaves, and the parts of the bound copy."""
+        return self._bound_copy.private_ids()
+
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call, as they are at its end."""
         tensors, is_all = self.internals.found()

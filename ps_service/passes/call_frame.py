@@ -12,16 +12,17 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import binder
+from ps_service.memory.held import storages
 from ps_service.passes import binding_checks, transforms
 from ps_service.passes.bindings import Binding
 from ps_service.passes.lineage import results_in
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch
-from ps_wire.codec.trees import mapped
+from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -145,6 +146,36 @@ class CallFrame:
         """The module and dotted name of the parameter that a leaf of this call replaces."""
         return self._parameters.get(id(leaf))
 
+    def may_stay(self, result: Any) -> bool:
+        """Whether a result can stay on the owner as it is, with its own containers and tensors.
+
+        A result that needs a gradient cannot, nor one that holds parts of a bound copy, which belong to the call, nor
+        one that shares memory with tensors of modules, which other calls may change.
+        """
+        if not self._bindings:
+            return not self._recorded or not any(map(_needs_gradient, parts_of(result)))
+        return not self._holds(result, self._kept_after())
+
+    def lends(self, value: Any) -> bool:
+        """Whether a value holds parts of a bound copy, or shares memory with parameters or buffers of modules."""
+        if not self._bindings:
+            return False
+        buffers = [each for binding in self._bindings.values() for each in binding.internals.buffers()]
+        return self._holds(value, _sharing(self._watches, buffers))
+
+    def _holds(self, value: Any, is_shared: Callable[[torch.Tensor], bool]) -> bool:
+        lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
+        for part in parts_of(value):
+            if id(part) in lent or _needs_gradient(part) or (isinstance(part, torch.Tensor) and is_shared(part)):
+                return True
+        return False
+
+    def _kept_after(self) -> Callable[[torch.Tensor], bool]:
+        """Tells whether a tensor shares memory with one that the modules keep after the call."""
+        kept = [binding.kept() for binding in self._bindings.values()]
+        tensors = [tensor for found in kept for tensor in found.tensors]
+        return _sharing(self._watches, tensors) if all(found.is_all for found in kept) else _always
+
     def lift(self, pack: Any) -> bool:
         """Removes the hooks of saved tensors for the rest of the call, and pins every parameter instead.
 
@@ -164,25 +195,12 @@ class CallFrame:
 
     def own(self, result: Any) -> Any:
         """The result, with copies of tensors that share memory with a module, because other calls may change those."""
-        knows_all, tensors, storages = True, set(), set(self._watches)
-        for binding in self._bindings.values():
-            kept = binding.kept()
-            knows_all = knows_all and kept.is_all
-            for each in kept.tensors:
-                tensors.add(id(each))
-                if not each.is_sparse:
-                    storages.add(_storage(each))
-
-        def copied(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.is_sparse:
-                return tensor if knows_all and id(tensor) not in tensors else tensor.clone()
-            return tensor if knows_all and _storage(tensor) not in storages else tensor.clone()
-
+        is_shared = self._kept_after()
         if self._recorded:
             roots = results_in(result)
             for binding in self._bindings.values():
                 binding_checks.inspect(binding, roots, self._parameters)
-        return mapped(result, copied)
+        return mapped(result, lambda tensor: tensor.clone() if is_shared(tensor) else tensor)
 
     def _settle(self, raised: bool) -> None:
         """Gives the modules back, and applies the changes of the call."""
@@ -229,6 +247,33 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 _unpack = methodcaller("unpack")
+
+
+def _sharing(watches: Iterable[int], others: Iterable[torch.Tensor]) -> Callable[[torch.Tensor], bool]:
+    """Tells whether a tensor shares memory with watched storages or other tensors."""
+    taken, sparse = set(watches), set[int]()
+    for each in others:
+        if each.is_sparse:
+            sparse.add(id(each))
+        else:
+            taken.add(_storage(each))
+
+    def is_shared(tensor: torch.Tensor) -> bool:
+        if tensor.is_sparse:
+            return id(tensor) in sparse
+        if tensor.layout is torch.strided:
+            return _storage(tensor) in taken
+        return any(storage.data_ptr() in taken for storage in storages(tensor))
+
+    return is_shared
+
+
+def _always(tensor: torch.Tensor) -> bool:
+    return True
+
+
+def _needs_gradient(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.requires_grad
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.holders import Holders
 from ps_service.passes.results import Results
 from ps_wire.codec.trees import mapped
-from ps_wire.errors import ContextEndedError, InvalidArgumentError
+from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -107,14 +107,17 @@ def call(
         # A kept tensor may have a history.
         kept = arguments.local(target)
         deferred = False
-        if _writes(method) and target.history is not None and target.history.context in engine.contexts:
+        is_needed = target.history is not None and target.history.context in engine.contexts
+        if _writes(method) and is_needed:
             raise InvalidArgumentError(
                 f"{method} would write in place to a result that a pass will propagate through, and its gradient would "
                 f"not know of that; keep the result of the function that does not write, or wait for the pass to end"
             )
 
         def bound(*args: Any, **kwargs: Any) -> Any:
-            return function(kept.local_value(), *args, **kwargs)
+            result = function(kept.local_value(), *args, **kwargs)
+            # A view that stays here could be written to later.
+            return _copied(result) if is_needed and keep is REFERENCE else result
 
     else:
         function, is_inline, deferred = target.method(method or "forward")
@@ -163,12 +166,12 @@ def call_function(
         if args or kwargs:
             tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
             holders = Holders(tensors)
-        with CallFrame(engine.parameter_locks, training, recorded=False, code=function):
+        with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
             engine.parameter_locks.allow_blocking()
             if deferred:
-                return Deferred(function(*args, **kwargs), partial(_kept, keep, holders.private))
+                return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, holders.private))
             if keep is not NO:
-                return _kept(keep, holders.private, function(*args, **kwargs))
+                return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
             return holders.private(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
     call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=function, held=results.held)
@@ -181,7 +184,7 @@ def call_function(
         own = _same if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
-            return record(_kept(keep, own, result))
+            return record(_kept(keep, call_frame, own, result))
 
         if deferred:
             return Deferred(function(*args, **kwargs), finish)
@@ -230,7 +233,7 @@ def _call_module(
         if began is not None:
             target.latency.end(began, arguments.nbytes)
         del run  # only the graph may refer to the module now
-        result = _kept(keep, call_frame.own, result)
+        result = _kept(keep, call_frame, call_frame.own, result)
         if results is None:
             return result
         return results.record(
@@ -254,7 +257,10 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
         if recording is not None:
             with suppress(ContextEndedError):
                 engine.contexts.get(recording.context)
-        return mapped(target.value, lambda tensor: tensor.detach().clone())
+        try:
+            return mapped(target.value, lambda tensor: tensor.detach().clone())
+        except RecursionError:
+            raise TooLargeError(f"{target} contains itself, or is nested too deeply, and cannot be sent") from None
     if not ref.parameter:
         raise InvalidArgumentError(f"{target} stays where it is; call it, or ask for its state_dict()")
     with engine.parameter_locks.reading(
@@ -264,7 +270,10 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
 
 
 def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
-    """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object.
+    """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is.
+
+    A value with a history is detached, so that the object does not keep the graph of the pass; its containers are
+    copies.
 
     Args:
         rref: The reference.
@@ -281,7 +290,9 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = ""
             if trainer:
                 engine.held.check(trainer)
             value = rref.local_value()
-            value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
+            has_graph = isinstance(value, torch.Tensor) and value.grad_fn is not None
+            if has_graph or rref.is_lent or rref.history is not None:
+                value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
             found = HostedObject(engine.name, value, engine.parameter_locks, object_id=object_id)
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
@@ -295,8 +306,10 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = ""
     return found
 
 
-def _kept(keep: Keep, own: Callable[[Any], Any], result: Any) -> Any:
+def _kept(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
+    if keep is REFERENCE and not isinstance(result, RRef) and call_frame.may_stay(result):
+        return RRef(result)
     result = own(result)
     if keep is VALUE:
         return RRef(result if isinstance(result, torch.Tensor) else kept_values.by_value(result, _same))
@@ -308,6 +321,11 @@ def _writes(method: str) -> bool:
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
+
+
+def _copied(result: Any) -> Any:
+    """The result with copies of the tensors that are not part of a graph."""
+    return mapped(result, lambda tensor: tensor if tensor.requires_grad else tensor.clone())
 
 
 def _same(result: Any) -> Any:

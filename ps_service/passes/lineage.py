@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import AUTOGRAD_FUNCTION_COUNTER, BackwardCFunction
 
 from ps_service.hosting.references import RRef
-from ps_wire.codec.trees import leaves_in, tensors_in
+from ps_wire.codec.trees import leaves_in, parts_of
 from ps_wire.numerics.autograd_graph import MOST_NODES, TooManyNodes, reached_from
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def results_in(result: Any) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif isinstance(leaf, RRef) and leaf.hosted is None:
-            found += tensors_in(leaf.local_value())
+            found += [part for part in parts_of(leaf.local_value()) if isinstance(part, torch.Tensor)]
     return [tensor for tensor in found if tensor.requires_grad]
 
 

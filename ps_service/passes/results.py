@@ -10,7 +10,7 @@ import torch
 from ps_service.group.peers import Foreign
 from ps_service.hosting.history import History
 from ps_service.passes.records import Record
-from ps_wire.codec.trees import leaves_in, tensors_in
+from ps_wire.codec.trees import leaves_in, parts_of, tensors_in
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -97,10 +97,12 @@ class Results:
 
     def _keep_history(self, reference: RRef, outputs: list[torch.Tensor]) -> None:
         """Lets later calls propagate through a result that stays on this owner."""
+        value = reference.local_value()
+        if not any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts_of(value)):
+            return
         positions: list[int | None] = []
-        for tensor in tensors_in(reference.local_value()):
+        for tensor in tensors_in(value):
             positions.append(len(outputs) if tensor.requires_grad else None)
             if tensor.requires_grad:
                 outputs.append(tensor)
-        if any(position is not None for position in positions):
-            reference.history = History(self._context.id, self._call, tuple(positions))
+        reference.history = History(self._context.id, self._call, tuple(positions))

@@ -36,6 +36,34 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     return (each for each in leaves_in(value) if isinstance(each, torch.Tensor))
 
 
+def parts_of(value: Any) -> Iterator[Any]:
+    """The containers, records and leaves of a tree, each container once. The tree may contain itself, at any depth."""
+    waiting, seen = [value], dict[int, Any]()
+    while waiting:
+        part = waiting.pop()
+        inside = _inside(part)
+        if inside is not None:
+            if id(part) in seen:
+                continue
+            seen[id(part)] = part  # another object must not get its id
+            waiting += inside
+        yield part
+
+
+def _inside(part: Any) -> list[Any] | None:
+    """What a container or record holds; None for a leaf."""
+    if isinstance(part, (torch.Tensor, Ref)):
+        return None
+    if isinstance(part, (list, tuple)):
+        return list(part)
+    if isinstance(part, dict):
+        return [*part.keys(), *part.values()]
+    if isinstance(part, slice):
+        return [part.start, part.stop, part.step]
+    codec = codec_of(type(part))
+    return None if codec is None else [codec.encode(part)]
+
+
 def mapped(
     value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any] | None = None
 ) -> Any:

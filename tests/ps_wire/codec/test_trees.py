@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 from ps_wire.codec.payload import PayloadWriter
-from ps_wire.codec.trees import mapped, tensors_in
+from ps_wire.codec.trees import mapped, parts_of, tensors_in
 from ps_wire.codec.values import Encoder
 from ps_wire.refs import Ref
 from tests.ps_wire import strategies
@@ -70,3 +70,27 @@ def test_a_named_tuple_becomes_a_plain_one_as_on_the_wire() -> None:
     pair = mapped(Pair(torch.ones(2), 3), lambda tensor: tensor + 1)
     assert type(pair) is tuple
     assert same(pair, (torch.full((2,), 2.0), 3))
+
+
+@settings(deadline=None, max_examples=100)
+@given(strategies.values)
+def test_the_parts_of_a_tree_include_all_its_tensors(value: Any) -> None:
+    assert set(map(id, tensors_in(value))) == {id(part) for part in parts_of(value) if isinstance(part, torch.Tensor)}
+
+
+def test_the_parts_of_a_tree_that_contains_itself_are_found_once() -> None:
+    tensor = torch.zeros(1)
+    circle: list[Any] = [tensor, {"list": ()}]
+    circle[1]["list"] = (circle, circle)
+    parts = list(parts_of(circle))
+    assert sum(part is circle for part in parts) == 1 == sum(part is tensor for part in parts)
+
+
+def test_a_deep_tree_has_parts() -> None:
+    tensor = torch.zeros(1)
+    deep: Any = tensor
+    for _ in range(10_000):
+        deep = [deep]
+    assert [part for part in parts_of(deep) if part is tensor]
+    while deep is not tensor:  # freeing it at once takes as many nested calls
+        (deep,) = deep
