@@ -24,6 +24,7 @@ CUDA: Final = "CUDA devices and streams"
 SCRIPT: Final = "TorchScript"
 INTERNALS: Final = "internals of torch's agent"
 PICKLED: Final = "nothing is pickled: lambdas and objects of unmarked classes"
+FAULTY: Final = "torch's agent that drops and delays messages by their kind"
 
 _NEVER_RUN: Final = (
     (r"^rpc/jit/|:\w+\.\w*(script|_jit_)", SCRIPT),
@@ -35,6 +36,7 @@ _ERRORS: Final = (
     (r"is inside torch's agent", INTERNALS),
     (r"\ba torch\.testing\._internal\.\S+ cannot be sent", PICKLED),
     (r"cannot be called elsewhere: a lambda", PICKLED),
+    (r"\bMyClass\.my_instance_method is bound to an object", PICKLED),
 )
 """What errors say of a test that asks for something that is not here on purpose, and the reason."""
 

@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 import torch.distributed
+from torch.distributed.rpc.internal import RPCExecMode
 
 from ps_service import by_value, hosted, remote
 from tests.torch_suite.catalogue import FILES
@@ -41,6 +42,13 @@ class BackendType(enum.Enum):
 
     TENSORPIPE = "tensorpipe"
     FAULTY_TENSORPIPE = "faulty_tensorpipe"
+
+
+class Options(rpc.TensorPipeRpcBackendOptions):
+    """Our options, without those of torch's that choose among the transports of its agent."""
+
+    def __init__(self, *args: Any, _transports: Any = None, _channels: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
 
 
 class NotOurs:
@@ -71,6 +79,8 @@ def load() -> dict[str, ModuleType]:
     Returns:
         The modules by their files.
     """
+    # The processes of the tests are forked, and OpenMP's threads do not survive that.
+    torch.set_num_threads(1)
     for name in _BEFORE:
         importlib.import_module(name)
     # What would be compiled by TorchScript stays Python, so that its modules can be imported.
@@ -81,6 +91,10 @@ def load() -> dict[str, ModuleType]:
         for made in _defined(module):
             _mark(made)
     return modules
+
+
+def _options(backend: Any, **kwargs: Any) -> Options:
+    return Options(**kwargs)
 
 
 def _init_rpc(name: str, *args: Any, **kwargs: Any) -> None:
@@ -100,18 +114,21 @@ def _replacements() -> dict[str, ModuleType]:
     )
     seconds = {"DEFAULT_RPC_TIMEOUT_SEC": 60.0, "DEFAULT_SHUTDOWN_TIMEOUT": 0}
     constants = _module("torch.distributed.rpc.constants", seconds)
-    backend_registry = _module("torch.distributed.rpc.backend_registry", {"BackendType": BackendType})
-    internal = _module("torch.distributed.rpc.internal", {})
+    made_by = {"BackendType": BackendType, "construct_rpc_backend_options": _options}
+    backend_registry = _module("torch.distributed.rpc.backend_registry", made_by)
+    internal = _module("torch.distributed.rpc.internal", {"RPCExecMode": RPCExecMode})
     inside = dict(zip(_INSIDE, (api, backend_registry, constants, internal), strict=True))
     named = {"init_rpc": _init_rpc, "BackendType": BackendType, "_set_rpc_timeout": rpc.set_rpc_timeout}
+    named |= {"TensorPipeRpcBackendOptions": Options}
     made = [
         *inside.values(),
         _module("torch.distributed.rpc", public | inside | named),
+        _module("torch.distributed.autograd", {name: getattr(autograd, name) for name in autograd.__all__}),
         _module("torch.distributed.nn.api.remote_module", {"RemoteModule": nn.RemoteModule}),
         _module("torch.distributed.nn", {"RemoteModule": nn.RemoteModule}),
         _module("torch.distributed.optim", {"DistributedOptimizer": optim.DistributedOptimizer}),
     ]
-    return {each.__name__: each for each in made} | {"torch.distributed.autograd": autograd}
+    return {each.__name__: each for each in made}
 
 
 def _module(name: str, holds: dict[str, Any]) -> ModuleType:
@@ -160,9 +177,9 @@ def _mark(made: Any) -> None:
     """Lets other processes name a function or class, and call its methods."""
     if inspect.isfunction(made):
         remote(made)
-    elif inspect.isclass(made) and issubclass(made, tuple):
+    elif inspect.isclass(made) and issubclass(made, (tuple, BaseException)):
         by_value(made)
-    elif inspect.isclass(made) and not issubclass(made, (BaseException, enum.Enum)):
+    elif inspect.isclass(made) and not issubclass(made, enum.Enum):
         hosted(made)
         for method in vars(made).values():
             function: Callable[..., Any] | None = getattr(method, "__func__", method)

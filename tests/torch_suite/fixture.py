@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch.testing._internal.common_utils import TestCase
 
+from tests.torch_suite.catalogue import FAULTY
 from trainer_client.rpc import TensorPipeRpcBackendOptions
 
 
@@ -47,7 +48,7 @@ class Fixture:
 
     def setup_fault_injection(self, faulty_messages: Any, messages_to_delay: Any) -> None:
         if faulty_messages is not None or messages_to_delay is not None:
-            raise unittest.SkipTest("torch's agent that drops and delays messages by their kind")
+            raise unittest.SkipTest(FAULTY)
 
     def get_shutdown_error_regex(self) -> str:
         return ".*"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.rpc.torch_suite import Test
-from tests.torch_suite.catalogue import CUDA, excuse, never_run
+from tests.torch_suite.catalogue import CUDA, FAULTY, excuse, never_run
 from tests.torch_suite.ranks import SKIPPED, Outcome, Running
 from tests.torch_suite.results import FAILED, NOT_APPLICABLE, PASSED, Result
 
@@ -69,4 +69,6 @@ def _result(test: Test, outcome: Outcome, took: float) -> Result:
 def _skipped(why: str) -> str:
     """The reason of a test that skips itself."""
     # With these codes torch's tests say how many GPUs they need.
-    return CUDA if why.startswith("it ends with code") else f"skipped by torch: {why}"
+    if why.startswith("it ends with code"):
+        return CUDA
+    return why if why == FAULTY else f"skipped by torch: {why}"
