@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,18 @@ def test_results_are_put_into_a_page(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "**1 passed, 1 failed, 1 not applicable**" in text and "- `RpcTest`: test_b\n" in text
+
+
+def test_the_page_shows_a_whole_run() -> None:
+    block = results.PAGE.read_text().partition(results.BEGIN)[2].partition(results.END)[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", block, re.MULTILINE)
+    shown = {file: tuple(map(int, numbers)) for file, *numbers in rows}
+    assert {file: total for file, (total, *_) in shown.items()} == Counter(test.file for test in catalogue.tests())
+    assert all(total == sum(parts) for total, *parts in shown.values())
+    sums = [sum(column) for column in zip(*shown.values(), strict=True)]
+    assert f"**{sums[1]} passed, {sums[2]} failed, {sums[3]} not applicable**" in block
+    failed = re.findall(r"\btest_\w+", block.partition("Which failed:")[2])
+    assert len(failed) == sums[2]
+    assert {*failed} <= {test.name for test in catalogue.tests()}
+    reasons = re.findall(r"^- .* \((\d+)\)$", block, re.MULTILINE)
+    assert sum(map(int, reasons)) == sums[3]
