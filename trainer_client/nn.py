@@ -120,6 +120,12 @@ class RemoteModule:
             return _refusal(name)
         raise AttributeError(f"a RemoteModule has no {name!r}")
 
+    def __reduce__(self) -> NoReturn:
+        raise RuntimeError(
+            "Cannot pickle RemoteModule in python pickler. RemoteModule can only be pickled when using RPC: pass it as "
+            "an argument of a call"
+        )
+
     def __repr__(self) -> str:
         return f"<RemoteModule {self._rref!r}>"
 

@@ -189,6 +189,8 @@ def test_multiple_backward_with_errors() -> None:
 def test_backward_without_context() -> None:
     with pytest.raises(RuntimeError, match="Could not find autograd context with id: 100"):
         autograd.backward(100, [leaf().sum()])
+    with pytest.raises(RuntimeError, match="Could not find autograd context with id: 100"):
+        autograd.backward(100, [torch.ones(())])
 
 
 def test_backward_without_rpc() -> None:
@@ -201,7 +203,7 @@ def test_backward_without_rpc() -> None:
 def test_backward_invalid_args() -> None:
     a = leaf()
     with autograd.context() as context_id:
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="incompatible function arguments"):
             autograd.backward(context_id, None)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="must be the number"):
             autograd.backward(None, None)  # type: ignore[arg-type]

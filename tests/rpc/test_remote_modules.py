@@ -87,7 +87,7 @@ def test_send_remote_module_with_a_new_attribute_not_pickled_over_the_wire() -> 
 def test_remote_module_py_pickle_not_supported() -> None:
     module = RemoteModule(TO, s.Scale)
     for way in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(RuntimeError, match="Can not pickle rref in python pickler"):
+        with pytest.raises(RuntimeError, match="Cannot pickle RemoteModule in python pickler"):
             way(module)
 
 

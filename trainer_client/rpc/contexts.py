@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -9,10 +10,9 @@ import torch
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
 from ps_wire.refs import ContextId
+from trainer_client.rpc.current import agent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainer_client.contexts.context import Context
 
 _NUMBER_BYTES: Final = 8
@@ -37,9 +37,13 @@ def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool 
             backward of torch or of an owner raised an exception. It is also an instance of the type of that.
     """
     if not isinstance(context_id, int) or isinstance(context_id, bool):
-        raise TypeError(f"context_id must be the number that context() yields, not a {type(context_id).__name__}")
-    if isinstance(roots, torch.Tensor) or not all(isinstance(root, torch.Tensor) for root in roots):
-        raise TypeError("backward() takes a list of tensors")
+        raise TypeError(
+            "incompatible function arguments: context_id must be the number that context() yields, not a "
+            f"{type(context_id).__name__}"
+        )
+    if not isinstance(roots, Sequence) or not all(isinstance(root, torch.Tensor) for root in roots):
+        raise TypeError("incompatible function arguments: backward() takes a list of tensors")
+    context = context_of(context_id)
     if not roots:
         raise RuntimeError("No tensors provided for gradient computation: backward() got an empty list of roots")
     for root in roots:
@@ -51,12 +55,13 @@ def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool 
         if root.numel() != 1:
             raise RuntimeError(f"a root of shape {tuple(root.shape)} is not a scalar, all roots need to be scalar")
     try:
-        context_of(context_id).propagate(roots, None, retain_graph)
+        context.propagate(roots, None, retain_graph)
     except RuntimeError:
         raise
     except Exception as error:
         # In torch, too, every error of a distributed backward is a RuntimeError.
-        raise remote_error(str(error), full_name(type(error)), kind=type(error)) from error
+        text = f"Error on Node {agent().member.id}: {error}"
+        raise remote_error(text, full_name(type(error)), kind=type(error)) from error
 
 
 def context_of(context_id: int) -> Context:
