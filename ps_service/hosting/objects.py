@@ -16,6 +16,7 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_wire.codec.names import full_name
+from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
@@ -88,7 +89,6 @@ class HostedObject:
         backward_latency: Measures the time of their backwards.
         references: Number of references of all sessions.
         creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
-        history: The recorded call that it is a result of; None if gradients cannot propagate through it.
         shares: Count the bytes of a result that stays on the owner.
         dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
             not keep them alive.
@@ -120,7 +120,8 @@ class HostedObject:
         self.creation_spec: CreationSpec | None = None
         # By name, with the attribute of the class that it was made from.
         self._methods: dict[str, tuple[Any, Method]] = {}
-        self.history: History | None = None
+        self._history: History | None = None
+        self._outputs: dict[int, tuple[torch.Tensor, int]] = {}
         self.shares: list[Share] = []
         self.dependents: WeakSet[HostedObject] = WeakSet()
         self.parameters: dict[str, nn.Parameter] = {}
@@ -136,6 +137,23 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
+
+    @property
+    def history(self) -> History | None:
+        """The recorded call that it is a result of; None if gradients cannot propagate through it."""
+        return self._history
+
+    @history.setter
+    def history(self, history: History) -> None:
+        self._history = history
+        # By identity: calls that are not part of the pass may move the tensors of the value, and add others.
+        found = zip(tensors_in(self.value), history.positions, strict=True)
+        self._outputs = {id(tensor): (tensor, position) for tensor, position in found if position is not None}
+
+    def output(self, tensor: torch.Tensor) -> int | None:
+        """The position of a tensor of the value among the outputs of the recorded call; None if it is no output."""
+        _, position = self._outputs.get(id(tensor), (None, None))
+        return position
 
     def parameter(self, name: str) -> nn.Parameter:
         """The parameter with that dotted name.

@@ -70,10 +70,9 @@ class Arguments:
         rref = RRef.to(hosted, parameter)
         history = hosted.history
         if history is not None and history.context == self._context:
-            positions = iter(history.positions)
 
             def note(tensor: torch.Tensor) -> torch.Tensor:
-                position = next(positions)
+                position = hosted.output(tensor)
                 if position is None:
                     return tensor
                 alias = tensor.detach()
@@ -102,10 +101,9 @@ class Arguments:
     def _value(self, hosted: HostedObject) -> Any:
         history = hosted.history
         call = history.call if history is not None and history.context == self._context else None
-        positions = iter(history.positions if history is not None else ())
 
         def own(tensor: torch.Tensor) -> torch.Tensor:
-            position = next(positions, None)
+            position = hosted.output(tensor)
             copy = kept_values.copied(tensor)
             self.nbytes += held.size(copy)
             if call is not None and position is not None:

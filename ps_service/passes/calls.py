@@ -296,7 +296,8 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = ""
             found = HostedObject(engine.name, value, engine.parameter_locks, object_id=object_id)
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
-            found.history = rref.history
+            if rref.history is not None:
+                found.history = rref.history
             if object_id:
                 engine.registry.check_new(object_id)
                 engine.registry.restore(found)

@@ -182,3 +182,18 @@ def steps_of(module: rpc.RRef) -> list[torch.Tensor]:
 @remote
 def count_of(rref: rpc.RRef) -> int:
     return int(rref.local_value()["count"])
+
+
+@remote
+def twice_and_thrice(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x * 2, x * 3]
+
+
+@remote
+def reverse(rref: rpc.RRef) -> None:
+    rref.local_value().reverse()
+
+
+@remote
+def first_of(rref: rpc.RRef) -> torch.Tensor:
+    return rref.local_value()[0].sum()

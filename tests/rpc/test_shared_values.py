@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -203,3 +204,14 @@ def test_what_cannot_be_sent_stays_and_says_so_when_it_is_asked_for() -> None:
         with pytest.raises(PsError):
             rpc.rpc_sync(TO, s.a_global, args=(name,))
         assert rpc.rpc_sync(TO, s.is_global, args=(rref, name))
+
+
+def test_gradients_follow_the_tensors_of_a_list_that_was_reversed() -> None:
+    x = torch.ones(2, requires_grad=True)
+    with autograd.context() as context_id, ThreadPoolExecutor() as outside:
+        found = rpc.remote(TO, s.twice_and_thrice, args=(x,))
+        outside.submit(rpc.rpc_sync, TO, s.reverse, (found,)).result(20)
+        loss = rpc.rpc_sync(TO, s.first_of, args=(found,))
+        autograd.backward(context_id, [loss])
+        assert loss.item() == 6
+        assert autograd.get_gradients(context_id)[x].tolist() == [3, 3]
