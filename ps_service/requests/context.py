@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
+
+
+_granting: Final = threading.Lock()
+"""Held for microseconds, while references are granted, or given back because a request was given up."""
 
 
 class RequestContext:
@@ -59,7 +63,6 @@ class RequestContext:
         "_embed",
         "_finish",
         "_found",
-        "_granting",
         "_reader",
         "_written",
         "abandoned",
@@ -92,7 +95,6 @@ class RequestContext:
         self._reader: PayloadReader | None = None
         self._written: PayloadWriter | None = None
         self._found: HostedObject | None = None
-        self._granting = threading.Lock()
         self.frame: Frame | None = None
         self.abandoned = False
         self.began = time.perf_counter()
@@ -206,7 +208,7 @@ class RequestContext:
 
     def grant(self, hosted: HostedObject) -> None:
         """Grants the trainer a reference, and notes it for the reply."""
-        with self._granting:
+        with _granting:
             self.engine.registry.grant(self.trainer, hosted)
             self.granted.append(hosted.ref.object_id)
             if self.abandoned:
@@ -263,7 +265,7 @@ class RequestContext:
 
         The operation may go on in its thread after its caller was cancelled. What it grants then is taken back, too.
         """
-        with self._granting:
+        with _granting:
             self.abandoned = True
             self._revoke()
         if self.deferred is not None:

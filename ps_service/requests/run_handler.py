@@ -84,7 +84,8 @@ def handle(
         WouldBlock: The request would have to wait, and this thread must not.
     """
     error = 0
-    token = current_scope.set(scope)
+    # Setting a context variable costs as much as a field of a message.
+    token = None if scope is None and current_scope.get() is None else current_scope.set(scope)
     try:
         frame = ctx.frame
         if frame is not None:
@@ -105,7 +106,8 @@ def handle(
         answer = failure(explain(raised, operation.name, operation.hosted), number)
         error = answer.reply.error.code
     finally:
-        current_scope.reset(token)
+        if token is not None:
+            current_scope.reset(token)
     # A request that was given up has been counted already.
     if not ctx.abandoned:
         ctx.engine.counters.count(operation.name, time.perf_counter() - ctx.began, error)

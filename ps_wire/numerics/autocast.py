@@ -37,6 +37,8 @@ class Autocasts(NamedTuple):
     @classmethod
     def current(cls) -> Autocasts:
         """The active regions of this thread."""
+        if not torch._C._is_any_autocast_enabled():
+            return NONE
         found: tuple[Autocast, ...] = ()
         for each in _DEVICES:
             if torch.is_autocast_enabled(each):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
 
@@ -33,7 +33,7 @@ _MOST_FRAME_BYTES: Final = MAX_FRAME_BYTES + MIB
 
 _HEADER_BYTES: Final = HEADER.size
 _header: Final = HEADER.unpack_from
-_frame: Final = Frame.FromString
+_frame: Final = cast("Callable[[bytearray], Frame]", Frame.FromString)
 
 
 class _Buffers(threading.local):
@@ -88,7 +88,8 @@ class RecordReader:
         self._on_other = on_other
         self._on_read = on_read
         self._on_garbage = on_garbage
-        self._buffer = memoryview(_buffers.own)
+        self._bytes = _buffers.own
+        self._buffer = memoryview(self._bytes)
         self._peek = self._buffer[:_PEEK_BYTES]
         self._next = self._buffer
         self._rest = bytearray()
@@ -109,7 +110,7 @@ class RecordReader:
                 kind, frame_bytes, _, payload_bytes = _header(self._buffer)
                 if frame_bytes + _HEADER_BYTES == nbytes and kind == INLINE and not (payload_bytes or self._rest):
                     # One message without a payload, the usual case.
-                    self.arrived.append(Packet(_frame(bytes(self._buffer[_HEADER_BYTES:nbytes]))))
+                    self.arrived.append(Packet(_frame(self._bytes[_HEADER_BYTES:nbytes])))
                 else:
                     self._split(self._buffer[:nbytes])
             except (InvalidArgumentError, DecodeError) as error:
