@@ -33,8 +33,9 @@ def test_callback_simple() -> None:
 
 def test_callback_wrong_arg_num() -> None:
     future = rpc.rpc_async(TO, s.my_add, args=(1, 2)).then(lambda: 0)  # type: ignore[arg-type, misc]
-    with pytest.raises(TypeError, match="positional argument"):
+    with pytest.raises(TypeError, match="positional argument") as caught:
         future.wait()
+    assert isinstance(caught.value, RuntimeError)
 
 
 def test_callback_wrong_arg_type() -> None:

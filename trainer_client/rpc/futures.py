@@ -14,6 +14,8 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from ps_wire.codec.names import full_name
+from ps_wire.errors import remote_error
 from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
@@ -89,15 +91,20 @@ class Future(torch.futures.Future[T]):
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """Calls a function with this future once it is done, and returns a future of its result or error.
 
-        The function runs in a compute thread of this process, or at once if the future is done.
+        The function runs in a compute thread of this process, or at once if the future is done. Its error is a
+        `RuntimeError`, as in torch, and also an instance of the type that the function raised.
         """
         if not callable(callback):
-            raise TypeError(f"then() takes a function, not a {type(callback).__name__}")
+            raise TypeError(
+                f"incompatible function arguments. then() takes a function, not a {type(callback).__name__}"
+            )
         following: Future[S] = Future()
 
         def run(done: Future[T]) -> None:
             try:
                 result = callback(done)
+            except Exception as error:
+                following._settle(raiser(_of_callback(error)))
             except BaseException as error:
                 following._settle(raiser(error))
             else:
@@ -275,6 +282,14 @@ def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
 def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
     for part in parts:
         part.cancel()
+
+
+def _of_callback(error: Exception) -> RuntimeError:
+    if isinstance(error, RuntimeError):
+        return error
+    made = remote_error(str(error), full_name(type(error)), kind=type(error))
+    made.__cause__ = error
+    return made
 
 
 def _nothing() -> None:
