@@ -94,7 +94,7 @@ def async_until(name: str) -> rpc.Future[int]:
 
 @remote
 def async_let_go(name: str, value: int) -> None:
-    FUTURES[name].set_result(value)
+    FUTURES.setdefault(name, rpc.Future()).set_result(value)
 
 
 @remote

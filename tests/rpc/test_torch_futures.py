@@ -128,7 +128,10 @@ def test_a_callback_of_torchs_collect_all_may_call_and_wait() -> None:
 
 def test_a_callback_that_waits_holds_up_no_other_future() -> None:
     go = threading.Event()
-    held = collect_all(rpc.rpc_async(TO, s.my_add, args=(1, 2))).then(lambda _: go.wait(60))
+    # It must not be done before it has its callback, which would run here then.
+    until = rpc.rpc_async(TO, s.async_until, args=("a callback waits",))
+    held = collect_all(until).then(lambda _: go.wait(60))
+    rpc.rpc_sync(TO, s.async_let_go, args=("a callback waits", 1))
     others = [rpc.rpc_async(TO, s.my_add, args=(n, 1)) for n in range(5)]
     assert wait_all(*others) == [1, 2, 3, 4, 5] and not held.done()
     go.set()
