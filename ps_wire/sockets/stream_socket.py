@@ -88,7 +88,7 @@ class StreamSocket:
         try:
             sent = self._transmit_one(piece)
         except BlockingIOError:
-            pass
+            pass  # the kernel takes nothing now: all of it is kept
         except OSError as error:
             raise self._fail(error) from error
         if sent < len(piece):

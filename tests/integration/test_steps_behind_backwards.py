@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import torch
-from torch import optim
+from torch import nn, optim
 
 import trainer_client as tc
 from tests.integration.linear_layers import X, linear, steps
@@ -27,6 +27,13 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(Session, "send", noting)
     return noted
+
+
+def stepped(here: nn.Module, loss: torch.Tensor) -> nn.Module:
+    """A local module after the backward of a loss and one step."""
+    loss.backward()
+    optim.SGD(here.parameters(), lr=0.1).step()
+    return here
 
 
 @pytest.mark.parametrize("graded", [False, True], ids=["inputs want none", "inputs want gradients"])
@@ -105,9 +112,7 @@ async def test_a_scaled_step_waits_for_the_backward() -> None:
             backward = ctx.backward(scaler.scale((await net(X)).sum()))
             await opt.step(ctx, scaler)
             await backward
-        here(X).sum().backward()
-        optim.SGD(here.parameters(), lr=0.1).step()
-        await same_state(net, here)
+        await same_state(net, stepped(here, here(X).sum()))
 
 
 async def test_a_step_waits_for_two_backwards() -> None:
@@ -119,9 +124,7 @@ async def test_a_step_waits_for_two_backwards() -> None:
             backwards = [ctx.backward(one), ctx.backward(two)]
             await opt.step(ctx)
             await asyncio.gather(*backwards)
-        (here(X).sum() + here(2 * X).sum()).backward()
-        optim.SGD(here.parameters(), lr=0.1).step()
-        await same_state(net, here)
+        await same_state(net, stepped(here, here(X).sum() + here(2 * X).sum()))
 
 
 async def test_a_step_that_is_given_up_gives_up_no_backward() -> None:
@@ -146,6 +149,9 @@ async def test_gradients_and_their_norm_wait_for_the_backward() -> None:
             backward = ctx.backward((await net(X)).sum())
             assert len(await ctx.get_gradients()) == 2
             await backward
+            # The answers of a backward that has ended are not kept.
+            assert not ctx.sent_to(net.session)
+            assert ctx._backwards._sent == (None, ())
         async with ps.context() as ctx:
             backward = ctx.backward((await net(X)).sum())
             same(await ctx.clip_grad_norm(net.parameters(), 1.0), wanted, "norm")

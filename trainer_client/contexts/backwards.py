@@ -180,6 +180,8 @@ class Backwards:
         failure: BaseException | None,
     ) -> None:
         """All owners have answered a backward that ran on the event loop."""
+        if self._sent[0] is done:
+            self._sent = (None, ())  # the answers hold gradients
         failure = failure or first_failure(current.posts)
         if failure is None and found:
             self._gradients.add(found)
