@@ -114,7 +114,7 @@ clean:  ## Remove caches and builds; the environments stay
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing the project and its tools into .venv (a few minutes the first time)"
 	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv .venv
-	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[server,demo,test,dev]'
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[server,compression,demo,test,dev]'
 	@touch $@
 
 $(SUITE_READY): tests/torch_suite/requirements.txt | $(READY)

@@ -22,6 +22,7 @@ TRAINER_SEED: Final = 31
 EMB_LR: Final = 1.0
 CONVNET_LR: Final = 0.03
 RNN_LR: Final = 0.05
+WEIGHTS_LR: Final = 0.01
 ADAGRAD: Final = {"lr": 0.01, "initial_accumulator_value": 1e-6}
 """Options of the recommender's optimizer. With an accumulator of 0, its first step would be the sign of a gradient."""
 
@@ -158,6 +159,13 @@ def ratings(sizes: Sizes, rank: int = 0) -> list[Batch]:
         )
         for _ in range(sizes.batches)
     ]
+
+
+def vectors(numel: int, sizes: Sizes) -> list[Batch]:
+    """Inputs of `Weights`, of shape (10, numel // 10); the second of each pair is not used."""
+    generator = torch.Generator().manual_seed(5000)
+    scale = numel**-0.5
+    return [(torch.randn(10, numel // 10, generator=generator) * scale, torch.empty(0)) for _ in range(sizes.batches)]
 
 
 def split(ids: Tensor, first: int) -> list[tuple[Tensor, Tensor]]:

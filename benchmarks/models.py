@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from examples.digits.net import Net
 from ps_service import hosted, remote
 
-__all__ = ["Calls", "ChannelsLastNet", "Decoder", "EmbeddingTable", "LossOfBags", "Net", "NeuMF", "Ratings", "Scale"]
+__all__ = [
+    "Calls",
+    "ChannelsLastNet",
+    "Decoder",
+    "EmbeddingTable",
+    "LossOfBags",
+    "Net",
+    "NeuMF",
+    "Ratings",
+    "Scale",
+    "Weights",
+]
 
 
 @hosted
@@ -161,6 +172,22 @@ class Scale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+
+@hosted
+class Weights(nn.Module):
+    """Ten vectors. The gradient of their products with an input is the input: many bytes and little work.
+
+    Args:
+        numel: Elements of all of them together.
+    """
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(torch.randn(numel // 10) for _ in range(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([part.dot(each) for part, each in zip(self.parts, x, strict=True)]).sum()
 
 
 @hosted

@@ -101,6 +101,14 @@ ROWS: Final = (
         over_paused=1.1, stateful=True, local=True, seconds=0.6,
     ),
     Row(
+        "replica_step", "10 M parameters in the trainer, push + pull", "replica", "ms", 2, 1,
+        bytes=40_000_000, stateful=True, local=True, seconds=0.8,
+    ),
+    Row(
+        "replica_small", "the same with 10 thousand parameters", "replica", "us", 1.2, 1.2,
+        bytes=40_000, stateful=True, local=True,
+    ),
+    Row(
         "rnn_step", "embedding and decoder remote, LSTM local", "rnn_step", "ms", 2, 1.5,
         stateful=True, local=True,
     ),

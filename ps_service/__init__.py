@@ -7,6 +7,7 @@ A module with hosted classes needs only this import:
 
 from ps_service.hosting.references import RRef
 from ps_wire.codec.records import by_value
+from ps_wire.compression.registry import register_codec
 from ps_wire.decorators import async_execution, hosted, remote
 
-__all__ = ["RRef", "async_execution", "by_value", "hosted", "remote"]
+__all__ = ["RRef", "async_execution", "by_value", "hosted", "register_codec", "remote"]

@@ -122,8 +122,8 @@ class OwnerConfig(BaseSettings):
     @field_validator("name")
     @classmethod
     def _check_name(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.-]+", value):
-            raise ValueError("an owner's name is made of letters, digits, '_', '.' and '-'")
+        if not re.fullmatch(r"[\w.-]{1,127}", value):
+            raise ValueError("an owner's name is made of letters, digits, '_', '.' and '-', and shorter than 128")
         return value
 
     @field_validator("device")

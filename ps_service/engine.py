@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -25,6 +26,8 @@ from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Sessions, SessionState
+from ps_service.training.memberships import Memberships
+from ps_wire import tracing
 from ps_wire.limits import Limits
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ class Engine:
         inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
+        tracing: Makes the spans of requests; None if the program is not traced.
     """
 
     def __init__(
@@ -93,12 +97,14 @@ class Engine:
         self.requests: Final = RequestSources()
         self.budget: Final = Budget(self.limits)
         self.compute: Final = ThreadPool(threads, spare_threads)
-        self.directory: Final = Directory()
+        self.directory: Final = Directory(self.sessions.is_away)
+        self.memberships: Final = Memberships()
         self.membership: Final = Membership()
         self.counters: Final = Counters()
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
+        self.tracing: Final = tracing.of_program(name)
         self.allowlist.functions.serve(self.limits, self.device)
 
     @property
@@ -122,7 +128,8 @@ class Engine:
             self.registry.forget,
             self.reply_cache.drop,
             self.budget.forget,
-            self.directory.leave,
+            partial(self.directory.leave, lost=not session.said_goodbye),
+            self.memberships.forget,
         )
         with ExitStack() as stack:
             for free in reversed(frees):

@@ -35,6 +35,10 @@ RAN_OUT: Final = "RPC ran for more than its timeout"
 """Begins the message when the time of a call ran out, as in `torch.distributed.rpc`."""
 
 
+MIXED_GROUPS: Final = "RPC group mixes statically and dynamically initialized members which is not supported."
+"""Begins the message when some members of a group gave `world_size` and others did not, as there."""
+
+
 class PsError(RuntimeError):
     """Base of every error that this project raises. A `RuntimeError`, as every error of `torch.distributed.rpc` is."""
 
@@ -118,7 +122,11 @@ class RemoteError(PsError):
 
     def __str__(self) -> str:
         text = f"{self.remote_type}: {self.remote_message}"
-        return f"{text}\n\nOn the owner:\n{self.remote_traceback}" if self.remote_traceback else text
+        return (
+            f"{text}\n\nOriginal exception on remote side was:\n{self.remote_traceback}"
+            if self.remote_traceback
+            else text
+        )
 
 
 class NonFiniteGradientError(PsError):

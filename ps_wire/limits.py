@@ -28,7 +28,7 @@ MAX_SEGMENT_BYTES: Final = 512 * MIB
 IDLE_SECONDS: Final = 5.0
 """Seconds that memory for messages is unused before it is given back to the system."""
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Version of the protocol of a session, checked in the handshake."""
 
 

@@ -25,10 +25,10 @@ OPTIMIZERS = "tests.optimizer_models"
 
 
 @asynccontextmanager
-async def owners(*names: str) -> AsyncIterator[list[Server]]:
+async def owners(*names: str, threads: int = 8) -> AsyncIterator[list[Server]]:
     """Owners in this process that host the classes of all modules of test models."""
     allowed = AllowList([hosted_models, autograd_models, graph_models, optimizer_models])
-    servers = [Server(Engine(name, allowed, threads=8)) for name in names]
+    servers = [Server(Engine(name, allowed, threads=threads)) for name in names]
     for server in servers:
         await server.start()
     try:

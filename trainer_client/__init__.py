@@ -13,6 +13,14 @@ async with tc.connect("127.0.0.1:50051") as ps:
 """
 
 from ps_wire.codec.records import by_value
+from ps_wire.compression.floats import BF16, FP16
+from ps_wire.compression.int8 import Int8
+from ps_wire.compression.powersgd import PowerSGD
+from ps_wire.compression.randomk import RandomK
+from ps_wire.compression.registry import register_codec
+from ps_wire.compression.sign import Sign
+from ps_wire.compression.topk import TopK
+from ps_wire.compression.zstd import Zstd
 from ps_wire.errors import (
     CancelledCallError,
     ClosedError,
@@ -35,9 +43,11 @@ from ps_wire.errors import (
     UnknownMethodError,
     UnknownNameError,
 )
+from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Sync
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.contexts.context import Context
+from trainer_client.contexts.stepped import Stepped
 from trainer_client.graph.current import current_context
 from trainer_client.handles.handles import RemoteModule, RemoteObject
 from trainer_client.handles.parameters import RemoteParameter
@@ -45,11 +55,18 @@ from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
+from trainer_client.replicas.replica import Replica
 
 __all__ = [
+    "BF16",
+    "FP16",
+    "Apply",
+    "Async",
+    "BoundedStaleness",
     "CancelledCallError",
     "Client",
     "ClosedError",
+    "Compensate",
     "Context",
     "ContextEndedError",
     "ContextLostError",
@@ -57,6 +74,7 @@ __all__ = [
     "DistributedOptimizer",
     "DistributedScheduler",
     "ForeignHandleError",
+    "Int8",
     "InternalError",
     "InvalidArgumentError",
     "NameConflictError",
@@ -64,19 +82,32 @@ __all__ = [
     "NotAllowedError",
     "OverloadedError",
     "Pending",
+    "Policy",
+    "PowerSGD",
     "PsError",
+    "Quorum",
     "RRef",
+    "RandomK",
+    "Reject",
     "RemoteError",
     "RemoteModule",
     "RemoteObject",
     "RemoteParameter",
+    "Replica",
+    "Scale",
     "SessionLostError",
+    "Sign",
     "StaleHandleError",
+    "Stepped",
+    "Sync",
     "TooLargeError",
+    "TopK",
     "UnavailableError",
     "UnknownMethodError",
     "UnknownNameError",
+    "Zstd",
     "by_value",
     "connect",
     "current_context",
+    "register_codec",
 ]

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import torch
 
+from ps_wire.errors import ContextEndedError
 from trainer_client.rpc.contexts import backward, context_of, id_of, number_of, open_contexts, unknown_context
 from trainer_client.rpc.current import agent
+from trainer_client.rpc.gradients import GradientsByTensor
 
 __all__ = ["backward", "context", "context_of", "get_gradients"]
 
@@ -43,17 +45,16 @@ def get_gradients(context_id: int) -> dict[torch.Tensor, torch.Tensor]:
     """The gradients of a context for the tensors of this process: leaves, and parameters that it hosts.
 
     Returns:
-        The gradients by tensor, in the shape and dtype of the tensor.
+        The gradients by tensor, in the shape and dtype of the tensor. In a call that uses a hosted module, the
+        parameters that the code sees are its keys.
 
     Raises:
         RuntimeError: The context is not known in this process.
     """
-    here = open_contexts.get(context_id)
-    found: dict[torch.Tensor, torch.Tensor] = dict(here.local_gradients()) if here is not None else {}
-    engine = agent().engine
-    hosted = engine.contexts.get(id_of(context_id))
-    if here is None and hosted is None:
+    try:
+        found = agent().engine.contexts.get(id_of(context_id))
+    except ContextEndedError:
+        raise unknown_context(context_id) from None
+    if found is None and context_id not in open_contexts:
         raise unknown_context(context_id)
-    if hosted is not None:
-        found.update({each.parameter: each.tensor for each in hosted.gradients()})
-    return found
+    return GradientsByTensor([] if found is None else found.gradients())

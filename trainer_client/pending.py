@@ -264,10 +264,15 @@ class Pending(Generic[T]):
     def error(self) -> BaseException | None:
         """The error that it was resolved with; None for an error that shows when the result is read."""
         outcome = self._outcome
+        return self._error if outcome is None else self.error_in(outcome) or self._error
+
+    @staticmethod
+    def error_in(outcome: Outcome[Any]) -> BaseException | None:
+        """The error of an outcome that `raiser` has made; None for others, whose error shows when it is read."""
         if isinstance(outcome, partial) and outcome.func is _raise:
             found: BaseException = outcome.args[0]
             return found
-        return self._error
+        return None
 
     @property
     def title(self) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF
+from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF, Weights
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import Forwards, Pause, Steps, Work
@@ -59,6 +59,8 @@ class Local:
                 yield self._recommender(row)
             case "recommender_whole":
                 yield self._whole_recommender()
+            case "replica":
+                yield self._weights(row)
             case kind:
                 raise ValueError(f"{kind} means nothing in one process")
 
@@ -120,6 +122,11 @@ class Local:
     def _whole_recommender(self) -> Work:
         net = _seeded(data.MODEL_SEED, NeuMF, *astuple(RECOMMENDER))
         return self._liked(net, net, data.ratings(self._sizes))
+
+    def _weights(self, row: Row) -> Work:
+        net = _seeded(data.MODEL_SEED, Weights, row.bytes // 4)
+        step = self._training(lambda x, _: net(x), _sgd(net, data.WEIGHTS_LR))
+        return Steps(step, data.vectors(row.bytes // 4, self._sizes), lambda: dict(net.state_dict()), self._pause)
 
     def _liked(self, net: nn.Module, score: Callable[[Tensor], Tensor], batches: Sequence[data.Batch]) -> Work:
         optimizer = torch.optim.Adagrad(net.parameters(), **data.ADAGRAD)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import trainer_client as tc
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Calls, ChannelsLastNet, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF
+from benchmarks.models import Calls, ChannelsLastNet, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF, Weights
 from benchmarks.rows import Row
 from benchmarks.sides import shared_memory
 from benchmarks.trainer import Config, Wire, serve
@@ -24,7 +24,7 @@ from benchmarks.work import Calls as CallsWork
 
 AWAITED = (
     *("empty_call_async", "calls_in_flight", "convnet_overlapped"),
-    *("recommender", "recommender_pipelined", "recommender_whole"),
+    *("recommender", "recommender_pipelined", "recommender_whole", "replica"),
 )
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
@@ -84,6 +84,8 @@ class Ours:
             return await self._recommender(runner, ps, row)
         if row.kind == "recommender_whole":
             return await self._whole_recommender(runner, ps)
+        if row.kind == "replica":
+            return await self._replica(runner, ps, row)
         if row.kind == "convnet_overlapped":
             return await self._overlapped(runner, ps)
         calls = await ps.create(Calls)
@@ -246,6 +248,19 @@ class Ours:
             return loss
 
         return AwaitedSteps(runner, step, data.ratings(self._sizes), net.state_dict)
+
+    async def _replica(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
+        net = await ps.module(Weights, row.bytes // 4, seed=data.MODEL_SEED)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.WEIGHTS_LR)
+        replica = await net.replica()
+
+        async def step(x: Tensor, _: Tensor) -> Tensor:
+            loss: Tensor = replica(x)
+            loss.backward()
+            await replica.push(opt)
+            return loss
+
+        return AwaitedSteps(runner, step, data.vectors(row.bytes // 4, self._sizes), net.state_dict)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -62,3 +62,33 @@ def parameter_rrefs(rref: RRef) -> list[RRef]:
 def state_dict(rref: RRef) -> dict[str, Tensor]:
     """A copy of a module's state."""
     return {name: value.detach().clone() for name, value in rref.local_value().state_dict().items()}
+
+
+class Trained:
+    """A module with its optimizer, of which trainers have copies.
+
+    Args:
+        number: Seed of its construction.
+        lr: Learning rate of SGD.
+        made: The class, and its arguments.
+    """
+
+    def __init__(self, number: int, lr: float, *made: Any) -> None:
+        self._net = make(number, *made)
+        self._optimizer = torch.optim.SGD(self._net.parameters(), lr=lr)
+
+    def pull(self) -> list[Tensor]:
+        """Copies of the parameters."""
+        return [parameter.detach().clone() for parameter in self._net.parameters()]
+
+    def push_and_pull(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Steps with gradients; copies of the parameters after that."""
+        with _lock:
+            for parameter, gradient in zip(self._net.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            self._optimizer.step()
+            return self.pull()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """A copy of the state of the module."""
+        return {name: value.detach().clone() for name, value in self._net.state_dict().items()}

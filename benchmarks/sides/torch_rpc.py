@@ -18,7 +18,7 @@ from torch.distributed.optim import DistributedOptimizer
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings
+from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings, Weights
 from benchmarks.rows import Row
 from benchmarks.sides import torch_owner as owner
 from benchmarks.trainer import Config, Wire, serve
@@ -91,6 +91,8 @@ class TorchRpc:
                 yield self._recommender(row)
             case "recommender_whole":
                 yield self._whole_recommender()
+            case "replica":
+                yield self._replica(row)
 
     def _burst(self, numbers: range) -> list[int]:
         futures = [rpc.rpc_async(self._owner, owner.increment, args=(number,)) for number in numbers]
@@ -188,6 +190,28 @@ class TorchRpc:
         optimizer = DistributedOptimizer(torch.optim.Adagrad, _parameters(net), **data.ADAGRAD)
         step = _training(lambda pairs, liked: data.rating_loss(_sync(NeuMF.forward, net, pairs), liked), optimizer)
         return Steps(step, data.ratings(self._sizes), lambda: _state(net))
+
+    def _replica(self, row: Row) -> Work:
+        net = Weights(row.bytes // 4)
+        there = rpc.remote(self._owner, owner.Trained, args=(data.MODEL_SEED, data.WEIGHTS_LR, Weights, row.bytes // 4))
+        parameters = list(net.parameters())
+
+        def take(values: list[Tensor]) -> None:
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.data = value
+
+        take(_sync(owner.Trained.pull, there))
+
+        def step(x: Tensor, _: Tensor) -> Tensor:
+            loss = net(x)
+            loss.backward()
+            # One call for both, as in torch's tutorial on batch RPC processing.
+            take(_sync(owner.Trained.push_and_pull, there, [parameter.grad for parameter in parameters]))
+            for parameter in parameters:
+                parameter.grad = None
+            return loss
+
+        return Steps(step, data.vectors(row.bytes // 4, self._sizes), lambda: _sync(owner.Trained.state_dict, there))
 
 
 def _sync(method: Callable[..., Any], rref: rpc.RRef, *args: Any) -> Any:

@@ -26,7 +26,7 @@ def group(trainers: int) -> Iterator[list[str]]:
     """
     trainer_names = [f"trainer{rank}" for rank in range(trainers)]
     names = [SERVER, *trainer_names]
-    rpc.init_rpc(SERVER, rank=0, allow=["examples.batched_updates.server"])
+    rpc.init_rpc(SERVER, rank=0, directory="self", allow=["examples.batched_updates.server"])
     started = multiprocessing.spawn(_train, args=(names, rpc.address()), nprocs=trainers, join=False, daemon=True)
     try:
         rpc.barrier(names)

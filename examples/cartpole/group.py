@@ -27,7 +27,7 @@ def run_together(settings: Settings) -> Report:
         PsError: An observer failed, or did not join in time.
     """
     names = observer_names(settings.observers)
-    rpc.init_rpc(AGENT, rank=0, allow=OFFERS)
+    rpc.init_rpc(AGENT, rank=0, directory="self", allow=OFFERS)
     started = multiprocessing.spawn(
         _observe, args=(names, rpc.address()), nprocs=settings.observers, join=False, daemon=True
     )

@@ -17,4 +17,4 @@ def differences(outcome: Outcome, expected: dict[str, Tensor]) -> dict[str, floa
     found = {"ps: table": (outcome.table, expected["table"])}
     for rank, layer in enumerate(outcome.layers):
         found |= {f"trainer{rank}: {name}": (value, expected[name]) for name, value in layer.items()}
-    return {place: float((here - there).abs().max()) for place, (here, there) in found.items()}
+    return {place: float((here - there).detach().abs().max()) for place, (here, there) in found.items()}

@@ -29,7 +29,7 @@ def group() -> Iterator[None]:
     Raises:
         PsError: A member failed, or did not join in time.
     """
-    rpc.init_rpc(MASTER, rank=NAMES.index(MASTER))
+    rpc.init_rpc(MASTER, rank=NAMES.index(MASTER), directory="self")
     with tempfile.TemporaryDirectory() as folder:
         others = [name for name in NAMES if name != MASTER]
         started = multiprocessing.spawn(

@@ -31,7 +31,7 @@ def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
         DeadlineExceededError: An owner did not join in time.
         RuntimeError: An owner ended with an error.
     """
-    rpc.init_rpc(TRAINER, allow=[offered])
+    rpc.init_rpc(TRAINER, directory="self", allow=[offered])
     try:
         with ExitStack() as stack:
             owners = [stack.enter_context(_owner(name, rpc.address(), offered.__name__)) for name in SHARDS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from examples.word_language_model.model import Decoder, EmbeddingTable, Hidden, RNNModel, make_rnn
 from examples.word_language_model.settings import Settings
@@ -49,11 +50,15 @@ class DistributedSide:
             The loss per word before the step, and the new hidden state.
         """
         with autograd.context() as context_id:
-            scores, (memory, cell) = self.model.train()(data, hidden)
-            loss = F.cross_entropy(scores.flatten(0, 1), target.flatten())
-            autograd.backward(context_id, [loss])
-            clip_grad_norm_(context_id, self._parameters, self._clip)
-            self._opt.step(context_id)
+            with record_function("forward"):
+                scores, (memory, cell) = self.model.train()(data, hidden)
+                loss = F.cross_entropy(scores.flatten(0, 1), target.flatten())
+            with record_function("backward"):
+                autograd.backward(context_id, [loss])
+            with record_function("clip"):
+                clip_grad_norm_(context_id, self._parameters, self._clip)
+            with record_function("step"):
+                self._opt.step(context_id)
         return loss.item(), (memory.detach(), cell.detach())
 
     def set_lr(self, lr: float) -> None:

@@ -29,7 +29,7 @@ def together(seed: int) -> Iterator[str]:
         DeadlineExceededError: The owner did not join in time.
         RuntimeError: The owner ended with an error.
     """
-    rpc.init_rpc(TRAINER)
+    rpc.init_rpc(TRAINER, directory="self")
     try:
         with _owner(rpc.address(), seed) as owner:
             rpc.barrier([PS, TRAINER])

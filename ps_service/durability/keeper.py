@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from ps_service.durability import snapshot
 from ps_service.durability.restoring import restore
 from ps_service.durability.store import Store
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
@@ -58,11 +60,18 @@ class Keeper:
         Raises:
             CheckpointError: It cannot be written.
         """
+        await self._finish_rounds()
         books = snapshot.bookkeeping(self._engine)
         folder, manifest = await BLOCKING.run(self._write, books, orderly)
         _log.info("the state of %s is kept in %s", self._engine.name, folder)
         for each in manifest.left_out:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])
+
+    async def _finish_rounds(self) -> None:
+        """Applies gradients that optimizers have accepted and not applied yet."""
+        for hosted in self._engine.registry.objects():
+            if isinstance(hosted.value, HostedOptimizer):
+                await asyncio.wrap_future(hosted.value.aggregator.finish_round())
 
     def close(self) -> None:
         """Releases the directory, so that another owner can use it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from google.protobuf.message import DecodeError
 
-from ps_service.durability import value_files
+from ps_service.durability import rounds, value_files
 from ps_service.durability.loading import freeze, load
 from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
@@ -17,9 +17,14 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
+from ps_service.training.aggregator import PLAIN
+from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.trees import mapped
+from ps_wire.codec.values import Decoder
 from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
+from ps_wire.policies import from_plain
 from ps_wire.refs import Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame
@@ -55,7 +60,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     tensors = TensorReader(folder)
     made = [_made(engine, record, tensors) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
-        _fill(hosted, record, tensors)
+        _fill(engine, hosted, record, tensors)
     for session in checkpoint.sessions:
         _begin(engine, session, tensors)
     for passes in checkpoint.passes:
@@ -100,11 +105,16 @@ def _made(engine: Engine, record: pb.ObjectRecord, tensors: TensorReader) -> Hos
         ) from error
 
 
-def _fill(hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) -> None:
+def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors: TensorReader) -> None:
     if not record.HasField("state"):
         return
     try:
         load(hosted, value_files.load(record.state, record.tensors, tensors), record.version)
+        if isinstance(hosted.value, HostedOptimizer):
+            policy = (
+                from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
+            )
+            rounds.restore(engine, hosted.value.aggregator, policy, record.rounds)
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
     except Exception as error:  # a hosted load_state_dict may raise anything

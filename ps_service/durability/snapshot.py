@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from ps_service.durability import files, value_files
+from ps_service.durability import files, rounds, value_files
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_states import CannotBeKept, States
 from ps_service.durability.tensors import TensorWriter
 from ps_service.release import RELEASE
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
+from ps_wire.codec.trees import parts_of
+from ps_wire.codec.values import Encoder
 from ps_wire.errors import PsError
+from ps_wire.policies import to_plain
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1 import operations_pb2
 
@@ -148,6 +151,8 @@ class _Objects:
         if hosted.creation_spec is None:
             if isinstance(hosted.value, nn.Parameter):
                 raise CannotBeKept("it is part of another object; handles to parts are not saved")
+            if any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts_of(hosted.value)):
+                raise CannotBeKept("it holds a tensor that may be trained, and that other objects may share")
             value_files.store(hosted.value, record.value, record.tensors, self._tensors, prefix)
             return record
         self._check(hosted, hosted.creation_spec)
@@ -158,6 +163,10 @@ class _Objects:
             record.payload = self._tensors.add(f"{prefix}/arguments", payload)
         if isinstance(hosted.value, HostedOptimizer):
             record.version = hosted.value.version
+            if not hosted.value.aggregator.is_plain:
+                Encoder(None).encode_into(record.policy, to_plain(hosted.value.aggregator.policy))
+            if hosted.value.aggregator.owners:
+                rounds.write(record.rounds, hosted.value.aggregator)
         if isinstance(hosted.value, nn.Module):
             frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
             record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

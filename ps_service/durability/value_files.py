@@ -82,6 +82,9 @@ class _Storing(PayloadWriter):
         if not is_native(tensor):
             # All or some of its bytes, as the codec writes them.
             tensor = torch.frombuffer(bytearray(chunk), dtype=torch.uint8)
+        elif not tensor.is_contiguous():
+            # The elements in the order of memory; the message has the strides.
+            tensor = torch.frombuffer(bytearray(chunk), dtype=tensor.dtype)
         self._names.append(self._tensors.add(f"{self._prefix}/{path}", tensor))
         return len(self._names) - 1
 

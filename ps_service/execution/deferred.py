@@ -21,7 +21,8 @@ class Deferred:
     def __init__(self, future: Any, finish: Callable[[Any], Any], cancel: Callable[[], None] | None = None) -> None:
         if not callable(getattr(future, "add_done_callback", None)):
             raise TypeError(
-                f"a function decorated with @async_execution must return a future, not a {type(future).__name__}"
+                "Functions decorated with @rpc.async_function must return a torch.futures.Future object, or one of "
+                f"this project, not a {type(future).__name__}"
             )
         self._future = future
         self._finish = finish

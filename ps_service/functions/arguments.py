@@ -174,6 +174,27 @@ def _finite(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
             raise TooLargeError(f"matrices are factorized up to {_LARGEST_MATRIX} rows and columns here")
 
 
+def _norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Norms of matrices by their singular values."""
+    order = args[1] if len(args) > 1 else kwargs.get("ord")
+    along = args[2] if len(args) > 2 else kwargs.get("dim")
+    matrices = [each for each in args[:1] if isinstance(each, Tensor) and each.dim() > 1]
+    if matrices and order in (2, -2, "nuc") and (along is None or isinstance(along, (list, tuple))):
+        _finite(matrices, {})
+
+
+def _digits(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    for value in (*args[1:], *kwargs.values()):
+        if isinstance(value, int) and abs(value) > _MOST_DIGITS:
+            raise InvalidArgumentError(f"a number is rounded to at most {_MOST_DIGITS} digits")
+
+
+def _summands(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)) and any(isinstance(each, (list, tuple)) for each in value):
+            raise InvalidArgumentError("sum() adds numbers and tensors here; lists are not concatenated")
+
+
 def _sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if not all(isinstance(each, Tensor) for each in args[:2]) or len(args) < 3 or "check_invariants" in kwargs:
         raise InvalidArgumentError("a sparse tensor is made of indices, values and a size, and always checked")
@@ -181,6 +202,7 @@ def _sparse(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
 
 _MOST_BINS: Final = 1 << 24
 _LARGEST_MATRIX: Final = 4096
+_MOST_DIGITS: Final = 400
 
 CHECKS: Final[dict[str, Callable[[Sequence[Any], Mapping[str, Any]], None]]] = {
     "einsum": _einsum,
@@ -195,6 +217,9 @@ CHECKS: Final[dict[str, Callable[[Sequence[Any], Mapping[str, Any]], None]]] = {
     "matrix_power": _matrix_power,
     "finite": _finite,
     "sparse": _sparse,
+    "norm": _norm,
+    "digits": _digits,
+    "summands": _summands,
     "shift": lambda args, kwargs: shifts((*args[:2],), {}),
     "no_smallest": lambda args, kwargs: no_smallest(args, {}),
 }

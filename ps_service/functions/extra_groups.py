@@ -11,6 +11,11 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+_LINALG: Final = (
+    "det slogdet inv inv_ex cholesky cholesky_ex qr eig eigvals eigh eigvalsh svd svdvals solve solve_ex "
+    "solve_triangular lstsq pinv matrix_rank matrix_power matrix_exp cond lu lu_factor tensorinv tensorsolve"
+)
+
 MORE: Final = (
     Group(
         "more elementary functions",
@@ -53,6 +58,15 @@ MORE: Final = (
             **{name: "finite" for name in _names("det logdet slogdet inverse cholesky qr matrix_exp")},
             "matrix_power": "matrix_power",
         },
+    ),
+    Group(
+        "linear algebra of torch.linalg",
+        Level.ALL,
+        "Of matrices with finite elements, up to 4,096 rows and columns; the result is bounded by the argument. "
+        "Singular values and eigenvalues may differ from those of a local call in their last digit.",
+        _names(_LINALG),
+        only="torch.linalg",
+        checks={**dict.fromkeys(_names(_LINALG), "finite"), "matrix_power": "matrix_power"},
     ),
     Group(
         "more of shape",

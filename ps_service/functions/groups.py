@@ -103,6 +103,15 @@ _BASIC: Final = (
         sparse=frozenset(_names("matmul mm __matmul__")),
     ),
     Group(
+        "norms and products of torch.linalg",
+        Level.BASIC,
+        "The result has at most as many elements as the product of the arguments; a norm that needs singular values is "
+        "of a finite matrix of at most 4,096 rows and columns.",
+        _names("norm vector_norm matrix_norm vecdot matmul cross diagonal multi_dot"),
+        only="torch.linalg",
+        checks={"norm": "norm", "matrix_norm": "norm"},
+    ),
+    Group(
         "shape",
         Level.BASIC,
         "They return a view, or copy the elements once; torch checks the new shape against the old.",
@@ -124,6 +133,7 @@ _BASIC: Final = (
             "block_diag cartesian_prod diag diag_embed diagflat repeat_interleave"
         ),
         checks={name: "pieces" for name in ("chunk", "split", "tensor_split", "hsplit", "vsplit", "dsplit", "unbind")},
+        sparse=frozenset({"cat", "stack"}),
     ),
     Group(
         "choosing by index",
@@ -268,6 +278,15 @@ _BASIC: Final = (
         in_place=True,
         only="torch.Tensor",
         grows=False,
+    ),
+    Group(
+        "functions of Python",
+        Level.BASIC,
+        "Of numbers of 64 bits, tensors, strings and lists of them, which are bounded like the arguments of other "
+        "functions; the operations of torch in them are checked as well.",
+        _names("abs all any divmod len max min round sorted sum"),
+        only="builtins",
+        checks={"round": "digits", "sum": "summands"},
     ),
 )
 

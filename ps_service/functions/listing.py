@@ -1,7 +1,8 @@
-"""The list of torch functions that trainers may call by name, built from the groups."""
+"""The list of functions of torch and Python that trainers may call by name, built from the groups."""
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +20,13 @@ NAMESPACES: Final[tuple[tuple[str, Any], ...]] = (
     ("torch", torch),
     ("torch.functional", torch.functional),
     ("torch.nn.functional", functional),
+    ("torch.linalg", torch.linalg),
     ("torch.Tensor", torch.Tensor),
+    ("builtins", builtins),
 )
+
+_ONLY_ASKED: Final = frozenset({"torch.linalg", "builtins"})
+"""Namespaces whose functions are listed by groups that name them: other functions there have the same names."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def listed(level: Level) -> dict[str, Listed]:
 
 def _members(group: Group) -> Iterator[Listed]:
     for prefix, namespace in NAMESPACES:
-        if group.only and prefix != group.only:
+        if prefix != group.only and (group.only or prefix in _ONLY_ASKED):
             continue
         for name in group.names:
             function = _function(namespace, prefix, name)

@@ -1,4 +1,4 @@
-"""The torch functions that one owner offers to trainers, each in a wrapper that checks its arguments."""
+"""The functions of torch and Python that one owner offers to trainers, each in a wrapper that checks its arguments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from ps_service.functions.group import Level
 from ps_service.functions.guard import Guard
 from ps_service.functions.listing import Listed, listed
 from ps_service.memory.available import half_of_memory
+from ps_wire.decorators import is_hosted
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError
 from ps_wire.limits import Limits
 
 if TYPE_CHECKING:
     from ps_service.functions.layers import LayerCheck
+
+_NO_SCHEMA: Final = "Overloaded torch operator invoked from Python failed to match any schema"
 
 SMALL: Final = 1 << 20
 """Most elements to which the arguments could broadcast for a call to skip the checks."""
@@ -95,7 +98,7 @@ class TorchFunctions:
 
     def constructor(self, cls: type, name: str) -> Callable[..., Any]:
         """The callable that makes objects of a class; torch classes are made under `max_object_bytes`."""
-        if not cls.__module__.startswith("torch."):
+        if is_hosted(cls) or not cls.__module__.startswith("torch."):
             return cls
 
         def make(*args: Any, **kwargs: Any) -> Any:
@@ -115,18 +118,23 @@ class TorchFunctions:
         may_be_quick = not entry.group.grows and check is None and not entry.writes
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if may_be_quick and not kwargs and _is_small(args):
-                return function(*args)
-            admission = Admission(entry.name, self._max_result_bytes, self.device, entry.takes_sparse)
-            admission.admit(args, kwargs)
-            if check is not None:
-                check(args, kwargs)
-            if entry.writes:
-                _check_writable(entry.name, args)
-            if entry.check == "sparse":
-                kwargs["check_invariants"] = True
-            with Guard(entry.name, self._max_result_bytes, self.device, entry.takes_sparse):
-                return function(*args, **kwargs)
+            try:
+                if may_be_quick and not kwargs and _is_small(args):
+                    return function(*args)
+                admission = Admission(entry.name, self._max_result_bytes, self.device, entry.takes_sparse)
+                admission.admit(args, kwargs)
+                if check is not None:
+                    check(args, kwargs)
+                if entry.writes:
+                    _check_writable(entry.name, args)
+                if entry.check == "sparse":
+                    kwargs["check_invariants"] = True
+                with Guard(entry.name, self._max_result_bytes, self.device, entry.takes_sparse):
+                    return function(*args, **kwargs)
+            except TypeError as error:
+                if _fits_none(error):
+                    raise TypeError(f"{_NO_SCHEMA}: {error}") from None
+                raise
 
         # It is sent by name, like the function itself.
         prefix, _, short = entry.name.rpartition(".")
@@ -137,6 +145,12 @@ class TorchFunctions:
         call.__doc__ = function.__doc__
         call.__dict__["__wrapped__"] = function
         return call
+
+
+def _fits_none(error: TypeError) -> bool:
+    """Whether torch says that the arguments fit none of a function's signatures."""
+    text = str(error)
+    return "invalid combination of arguments" in text or "must be Tensor, not" in text
 
 
 def _is_small(args: tuple[Any, ...]) -> bool:

@@ -74,6 +74,7 @@ _BY_RULE: Final[tuple[tuple[Rule, str], ...]] = (
         sizes.matrices,
         "mm bmm mv dot vdot addmm addmv baddbmm addbmm matmul _sparse_mm addmm_ baddbmm_ _addmm_activation",
     ),
+    (sizes.solutions, "linalg_lstsq"),
     (sizes.outer, "ger outer addr kron"),
     (sizes.sized(0), "zeros ones full empty empty_strided rand randn"),
     (sizes.sized(1), "new_zeros new_ones new_full new_empty new_empty_strided"),

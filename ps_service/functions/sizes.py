@@ -145,6 +145,13 @@ def matrices(args: Args, kwargs: dict[str, Any]) -> int:
     return max(result, *(nbytes(each) for each in given)) if len(given) > 2 else result
 
 
+def solutions(args: Args, kwargs: dict[str, Any]) -> int:
+    """`lstsq`: a solution for each column of the right side, as long as a row or column of the matrix."""
+    left, right = args[:2]
+    columns = max(right.shape[-1:], default=1)
+    return math.prod(broadcast((left.shape[:-2], right.shape[:-2]))) * max(left.shape[-2:]) * columns * 8
+
+
 def outer(args: Args, kwargs: dict[str, Any]) -> int:
     """Products of each element with each other element."""
     given = tensors(args)

@@ -9,120 +9,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
-from ps_wire.errors import InvalidArgumentError, NameConflictError, UnknownNameError
-
-
-class MemberEntry(NamedTuple):
-    """One member.
-
-    Attributes:
-        name: Its name.
-        address: Host and port where its owner listens.
-        id: The rank it asked for, or the lowest number that was free.
-        session: The session that entered it.
-    """
-
-    name: str
-    address: str
-    id: int
-    session: bytes
-
-
-class Wait:
-    """A wait until a condition on the directory holds.
-
-    Args:
-        lock: The lock of the directory.
-        condition: Returns the result, or None while the condition does not hold.
-        on_expiry: Returns the result, or raises the error, if the wait expires.
-
-    Attributes:
-        future: The result of the wait, or an error if it expired.
-    """
-
-    def __init__(self, lock: threading.RLock, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> None:
-        self.future: Future[Any] = Future()
-        self._lock = lock
-        self._condition = condition
-        self._on_expiry = on_expiry
-
-    def check(self) -> bool:
-        """Checks the condition again; returns whether the wait is over."""
-        found = self._condition()
-        if found is not None and not self.future.done():
-            self.future.set_result(found)
-        return self.future.done()
-
-    def expire(self) -> None:
-        """Ends the wait, because its time is over or the caller has gone."""
-        with self._lock:
-            if self.future.done():
-                return
-            try:
-                self.future.set_result(self._on_expiry())
-            except Exception as error:
-                self.future.set_exception(error)
-
-
-class RendezvousResult(NamedTuple):
-    """The result of a rendezvous.
-
-    Attributes:
-        missing: Names of the members that had not arrived when the time was over.
-        values: The value of each member that arrived, by name.
-    """
-
-    missing: list[str]
-    values: dict[str, Any]
-
-
-class Rendezvous:
-    """One rendezvous: members wait until all of them have arrived.
-
-    Args:
-        names: Names of the members that take part.
-
-    Attributes:
-        values: The value of each member that has arrived, by name.
-        sessions: The session of each member that has arrived, by name.
-        departed: Names of the members whose wait is over.
-    """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        self.sessions: dict[str, bytes] = {}
-        self.values: dict[str, Any] = {}
-        self.departed: set[str] = set()
-
-    def missing(self) -> list[str]:
-        """Names of the members that have not arrived."""
-        return [name for name in self.names if name not in self.values]
-
-    def withdraw(self, name: str) -> RendezvousResult:
-        """Removes a member whose wait expired; it has to arrive again."""
-        missing = self.missing()
-        self.values.pop(name, None)
-        return RendezvousResult(missing, self.values)
+from ps_service.group.departures import Departures
+from ps_service.group.formation import Formation
+from ps_service.group.members import MemberEntry
+from ps_service.group.rendezvous import Presence, Rendezvous, RendezvousResult
+from ps_service.group.waits import Wait
+from ps_wire.errors import MIXED_GROUPS, InvalidArgumentError, NameConflictError, UnavailableError, UnknownNameError
 
 
 def _never_away(session: bytes) -> bool:
     return False
 
 
-def _is_again(known: MemberEntry, address: str, is_away: Callable[[bytes], bool]) -> bool:
-    return known.address == address and is_away(known.session)
-
-
 class Directory:
-    """The members of a group. Safe to use from several threads."""
+    """The members of a group. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        is_away: Tells whether a session has no open stream.
+    """
+
+    def __init__(self, is_away: Callable[[bytes], bool] = _never_away) -> None:
+        self._is_away = is_away
+        self._formation: Formation | None = None
         self._lock = threading.RLock()
         self._entries: dict[str, MemberEntry] = {}
         self._rendezvous: dict[str, Rendezvous] = {}
+        self._departures = Departures()
         self._waits: list[Wait] = []
+        self._closed = ""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -137,15 +53,13 @@ class Directory:
         with self._lock:
             return sorted(self._entries.values(), key=lambda entry: entry.id)
 
-    def enter(
-        self,
-        session: bytes,
-        name: str,
-        address: str,
-        id: int | None = None,
-        is_away: Callable[[bytes], bool] = _never_away,
-    ) -> MemberEntry:
-        """Enters a member. Doing so again with the same name and session changes the address.
+    def begin(self, size: int) -> None:
+        """Makes the group one that begins as a whole, with so many members, before the first one comes."""
+        if self._formation is None:
+            self._formation = Formation(size, self._is_away)
+
+    def enter(self, session: bytes, name: str, address: str, id: int | None = None) -> MemberEntry:
+        """Enters a member of an open group. Doing so again with the same name and session changes the address.
 
         A process with the name and address of a member that is away is taken for that member, restarted after a crash.
         It gets its entry and number back at once, without waiting for the lease of its earlier session.
@@ -155,17 +69,19 @@ class Directory:
             name: Its name.
             address: Host and port where its owner listens.
             id: The number it asks for; None for its previous number or the lowest free one.
-            is_away: Tells whether a session has no open stream.
 
         Raises:
-            InvalidArgumentError: A name or address is missing.
+            InvalidArgumentError: A name or address is missing, or the group begins as a whole.
             NameConflictError: Another member has the name or the number.
         """
-        if not name or not address:
-            raise InvalidArgumentError("a member of a group needs a name and an address")
+        _check(name, address)
         with self._lock:
+            if self._formation is not None:
+                raise InvalidArgumentError(
+                    f"{MIXED_GROUPS} All members of this group gave world_size=, and {name!r} did not"
+                )
             known = self._entries.get(name)
-            if known is not None and known.session != session and not _is_again(known, address, is_away):
+            if known is not None and known.session != session and not self._is_again(known, address):
                 raise NameConflictError(
                     f"the name {name!r} is not unique: the member at {known.address} has it; choose another name, or "
                     "wait until its session has ended"
@@ -177,19 +93,75 @@ class Directory:
                 id = next(number for number in range(len(taken) + 1) if number not in taken)
             elif id in taken:
                 raise NameConflictError(f"number {id} belongs to {taken[id]!r}; {name!r} has to choose another")
-            entry = self._entries[name] = MemberEntry(name, address, id, session)
+            entry = MemberEntry(name, address, id, session)
+            self._put(entry)
             self._check_waits()
             return entry
 
-    def leave(self, session: bytes) -> None:
-        """Removes the entries and arrivals of a session that has ended."""
+    def arrive(self, session: bytes, name: str, address: str, id: int, size: int) -> Wait:
+        """A member of a group that begins as a whole arrives, and waits for the others (see `Formation`).
+
+        The result is a `Progress`. If it expires, the result names who is missing, and the member is still there.
+
+        Args:
+            session: The session that enters it.
+            name: Its name.
+            address: Host and port where its owner listens.
+            id: Its rank.
+            size: Number of members, as it was told.
+
+        Raises:
+            InvalidArgumentError: A name or address is missing, the group is open, or has another number of members.
+            NameConflictError: The group is whole without this member.
+        """
+        _check(name, address)
         with self._lock:
+            formation = self._formation
+            if formation is None:
+                raise InvalidArgumentError(f"{MIXED_GROUPS} This group is open, and {name!r} gave world_size={size}")
+            entry = MemberEntry(name, address, id, session)
+            for each in formation.arrive(entry, size):
+                self._put(each)
+            wait = self._wait(formation.outcome, formation.progress)
+            self._check_waits()
+            return wait
+
+    def give_up(self, why: str) -> None:
+        """The member of this process waits no longer for a group that begins as a whole: no member does."""
+        with self._lock:
+            if self._formation is not None:
+                self._formation.give_up(why)
+                self._check_waits()
+
+    def told(self, session: bytes) -> Wait:
+        """Waits until all members but that with a session know what they have waited for, or have left.
+
+        That is how the beginning of the group has ended, and the result of each rendezvous that is complete.
+        """
+
+        def all_told() -> bool | None:
+            if self._formation is not None and not self._formation.all_told(session):
+                return None
+            return None if any(each.complete for each in self._rendezvous.values()) else True
+
+        return self._wait(all_told, lambda: False)
+
+    def leave(self, session: bytes, lost: bool = False) -> None:
+        """Removes the entries and arrivals of a session that has ended.
+
+        Args:
+            session: The session.
+            lost: Whether it ended without a word from its member.
+        """
+        with self._lock:
+            if self._formation is not None:
+                self._formation.leave(session)
             for entry in [entry for entry in self._entries.values() if entry.session == session]:
                 del self._entries[entry.name]
+                self._departures.left(entry.name, lost)
             for key, rendezvous in list(self._rendezvous.items()):
-                for name in [name for name, of in rendezvous.sessions.items() if of == session]:
-                    rendezvous.values.pop(name, None)
-                    self._depart(key, rendezvous, name)
+                rendezvous.lose(session)
+                self._drop(key, rendezvous)
             self._check_waits()
 
     def find(self, name: str, id: int | None = None) -> MemberEntry | None:
@@ -217,21 +189,33 @@ class Directory:
         """Waits until no other member than `name` is left; if it expires, the result is the list of members."""
         return self._wait(lambda: self.members() if self._entries.keys() <= {name} else None, self.members)
 
-    def rendezvous(self, session: bytes, key: str, name: str, names: tuple[str, ...], value: Any) -> Wait:
-        """Waits until all named members have arrived; if it expires, the result's `missing` names the others.
+    def rendezvous(
+        self,
+        session: bytes,
+        key: str,
+        name: str,
+        names: tuple[str, ...],
+        value: Any,
+        *,
+        leaving: bool = False,
+        stays: bool = False,
+    ) -> Wait:
+        """Waits until all named members have arrived. The result is a `RendezvousResult`, which names who is missing.
 
         Args:
             session: The session of the member that arrives.
             key: The key that all of them use; it can be used again once their waits are over.
             name: The member that arrives.
             names: The members that take part, itself among them.
-            value: The value that all of them receive.
+            value: The value that all of them receive; `SAME` if it asks again.
+            leaving: Whether the members leave: those that have left are not missing.
+            stays: Whether the member has still arrived when the wait expires, because it will ask again.
 
         Raises:
             InvalidArgumentError: `name` is not among `names`, or members that wait under this key named others.
         """
         with self._lock:
-            rendezvous = self._rendezvous.get(key) or Rendezvous(names)
+            rendezvous = self._rendezvous.get(key) or Rendezvous(names, leaving, self._presence)
             if name not in names:
                 raise InvalidArgumentError(
                     f"member {name!r} is not among the members of its rendezvous {key!r}: {', '.join(names)}"
@@ -242,20 +226,51 @@ class Directory:
                     f"{', '.join(rendezvous.names)}; all members have to give the same names in the same order"
                 )
             self._rendezvous[key] = rendezvous
-            rendezvous.values[name] = value
-            rendezvous.sessions[name] = session
-            wait = self._wait(
-                lambda: None if rendezvous.missing() else RendezvousResult([], rendezvous.values),
-                lambda: rendezvous.withdraw(name),
-            )
-            wait.future.add_done_callback(lambda _: self._depart(key, rendezvous, name))
+            rendezvous.arrive(name, session, value)
+
+            def result() -> RendezvousResult | None:
+                found = rendezvous.result(name)
+                if found is None and self._closed:
+                    raise UnavailableError(self._closed)
+                return found
+
+            on_expiry = rendezvous.look if stays else rendezvous.withdraw
+            wait = self._wait(result, lambda: on_expiry(name))
+            wait.future.add_done_callback(lambda future: self._depart(key, rendezvous, name, future, stays))
             return wait
 
-    def _depart(self, key: str, rendezvous: Rendezvous, name: str) -> None:
+    def close(self, why: str) -> None:
+        """The member of this process leaves, and the directory with it: no rendezvous will be complete any more."""
         with self._lock:
-            rendezvous.departed.add(name)
-            if rendezvous.departed >= set(rendezvous.values) and self._rendezvous.get(key) is rendezvous:
-                del self._rendezvous[key]
+            self._closed = why
+            self._check_waits()
+
+    def _presence(self, name: str, seen_by: str) -> Presence:
+        entry = self._entries.get(name)
+        if entry is None:
+            return Presence(False, departure=self._departures.of(name, seen_by))
+        return Presence(True, self._is_away(entry.session))
+
+    def _put(self, entry: MemberEntry) -> None:
+        known = self._entries.get(entry.name)
+        self._entries[entry.name] = entry
+        if known is None or known.session != entry.session:
+            self._departures.came(entry.name)
+
+    def _is_again(self, known: MemberEntry, address: str) -> bool:
+        return known.address == address and self._is_away(known.session)
+
+    def _depart(self, key: str, rendezvous: Rendezvous, name: str, wait: Future[Any], stays: bool) -> None:
+        """The wait of a member is over; it asks again if it stays and others are missing."""
+        with self._lock:
+            if not (stays and wait.exception() is None and wait.result().missing):
+                rendezvous.depart(name)
+            self._drop(key, rendezvous)
+
+    def _drop(self, key: str, rendezvous: Rendezvous) -> None:
+        if rendezvous.over and self._rendezvous.get(key) is rendezvous:
+            del self._rendezvous[key]
+            self._check_waits()
 
     def _wait(self, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> Wait:
         with self._lock:
@@ -273,3 +288,8 @@ class Directory:
     def _check_waits(self) -> None:
         for wait in list(self._waits):
             wait.check()
+
+
+def _check(name: str, address: str) -> None:
+    if not name or not address:
+        raise InvalidArgumentError("a member of a group needs a name and an address")

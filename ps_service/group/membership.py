@@ -21,6 +21,11 @@ class Membership:
         """The peers that hosted code can call."""
         return self._peers
 
+    @property
+    def joined(self) -> bool:
+        """Whether the owner has joined a group. It then logs what functions raise, as members do in torch."""
+        return not isinstance(self._peers, Alone)
+
     def join(self, peers: Peers) -> None:
         """Registers the peers of the group that the owner has joined."""
         self._peers = peers

@@ -13,8 +13,8 @@ from ps_service.hosting.aliases import check_aliases
 from ps_service.hosting.hooks import check_hooks
 from ps_service.hosting.identities import check_identities
 from ps_service.hosting.objects import HostedObject
-from ps_service.numerics.random import Seeded
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.random import Seeded
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine

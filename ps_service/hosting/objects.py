@@ -6,7 +6,8 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakSet
 
 import torch
@@ -18,7 +19,7 @@ from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_wire.codec.names import full_name
 from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
-from ps_wire.errors import NotAllowedError, UnknownMethodError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.latency import Latency
 
@@ -81,8 +82,10 @@ class HostedObject:
         bound_copies: The pool of its bound copies, if it is a module.
         readers: Names of the methods and functions that have run on it without writing to its parameters.
         writers: Names of those that write to its parameters.
+        uses_others: Whether a call of the module has computed with leaves that are not its parameters.
         recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
         is_tensor: Whether it is a tensor.
+        is_detached: Whether it was detached from the graph of the call that computed it.
         is_layer: Whether it consists only of modules of torch.
         layer_check: Tells which calls of that layer need no checks.
         latency: Measures the time of its calls.
@@ -92,6 +95,7 @@ class HostedObject:
         shares: Count the bytes of a result that stays on the owner.
         dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
             not keep them alive.
+        when_removed: Called when it is removed, with the registry's lock held; None if there is nothing to do.
     """
 
     def __init__(
@@ -110,10 +114,12 @@ class HostedObject:
         self.class_name = full_name(type(value))
         self.references = 0
         self.is_tensor = isinstance(value, torch.Tensor)
+        self.is_detached = False
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
         self.readers = {"", "forward"}
         self.writers: set[str] = set()
+        self.uses_others = False
         self.recorded: Counter[str] = Counter()
         self.latency = Latency()
         self.backward_latency = Latency()
@@ -124,6 +130,8 @@ class HostedObject:
         self._outputs: dict[int, tuple[torch.Tensor, int]] = {}
         self.shares: list[Share] = []
         self.dependents: WeakSet[HostedObject] = WeakSet()
+        self.when_removed: Callable[[], None] | None = None
+        self._parameter_locks = parameter_locks
         self.parameters: dict[str, nn.Parameter] = {}
         self.bound_copies: BoundCopies | None = None
         if isinstance(value, nn.Module):
@@ -137,6 +145,9 @@ class HostedObject:
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()
         ]
+        if self.bound_copies is not None:
+            for state in self.parameter_states:
+                state.of_module = True
 
     @property
     def history(self) -> History | None:
@@ -155,19 +166,30 @@ class HostedObject:
         _, position = self._outputs.get(id(tensor), (None, None))
         return position
 
-    def parameter(self, name: str) -> nn.Parameter:
-        """The parameter with that dotted name.
+    def parameter(self, name: str) -> torch.Tensor:
+        """The parameter with that dotted name. A tensor that is a leaf of torch's graph is a parameter without a name.
 
         Raises:
             UnknownNameError: There is no such parameter.
+            InvalidArgumentError: It is a tensor that was computed from others.
         """
-        try:
-            return self.parameters[name]
-        except KeyError:
-            raise UnknownNameError(f"{self} has no parameter {name!r}; it has {_few(self.parameters)}") from None
+        found = self.parameters.get(name)
+        if found is not None:
+            return found
+        if name or not self.is_tensor:
+            raise UnknownNameError(f"{self} has no parameter {name!r}; it has {_few(self.parameters)}")
+        value: torch.Tensor = self.value
+        if self.is_detached or value.grad_fn is not None:
+            raise InvalidArgumentError(
+                f"{self} was computed from other tensors, and cannot be optimized; optimize the leaves that it was "
+                "computed from"
+            )
+        return value
 
     def parameter_state(self, name: str) -> ParameterState:
         """The parameter state of that parameter, which must exist."""
+        if name not in self.parameters:
+            return self._parameter_locks.state(self.value)
         return self.parameter_states[list(self.parameters).index(name)]
 
     def method(self, name: str) -> Method:
@@ -185,7 +207,10 @@ class HostedObject:
             raise UnknownMethodError(
                 f"{self} has no attribute {name!r} that can be called; trainers may call {_few(self.methods())}"
             )
-        if not (is_remote(function) or (name == "forward" and self.bound_copies is not None)):
+        if name in _MODES and self.bound_copies is not None and not is_remote(function):
+            self.readers.add(name)
+            return Method(partial(_MODES[name], self.value), False, False)
+        if not (is_remote(function) or name in self._unmarked()):
             raise NotAllowedError(
                 f"method {name!r} of {self} may not be called remotely; mark it with @remote in its class, or call "
                 f"{_few(self.methods())}"
@@ -198,7 +223,16 @@ class HostedObject:
         """Names of the methods that trainers may call."""
         cls = type(self.value)
         marked = [name for name in dir(cls) if not name.startswith("__") and is_remote(getattr(cls, name, None))]
-        return (["forward"] if self.bound_copies is not None else []) + marked
+        return [*self._unmarked(), *marked]
+
+    def _unmarked(self) -> tuple[str, ...]:
+        """Names of the methods that trainers may call although they are not marked."""
+        if self.bound_copies is not None:
+            return ("forward",)
+        value = self.value
+        if isinstance(value, torch.optim.Optimizer) and type(value).__module__.startswith("torch.optim."):
+            return ("step", "zero_grad")
+        return ()
 
     def __str__(self) -> str:
         return f"{self.class_name} {self.name!r}" if self.name else f"an anonymous {self.class_name}"
@@ -214,6 +248,21 @@ def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable
         return function(*args, **kwargs)
 
     return without_self
+
+
+def _train(module: nn.Module, copy: nn.Module, mode: bool = True) -> None:
+    """Sets the mode of a module itself, and not of the bound copy that the call runs on."""
+    if not isinstance(mode, bool):
+        raise ValueError("training mode is expected to be boolean")
+    module.train(mode)
+
+
+def _eval(module: nn.Module, copy: nn.Module) -> None:
+    module.eval()
+
+
+_MODES: Final[dict[str, Callable[..., None]]] = {"train": _train, "eval": _eval}
+"""Methods of every module that need no mark. They set the mode in which functions of the owner find it."""
 
 
 def _is_torch(module: nn.Module) -> bool:

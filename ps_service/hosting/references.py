@@ -23,6 +23,12 @@ class Borrower(Protocol):
     def parameter_behind(self, leaf: torch.Tensor) -> tuple[HostedObject, str] | None:
         """The object and dotted name of the parameter that a leaf of this call replaces."""
 
+    def leaves_of_parameters(self) -> dict[int, torch.Tensor]:
+        """The leaves that replace parameters in this call, by `id()` of the parameter."""
+
+    def meets(self, value: Any) -> None:
+        """Notes that the code of this call uses the value of an object that is no module."""
+
     def lends(self, value: Any) -> bool:
         """Whether a value holds parts of a module that belong to this call only, or that other calls may change."""
 
@@ -97,6 +103,8 @@ class RRef:
         """
         hosted, call = self._hosted, binder.get()
         if hosted is None or hosted.bound_copies is None:
+            if call is not None:
+                call.meets(self._value)
             return self._value
         module = hosted.value if call is None else call.bind(hosted)
         if not self._parameter:

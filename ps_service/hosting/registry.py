@@ -224,6 +224,8 @@ class Registry:
     def _take_down(self, hosted: HostedObject) -> None:
         if self._objects.pop(hosted.ref.object_id, None) is not None:
             self.census.remove(hosted)
+            if hosted.when_removed is not None:
+                hosted.when_removed()
 
     def _drop(self, object_id: str, count: int) -> None:
         found = self._objects.get(object_id)

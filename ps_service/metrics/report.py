@@ -11,6 +11,7 @@ from ps_service.training.optimizers import HostedOptimizer
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
     from ps_service.metrics.counters import OperationCount
 
 
@@ -27,12 +28,25 @@ class ObjectReport:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerReport:
-    """One optimizer; `version` counts its steps."""
+    """One optimizer.
+
+    Attributes:
+        name: Its name.
+        class_name: Its class.
+        version: Number of its steps.
+        parameters: Number of elements of its parameters.
+        policy: When gradients count; empty if every step is applied at once.
+        members: Number of trainers that use it.
+        waiting_for: The trainers that a round waits for now.
+    """
 
     name: str
     class_name: str
     version: int
     parameters: int
+    policy: str = ""
+    members: int = 0
+    waiting_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +72,7 @@ def report(engine: Engine) -> Report:
     parameters = {}
     for each in engine.registry.objects():
         if isinstance(each.value, HostedOptimizer):
-            covered = sum(one.parameter.numel() for one in each.value.covered)
-            optimizers.append(OptimizerReport(each.name, each.class_name, each.value.version, covered))
+            optimizers.append(_optimizer(each, each.value))
             continue
         buffers = list(each.value.buffers()) if isinstance(each.value, nn.Module) else []
         own = list(each.parameters.values())
@@ -79,4 +92,17 @@ def report(engine: Engine) -> Report:
         kept_answers=len(engine.reply_cache),
         operations=engine.counters.operations(),
         calls_per_second=engine.counters.calls_per_second(),
+    )
+
+
+def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerReport:
+    aggregator = optimizer.aggregator
+    return OptimizerReport(
+        name=hosted.name,
+        class_name=hosted.class_name,
+        version=optimizer.version,
+        parameters=sum(each.parameter.numel() for each in optimizer.covered),
+        policy="" if aggregator.is_plain else str(aggregator.policy),
+        members=len(aggregator.members),
+        waiting_for=tuple(aggregator.describe(each) for each in aggregator.waiting_for()),
     )

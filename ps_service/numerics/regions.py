@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.numerics.random import Seeded
 from ps_wire.codec import dtypes
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autocast import Autocast, Autocasts
+from ps_wire.numerics.random import Seeded
 from ps_wire.numerics.seeds import Seeds
 from ps_wire.runtime.scopes import current_scope
 

@@ -59,7 +59,7 @@ class StandIn(Parameter):
         return memo[id(self)]
 
 
-def stand_in(parameter: Parameter, copied: bool = False) -> torch.Tensor:
+def stand_in(parameter: torch.Tensor, copied: bool = False) -> torch.Tensor:
     """A fresh leaf for a parameter, with its hooks and attributes, and an instance of its class.
 
     Args:

@@ -11,6 +11,7 @@ the step no longer than that. An `inconsistent` step writes in place, even while
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch.nn import Parameter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ps_service.parameters.alone import Alone, WouldBlock
@@ -48,16 +48,19 @@ class ParameterLocks:
     Attributes:
         lock: That lock, held for microseconds.
         changed: A condition on it, notified when a reader or a step has ended.
+        first_mark: A random number, from which the marks of this process count.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        # Another one after a restart of the owner: replicas compare marks with those from before it.
+        self.first_mark = secrets.randbits(63) + 1
         self._waiting = 0
         self._states = WeakIdKeyDictionary()
         self._here = threading.local()
 
-    def state(self, parameter: Parameter) -> ParameterState:
+    def state(self, parameter: torch.Tensor) -> ParameterState:
         """The state of a parameter; the same for all objects that share it."""
         with self.lock:
             state: ParameterState | None = self._states.get(parameter)
@@ -65,10 +68,17 @@ class ParameterLocks:
                 state = self._states[parameter] = ParameterState()
             return state
 
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a hosted parameter itself, not a leaf that replaces one."""
+    def lends(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter of a hosted module itself, not a leaf that replaces one."""
         with self.lock:
-            return self._states.get(tensor) is not None
+            state: ParameterState | None = self._states.get(tensor)
+            return state is not None and state.of_module
+
+    def known(self, tensors: Sequence[torch.Tensor]) -> list[ParameterState]:
+        """The states of those tensors that are hosted parameters."""
+        with self.lock:
+            found = [self._states.get(tensor) for tensor in tensors]
+        return [state for state in found if state is not None]
 
     def forbid_blocking(self) -> None:
         """From now on this thread raises `WouldBlock` where it would have to wait, before anything has been changed."""
@@ -116,7 +126,7 @@ class ParameterLocks:
             self.changed.notify_all()
 
     def reading(
-        self, parameters: Sequence[Parameter], states: Sequence[ParameterState], nested: bool = False
+        self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool = False
     ) -> Reading:
         """Pins parameters while a block runs; see `Reading`."""
         return Reading(self, parameters, states, nested)
@@ -143,7 +153,7 @@ class ParameterLocks:
         with self.lock:
             pin.written += 1
 
-    def set_requires_grad(self, parameters: Sequence[Parameter], requires_grad: bool) -> None:
+    def set_requires_grad(self, parameters: Sequence[torch.Tensor], requires_grad: bool) -> None:
         """Freezes or unfreezes parameters for calls that begin later."""
         with self.lock:
             for parameter in parameters:
@@ -175,7 +185,7 @@ class ParameterLocks:
 
     @contextmanager
     def writing(
-        self, parameters: Sequence[Parameter], states: Sequence[ParameterState], consistent: bool
+        self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], consistent: bool
     ) -> Iterator[None]:
         """Lets the block write the parameters in place.
 
@@ -212,7 +222,7 @@ class ParameterLocks:
                     state.claimed = state.writing = False
                 self.notify()
 
-    def _await_readers(self, parameters: Sequence[Parameter], states: Sequence[ParameterState]) -> None:
+    def _await_readers(self, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState]) -> None:
         """Waits for forwards that only read parameters that are costly to copy, for at most the time of the copy."""
         began = time.monotonic()
         while waited_for := [each for each in map(_copied_bytes, parameters, states) if each]:
@@ -222,7 +232,7 @@ class ParameterLocks:
             self._wait(left)
 
 
-def _copied_bytes(parameter: Parameter, state: ParameterState) -> int:
+def _copied_bytes(parameter: torch.Tensor, state: ParameterState) -> int:
     """Bytes of a large parameter that would be copied only because forwards are reading it."""
     nbytes = parameter.numel() * parameter.element_size()
     return nbytes if state.pin.reading and not state.pin.saved and nbytes > COPY_AT_MOST else 0

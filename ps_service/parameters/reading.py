@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import torch
-    from torch.nn import Parameter
 
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState, Pin
@@ -44,7 +43,7 @@ class Reading:
     changes: list[int]
 
     def __init__(
-        self, locks: ParameterLocks, parameters: Sequence[Parameter], states: Sequence[ParameterState], nested: bool
+        self, locks: ParameterLocks, parameters: Sequence[torch.Tensor], states: Sequence[ParameterState], nested: bool
     ) -> None:
         self._locks = locks
         self._parameters = parameters

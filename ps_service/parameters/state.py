@@ -34,10 +34,12 @@ class ParameterState:
         claimed: Whether a consistent step is about to write: it waits for present readers, and new readers wait for it.
         writing: Whether that step has begun to write.
         steps: Number of steps applied to it.
-        changes: Number of writes to it, by steps and by anything else.
+        changes: Number of writes to it, by steps and by anything else, except those that `writes` counts.
+        writes: Number of calls that have written to it where it is, as their own code did.
+        of_module: Whether it is a parameter of a hosted module, which calls read through leaves.
     """
 
-    __slots__ = ("changes", "claimed", "pin", "stepped", "steps", "writing")
+    __slots__ = ("changes", "claimed", "of_module", "pin", "stepped", "steps", "writes", "writing")
 
     def __init__(self) -> None:
         self.pin = Pin()
@@ -46,3 +48,5 @@ class ParameterState:
         self.writing = False
         self.steps = 0
         self.changes = 0
+        self.writes = 0
+        self.of_module = False

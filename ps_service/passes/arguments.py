@@ -47,11 +47,15 @@ class Arguments:
         self._request = request
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
-        """The tensor that hosted code gets for a received one."""
+        """The tensor that hosted code gets for a received one; in members, a leaf if it is sent outside of a pass."""
         if self._engine.device.type != "cpu":
             tensor = tensor.to(self._engine.device)
-        if self._context is not None and wants_grad:
+        if not wants_grad:
+            return tensor
+        if self._context is not None:
             self.wanting.append(tensor)
+        elif self._engine.membership.joined and (tensor.is_floating_point() or tensor.is_complex()):
+            tensor.requires_grad_()
         return tensor
 
     def handle(self, message: Handle) -> Any:

@@ -75,7 +75,7 @@ def _is_examined(binding: Binding) -> bool:
 
 
 def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[int]) -> None:
-    if any(map(binding.parameter_locks.knows, leaves)):
+    if any(map(binding.parameter_locks.lends, leaves)):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has computed with a parameter of another hosted module in a way that "
             "a trainer cannot train. Make that module a submodule (an attribute, or in an nn.ModuleList), or take "
@@ -83,6 +83,8 @@ def _examine(binding: Binding, leaves: Sequence[torch.Tensor], known: Container[
         )
     if any(isinstance(leaf, StandIn) and id(leaf) not in known for leaf in leaves):
         raise InvalidArgumentError(f"{binding.code} of {binding.hosted} {REFUSAL}")
+    if any(id(leaf) not in known for leaf in leaves):
+        binding.hosted.uses_others = True
     if hooked_nodes(leaf for leaf in leaves if id(leaf) in known):
         raise InvalidArgumentError(
             f"{binding.code} of {binding.hosted} has registered a hook at the node of torch's graph that accumulates a "

@@ -158,6 +158,11 @@ class Binding:
         """`id()` of the objects that belong to this call: the leaves, and the parts of the bound copy."""
         return self._bound_copy.private_ids()
 
+    @property
+    def uses_others(self) -> bool:
+        """Whether the graph of the call may reach leaves that are not parameters of the module, as far as is known."""
+        return self.hosted.uses_others or any(each.requires_grad for each in self._found.tensors)
+
     def kept(self) -> Found:
         """The tensors besides the parameters that outlive the call, as they are at its end."""
         tensors, is_all = self.internals.found()

@@ -49,11 +49,13 @@ class CallFrame:
 
     Attributes:
         leaves: The leaves of the parameters of these modules.
+        uses_others: Whether the graph of the call may reach other leaves.
     """
 
     # Calls of plain objects do not need these; a call that binds a module sets them.
     _hooks: saved_tensors_hooks | None = None
     _lifted = False
+    uses_others = False
     # By storage; several parameters may be views of one storage.
     _watches: dict[int, list[Watch]]
     _buffers: set[int]
@@ -107,8 +109,14 @@ class CallFrame:
             if self._bindings:
                 self._settle(error is not None)
 
-    def bind(self, hosted: HostedObject) -> nn.Module:
-        """The bound copy of a module for this call."""
+    def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
+        """The bound copy of a module for this call.
+
+        Args:
+            hosted: The module.
+            is_target: Whether the call is one of its own methods, whose caller chooses the mode. Other code finds it in
+                evaluation mode if it was put into that on this owner, or if the caller asked for it.
+        """
         if self._thread != threading.get_ident():
             raise InvalidArgumentError(
                 f"{hosted} is lent to a call only while that runs, and in its thread; what runs later or elsewhere "
@@ -127,10 +135,13 @@ class CallFrame:
             self._code = _name(self._code)
         scope = current_scope.get()
         nested = bool(self._bindings) or (scope is not None and scope.depth > 0)
-        binding = Binding(self._parameter_locks, hosted, self._training, self._code, nested, self._recorded)
+        training = self._training and (is_target or hosted.value.training)
+        binding = Binding(self._parameter_locks, hosted, training, self._code, nested, self._recorded)
         self._bindings[hosted.ref.object_id] = binding
         if self._lifted:
             binding.hold()
+        if binding.uses_others:
+            self.uses_others = True
         for leaf, watch in zip(binding.leaves, binding.watches, strict=True):
             self.leaves.append(leaf)
             self._parameters[id(leaf.tensor)] = (hosted, leaf.ref.parameter if leaf.ref is not None else "")
@@ -146,14 +157,23 @@ class CallFrame:
         """The module and dotted name of the parameter that a leaf of this call replaces."""
         return self._parameters.get(id(leaf))
 
+    def leaves_of_parameters(self) -> dict[int, torch.Tensor]:
+        """The leaves of this call, by `id()` of the parameter that they replace."""
+        return {id(leaf.parameter): leaf.tensor for leaf in self.leaves}
+
+    def meets(self, value: Any) -> None:
+        """Notes that the code of this call uses the value of an object that is no module: it may hold leaves."""
+        self.uses_others = True
+
     def may_stay(self, result: Any) -> bool:
         """Whether a result can stay on the owner as it is, with its own containers and tensors.
 
-        A result that needs a gradient cannot, nor one that holds parts of a bound copy, which belong to the call, nor
-        one that shares memory with tensors of modules, which other calls may change.
+        A result that the call has computed from tensors that need a gradient cannot, nor one that holds parts of a
+        bound copy, which belong to the call, nor one that shares memory with tensors of modules, which other calls may
+        change. Leaves can: they have no history.
         """
         if not self._bindings:
-            return not self._recorded or not any(map(_needs_gradient, parts_of(result)))
+            return not self._recorded or not any(map(_has_history, parts_of(result)))
         return not self._holds(result, self._kept_after())
 
     def lends(self, value: Any) -> bool:
@@ -166,9 +186,17 @@ class CallFrame:
     def _holds(self, value: Any, is_shared: Callable[[torch.Tensor], bool]) -> bool:
         lent = {each for binding in self._bindings.values() for each in binding.private_ids()}
         for part in parts_of(value):
-            if id(part) in lent or _needs_gradient(part) or (isinstance(part, torch.Tensor) and is_shared(part)):
+            if id(part) in lent or _has_history(part):
+                return True
+            if isinstance(part, torch.Tensor) and not self._is_other_leaf(part) and is_shared(part):
                 return True
         return False
+
+    def _is_other_leaf(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a leaf of torch's graph, and shares no memory with parameters."""
+        if not tensor.requires_grad or tensor.grad_fn is not None:
+            return False
+        return all(storage.data_ptr() not in self._watches for storage in storages(tensor))
 
     def _kept_after(self) -> Callable[[torch.Tensor], bool]:
         """Tells whether a tensor shares memory with one that the modules keep after the call."""
@@ -230,6 +258,8 @@ class CallFrame:
         watches = self._watches.get(storage)
         if watches is not None:
             return Pinned(tensor, self._parameter_locks, watches)
+        if tensor.requires_grad and tensor.grad_fn is None:
+            self.uses_others = True
         kept = tensor.clone() if storage in self._buffers else tensor
         return self._kept(kept, kept)
 
@@ -272,8 +302,8 @@ def _always(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _needs_gradient(part: Any) -> bool:
-    return isinstance(part, torch.Tensor) and part.requires_grad
+def _has_history(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.grad_fn is not None
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -11,16 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from torch import nn
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
 from ps_service.passes.call_frame import CallFrame
+from ps_service.passes.copies import marked_copy_of
 from ps_service.passes.holders import Holders
 from ps_service.passes.results import Results
-from ps_wire.codec.trees import mapped
+from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import ContextEndedError, InvalidArgumentError, TooLargeError
 
 if TYPE_CHECKING:
@@ -169,10 +169,11 @@ def call_function(
         with CallFrame(engine.parameter_locks, training, recorded=False, code=function) as call_frame:
             engine.parameter_locks.allow_blocking()
             if deferred:
-                return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, holders.private))
+                own = holders.sent if keep is NO else holders.private
+                return Deferred(function(*args, **kwargs), partial(_kept, keep, call_frame, own))
             if keep is not NO:
                 return _kept(keep, call_frame, holders.private, function(*args, **kwargs))
-            return holders.private(function(*args, **kwargs))
+            return holders.sent(function(*args, **kwargs))
     results = Results(engine, recording.context, recording.call, arguments)
     call_frame = CallFrame(engine.parameter_locks, training, recorded=True, code=function, held=results.held)
     with call_frame:
@@ -217,7 +218,7 @@ def _call_module(
     with CallFrame(engine.parameter_locks, training, recorded, recorded, code, held) as call_frame:
         if recording is not None and results is not None and results.nested_pass is not None:
             call_frame.calling(results.nested_pass.calling(recording.place))
-        run = partial(run, call_frame.bind(target))
+        run = partial(run, call_frame.bind(target, is_target=True))
         engine.parameter_locks.allow_blocking()
         entry = None
         if recorded:
@@ -236,9 +237,9 @@ def _call_module(
         result = _kept(keep, call_frame, call_frame.own, result)
         if results is None:
             return result
-        return results.record(
-            entry, call_frame.leaves, target.backward_latency if may_be_inline else None, True, result
-        )
+        latency = target.backward_latency if may_be_inline else None
+        others = call_frame.uses_others or target.uses_others
+        return results.record(entry, call_frame.leaves, latency, True, result, others)
 
 
 def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording | None = None) -> Any:
@@ -250,15 +251,15 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
         ContextLostError: This owner has lost the pass, and the history of the value with it.
     """
     target = engine.registry.find(ref)
-    if target.bound_copies is None:
-        if recording is not None and target.history is not None and target.history.context == recording.context:
-            kept = arguments.local(target)
+    if recording is not None:
+        if _is_differentiable(target, ref, recording.context):
+            kept = arguments.local(target, ref.parameter)
             return call_function(engine, kept.local_value, arguments, (), {}, True, recording)
-        if recording is not None:
-            with suppress(ContextEndedError):
-                engine.contexts.get(recording.context)
+        with suppress(ContextEndedError):
+            engine.contexts.get(recording.context)
+    if target.bound_copies is None:
         try:
-            return mapped(target.value, lambda tensor: tensor.detach().clone())
+            return mapped(target.value, marked_copy_of)
         except RecursionError:
             raise TooLargeError(f"{target} contains itself, or is nested too deeply, and cannot be sent") from None
     if not ref.parameter:
@@ -266,14 +267,23 @@ def fetch(engine: Engine, ref: Ref, arguments: Arguments, recording: Recording |
     with engine.parameter_locks.reading(
         [target.parameter(ref.parameter)], [target.parameter_state(ref.parameter)]
     ) as reading:
-        return reading.leaves[0].detach().clone()
+        return marked_copy_of(reading.leaves[0])
+
+
+def _is_differentiable(target: HostedObject, ref: Ref, context: ContextId) -> bool:
+    """Whether gradients of a pass go back through a copy of the value of a handle."""
+    if ref.parameter:
+        return target.parameter(ref.parameter).requires_grad
+    if target.history is not None and target.history.context == context:
+        return True
+    return target.bound_copies is None and any(map(_needs_gradient, parts_of(target.value)))
 
 
 def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = "") -> HostedObject:
     """The object that a reference refers to. A value that is not hosted yet becomes an anonymous object, as it is.
 
-    A value with a history is detached, so that the object does not keep the graph of the pass; its containers are
-    copies.
+    A value that a recorded call has computed is detached, so that the object does not keep the graph of the pass, and
+    so is one that was computed with parts of a module that belong to a call. Their containers are copies.
 
     Args:
         rref: The reference.
@@ -290,10 +300,11 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = ""
             if trainer:
                 engine.held.check(trainer)
             value = rref.local_value()
-            has_graph = isinstance(value, torch.Tensor) and value.grad_fn is not None
-            if has_graph or rref.is_lent or rref.history is not None:
-                value = mapped(value, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach())
+            detached = rref.is_lent or rref.history is not None
+            if detached:
+                value = mapped(value, lambda tensor: tensor if tensor.grad_fn is None else tensor.detach())
             found = HostedObject(engine.name, value, engine.parameter_locks, object_id=object_id)
+            found.is_detached = detached
             if trainer:
                 found.shares = engine.held.of(trainer).shares(value)
             if rref.history is not None:
@@ -309,8 +320,11 @@ def hosted(engine: Engine, rref: RRef, trainer: bytes = b"", object_id: str = ""
 
 def _kept(keep: Keep, call_frame: CallFrame, own: Callable[[Any], Any], result: Any) -> Any:
     """The result of a call, or a reference to it."""
-    if keep is REFERENCE and not isinstance(result, RRef) and call_frame.may_stay(result):
-        return RRef(result)
+    if keep is REFERENCE and not isinstance(result, RRef):
+        rref = RRef(result)
+        # A parameter of a module stays where it is.
+        if rref.hosted is not None or call_frame.may_stay(result):
+            return rref
     result = own(result)
     if keep is VALUE:
         return RRef(result if isinstance(result, torch.Tensor) else kept_values.by_value(result, _same))
@@ -322,6 +336,10 @@ def _writes(method: str) -> bool:
     if method.endswith("__"):
         return method.startswith("__i") and hasattr(torch.Tensor, f"__{method[3:]}")
     return method.endswith("_")
+
+
+def _needs_gradient(part: Any) -> bool:
+    return isinstance(part, torch.Tensor) and part.requires_grad
 
 
 def _copied(result: Any) -> Any:

@@ -162,6 +162,8 @@ class Gradients:
             if before is None:
                 held[key] = gradient
                 continue
+            if before.ref is None and gradient.ref is not None:
+                before = held[key] = before._replace(ref=gradient.ref)
             if key in own and not before.tensor.is_sparse:
                 before.tensor.add_(gradient.tensor)
             else:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from ps_service.passes.copies import copy_of, marked_copy_of
 from ps_wire.codec.trees import mapped
 
 LARGE: Final = 64 * 1024
@@ -52,7 +53,18 @@ class Holders:
             return None
         if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
             return result
-        return mapped(result, lambda tensor: tensor.detach().clone())
+        return mapped(result, copy_of)
+
+    def sent(self, result: Any) -> Any:
+        """Like `private`, for a result that is sent: its copies tell whether the tensors require grad.
+
+        Pass the return value directly, as to `private`.
+        """
+        if result is None:
+            return None
+        if isinstance(result, torch.Tensor) and _is_plain(result) and self._is_alone(result, _count(result)):
+            return result
+        return mapped(result, marked_copy_of)
 
     def _is_alone(self, result: torch.Tensor, now: _Count) -> bool:
         if weakref.getweakrefcount(result):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import Parameter
 
 from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
@@ -30,12 +29,14 @@ class PassContext:
         held: Counts the bytes that it and other passes of its trainer hold.
         began: When it was opened here, on the clock of `Contexts`.
         used: When a request last used it.
+        last_staleness: The staleness of its last step.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
         self.id = id
         self.held = held
         self.callers: set[bytes] = set()
+        self.last_staleness = 0
         self.began = self.used = now
         self._lock = ReportingLock()
         self._door = ReportingLock()
@@ -115,7 +116,7 @@ class PassContext:
             brought = self._gradients
             return [] if brought is None else brought.all()
 
-    def gradient(self, parameter: Parameter) -> torch.Tensor | None:
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a parameter; None if this pass has none for it."""
         with self._lock:
             brought = self._gradients
@@ -127,7 +128,7 @@ class PassContext:
         brought = self._gradients
         return 0 if brought is None else brought.nbytes
 
-    def gradients_of(self, parameters: Sequence[Parameter]) -> list[torch.Tensor | None]:
+    def gradients_of(self, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients of some parameters, read at once.
 
         Raises:
@@ -139,19 +140,26 @@ class PassContext:
                 raise self._over()
             return [None] * len(parameters) if brought is None else brought.of_each(parameters)
 
-    def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
+    def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """Notes a step of the pass, and returns its staleness, as `FirstReadings.stepped`."""
         with self._lock:
-            return self._readings.stepped(parameters, parameter_states)
+            staleness = self._readings.stepped(parameters, parameter_states)
+            self.last_staleness = staleness or 0
+            return staleness
 
-    def scale(self, parameters: Sequence[Parameter], factor: float) -> None:
+    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int:
+        """The number of steps since the pass has first read one of some parameters; 0 if it has read none."""
+        with self._lock:
+            return self._readings.staleness(parameters, parameter_states)
+
+    def scale(self, parameters: Sequence[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:
             brought = self._gradients
             if brought is not None:
                 brought.scale(parameters, factor)
 
-    def unscale(self, parameters: Sequence[Parameter], factor: float) -> Unscaled:
+    def unscale(self, parameters: Sequence[torch.Tensor], factor: float) -> Unscaled:
         """Multiplies gradients of some parameters by the inverse of a loss scale, and checks whether they are finite.
 
         Raises:

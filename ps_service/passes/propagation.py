@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import Parameter
 
 from ps_service.passes.propagated import Gathered
 from ps_wire.errors import InvalidArgumentError
@@ -110,7 +109,7 @@ def scale(engine: Engine, context_id: ContextId, refs: Sequence[Ref], factor: fl
         context.scale(parameters, factor)
 
 
-def parameter_of(engine: Engine, ref: Ref) -> Parameter:
+def parameter_of(engine: Engine, ref: Ref) -> torch.Tensor:
     """The parameter that a handle refers to.
 
     Raises:

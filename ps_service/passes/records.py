@@ -12,6 +12,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ps_service.hosting.histories import REFUSAL
+from ps_service.parameters.leaves import StandIn
 from ps_service.passes.entry import ENTERING
 from ps_service.passes.gradients import Gradient, added
 from ps_service.passes.late_runs import LateRun
@@ -67,7 +68,7 @@ class Record:
         kept_inputs: The inputs that are results of earlier calls; they entered after those of the caller.
         tokens: Positions of the outputs that are tokens of results on other owners.
         nested_pass: Its nested pass; None if it called no other owners.
-        is_module: Whether only modules took part, so that all leaves are known.
+        others: Whether its graph may reach leaves besides these.
 
     Attributes:
         shares: Count the tensors that are held until its last backward has run.
@@ -84,7 +85,7 @@ class Record:
         kept_inputs: Sequence[KeptInput] = (),
         tokens: Sequence[int] = (),
         nested_pass: NestedPass | None = None,
-        is_module: bool = True,
+        others: bool = False,
     ) -> None:
         self._latency = latency
         self._nbytes = nbytes
@@ -115,7 +116,7 @@ class Record:
         self._tokens = tokens
         self._token_seeds = [_NO_GRADIENT] * len(tokens)
         self._nested_pass = nested_pass
-        self._is_module = is_module
+        self._others = others
         self.shares: Sequence[Share] = ()
         self._gathered: dict[int, list[Gathered]] = {}
 
@@ -211,7 +212,7 @@ class Record:
         ends = [] if self._entry is None else [self._entry.token]
         if self._nested_pass is not None:
             ends.append(self._nested_pass.root)
-        if not self._is_module:
+        if self._others:
             leaves = [*leaves, *self._other_leaves(roots, {id(each) for each in ends})]
         for leaf in leaves:
             targets.append(leaf.tensor)
@@ -231,13 +232,14 @@ class Record:
         """Finds the leaves of the graph that belong to no hosted module: parameters that other objects keep.
 
         Raises:
-            InvalidArgumentError: The graph reaches the inputs of an earlier call.
+            InvalidArgumentError: The graph reaches inputs or parameters that were lent to an earlier call.
         """
         known = known | {id(leaf.tensor) for leaf in self._leaves}
         leaves, entries = reached_from(roots, ENTERING)
-        if any(each.entry is not self._entry for each in entries):
+        others = [leaf for leaf in leaves if id(leaf) not in known]
+        if any(each.entry is not self._entry for each in entries) or any(isinstance(leaf, StandIn) for leaf in others):
             raise InvalidArgumentError(f"the call {REFUSAL}")
-        return [Leaf(None, leaf, leaf) for leaf in leaves if id(leaf) not in known]
+        return [Leaf(None, leaf, leaf) for leaf in others]
 
     def _add_gathered(self, places: list[int], seeds: list[torch.Tensor]) -> None:
         """Adds the gathered gradients to the outputs at which a backward begins, and to their gradients."""

@@ -49,9 +49,23 @@ class Results:
         self.nested_pass: NestedPass | None = self._context.nested_pass(self._peers.nested_pass)
 
     def record(
-        self, entry: GraphEntry | None, leaves: Sequence[Leaf], latency: Latency | None, is_module: bool, result: Any
+        self,
+        entry: GraphEntry | None,
+        leaves: Sequence[Leaf],
+        latency: Latency | None,
+        is_module: bool,
+        result: Any,
+        others: bool = True,
     ) -> Any:
         """Keeps the state that the call's backward needs, and returns the result.
+
+        Args:
+            entry: The entry node of the inputs; None if none of them needs a gradient.
+            leaves: The leaves of the parameters of the modules that it has used.
+            latency: Measures the backward of such calls; None if it must not run on the event loop.
+            is_module: Whether it was a call of a module, whose saved tensors are counted.
+            result: Its result.
+            others: Whether its graph may reach other leaves.
 
         Raises:
             ContextEndedError: The context ended while the call ran.
@@ -89,7 +103,7 @@ class Results:
             self._arguments.kept,
             tokens,
             called,
-            is_module,
+            others,
         )
         record.shares = shares
         self._context.add(self._call, record)
@@ -98,11 +112,12 @@ class Results:
     def _keep_history(self, reference: RRef, outputs: list[torch.Tensor]) -> None:
         """Lets later calls propagate through a result that stays on this owner."""
         value = reference.local_value()
-        if not any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts_of(value)):
+        if not any(isinstance(part, torch.Tensor) and part.grad_fn is not None for part in parts_of(value)):
             return
         positions: list[int | None] = []
         for tensor in tensors_in(value):
-            positions.append(len(outputs) if tensor.requires_grad else None)
-            if tensor.requires_grad:
+            # A leaf is the same tensor for all calls, and needs none.
+            positions.append(None if tensor.grad_fn is None else len(outputs))
+            if tensor.grad_fn is not None:
                 outputs.append(tensor)
         reference.history = History(self._context.id, self._call, tuple(positions))

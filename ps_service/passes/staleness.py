@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from torch.nn import Parameter
-
 from ps_service.measures.histogram import Distribution, Histogram
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.leaf import Leaf
 
@@ -49,7 +49,20 @@ class FirstReadings:
             if known is None or leaf.steps < known:
                 steps[key] = leaf.steps
 
-    def stepped(self, parameters: Sequence[Parameter], parameter_states: Sequence[ParameterState]) -> int | None:
+    def note_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        """Notes how many steps had been applied to a parameter when a replica read it."""
+        self._steps[id(parameter)] = steps
+
+    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int:
+        """The largest staleness of these parameters; 0 if the pass has read none of them through a hosted module."""
+        worst = 0
+        for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
+            first = self._steps.get(id(parameter))
+            if first is not None:
+                worst = max(worst, parameter_state.steps - first)
+        return worst
+
+    def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """Notes a step of the pass, which the states of its parameters do not count yet.
 
         Returns:

@@ -13,8 +13,6 @@ from ps_wire.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch.nn import Parameter
-
     from ps_service.passes.bindings import Binding
 
 
@@ -49,6 +47,7 @@ def take_over(binding: Binding, places: Sequence[int], raised: bool) -> None:
         if watch is not None and not binding.leaf_watch.is_moved(i):
             # Written in place: the values are there already, unless a step has moved the parameter meanwhile.
             binding.parameter_locks.note_written(watch.pin)
+            binding.hosted.parameter_states[i].writes += 1
             watch.seen += 1
             if binding.parameters[i].data_ptr() == binding.leaf_watch.pointer(i):
                 continue
@@ -107,7 +106,7 @@ def taken_memory(moved: torch.Tensor, others: Sequence[torch.Tensor], kept: Sequ
     return "a tensor that the module keeps" if is_within(moved, kept) else ""
 
 
-def write(parameters: Sequence[Parameter], values: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
+def write(parameters: Sequence[torch.Tensor], values: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]) -> None:
     """Sets values of parameters. A value may be in the memory of another parameter, after a swap.
 
     Args:

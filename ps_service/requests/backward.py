@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.numerics.regions import numerics_of
@@ -11,9 +12,9 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields
+from ps_service.requests import fields, offers
 from ps_service.requests.error_answers import explain
-from ps_service.training.creation import optimizer_of
+from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from ps_service.engine import Engine
     from ps_service.requests.context import RequestContext
+    from ps_service.training.aggregator import Outcome
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
 
@@ -41,14 +43,16 @@ class Progress:
         of_inputs: The gradients of the inputs of each call whose backward has run.
         seconds: How long each of these backwards has kept its thread busy.
         versions: The versions of the optimizers that have stepped.
+        pushed: What became of a push whose reply is not written yet.
     """
 
-    __slots__ = ("of_inputs", "seconds", "versions")
+    __slots__ = ("of_inputs", "pushed", "seconds", "versions")
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.of_inputs: list[list[torch.Tensor | None]] = []
         self.versions: list[int] = []
+        self.pushed: Outcome | None = None
 
 
 def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.BackwardReply) -> None:
@@ -66,14 +70,23 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         else:
             message.list.SetInParent()
     reply.seconds.extend(progress.seconds)
+    if request.steps and offers.has_rounds(ctx, request.steps):
+        waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
+        ctx.defer(waiting, partial(offers.describe_all, reply, partial(_end_after, ctx, request)))
+        return
     if request.steps:
         stepped = _step_all(ctx, request, id, progress.versions, reply)
         reply.versions.extend(progress.versions)
         if not stepped:
             return
+    _end_after(ctx, request)
+
+
+def _end_after(ctx: RequestContext, request: pb.BackwardRequest) -> None:
+    """Ends the pass, if the request asks for it."""
     if request.HasField("end"):
         began = time.perf_counter()
-        end(ctx.engine, id, request.end)
+        end(ctx.engine, fields.context_id(request), request.end)
         ctx.engine.counters.count("end_context", time.perf_counter() - began)
 
 
@@ -124,7 +137,8 @@ def _step_all(
             return False
         began = time.perf_counter()
         try:
-            versions.append(_step(engine, optimizer_of(engine.registry.find(Ref.from_message(handle))), id))
+            with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
+                versions.append(_step(engine, optimizer_of(engine.registry.find(Ref.from_message(handle))), id))
         except WouldBlock:
             raise
         except BaseException as raised:
@@ -149,16 +163,23 @@ def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or only checks them."""
+    if request.HasField("offer"):
+        offers.offer_to_owners(ctx, optimizer_of(ctx.find(request.optimizer)), request, reply)
+        return
     id = fields.context_id(request)
     optimizer = optimizer_of(ctx.find(request.optimizer))
     context = ctx.engine.contexts.get(id)
-    if context is None:
+    if request.check_only:
+        if context is not None:
+            optimizer.check(context)
         reply.version = optimizer.version
-    elif request.check_only:
-        optimizer.check(context)
+    elif not optimizer.aggregator.is_plain:
+        ctx.defer(offers.offer(ctx, optimizer, id, request.wait_seconds), partial(offers.describe, reply))
+    elif context is None:
         reply.version = optimizer.version
     else:
-        reply.version = optimizer.step(context)
+        reply.version, reply.counted = optimizer.step(context), 1
+        reply.staleness = context.last_staleness
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:

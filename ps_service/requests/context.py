@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.references import RRef
     from ps_service.passes.calls import Recording
     from ps_service.requests.backward import Progress
+    from ps_service.requests.probe import Probe
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
@@ -54,6 +55,7 @@ class RequestContext:
         deferred: The result that the reply waits for.
         keeps_payload: Whether the payload is needed to write the deferred reply.
         progress: The finished parts of a backward; None if none has begun.
+        probe: Records how the request runs; None if its caller does not ask for that.
         frame: The frame of a deferred reply.
         began: When the request was accepted, on the clock `time.perf_counter`.
         abandoned: Whether the reply will not be sent, because the request has another answer.
@@ -74,6 +76,7 @@ class RequestContext:
         "granted",
         "keeps_payload",
         "payload",
+        "probe",
         "progress",
         "recording",
         "result_id",
@@ -90,6 +93,7 @@ class RequestContext:
         self.result_id = ""
         self.deferred: Deferred | None = None
         self.progress: Progress | None = None
+        self.probe: Probe | None = None
         self.keeps_payload = False
         self._embed = embed
         self._reader: PayloadReader | None = None
@@ -230,16 +234,20 @@ class RequestContext:
             )
 
     def defer(self, deferred: Deferred, finish: Callable[[Any], None], reads: bool = False) -> None:
-        """Defers the reply: `finish` writes it, once the result is there.
+        """Defers the reply: `finish` writes it, once the result is there. Drops the result if nothing waits for it.
 
         Args:
             deferred: The result.
             finish: Writes the reply.
             reads: Whether `finish` reads the request again, so that the payload has to be kept.
         """
-        self.deferred = deferred
         self.keeps_payload = reads
         self._finish = finish
+        with _granting:
+            self.deferred = deferred
+            abandoned = self.abandoned
+        if abandoned:
+            deferred.drop()
 
     def let_go(self) -> None:
         """Drops the payload, because it was read. Values that use its memory keep it."""
@@ -268,8 +276,9 @@ class RequestContext:
         with _granting:
             self.abandoned = True
             self._revoke()
-        if self.deferred is not None:
-            self.deferred.drop()
+            deferred = self.deferred
+        if deferred is not None:
+            deferred.drop()
 
     def _revoke(self) -> None:
         self.engine.registry.revoke(self.trainer, self.granted)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.creation import fingerprint
-from ps_service.requests import fields
+from ps_service.requests import fields, offers, spanning
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training.creation import create_optimizer, create_scheduler
-from ps_service.training.optimizers import NonFinite, Reads
+from ps_service.training.optimizers import NonFinite, Reads, optimizer_of
+from ps_wire import policies
 from ps_wire.codec.names import name_of
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.values_pb2 import Value
@@ -22,6 +23,8 @@ from ps_wire.v1.values_pb2 import Value
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.policies import Policy
 
 T = TypeVar("T")
 
@@ -43,6 +46,18 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
     """Makes an optimizer, or finds the one of that name."""
     hosted, reply.created = make_optimizer(ctx, request)
     ctx.describe(reply.object, hosted)
+    made = optimizer_of(hosted)
+    aggregator = made.aggregator
+    if not reply.created:
+        spanning.check(hosted, made, request.owners)
+        # Owners that follow hear of a change of the policy later.
+        if request.HasField("policy") and aggregator.following is None:
+            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)))
+    if aggregator.following is None:
+        offers.join(ctx, made)
+    reply.owners.extend(aggregator.owners)
+    if aggregator.coordinator is not None:
+        reply.epoch = aggregator.decisions(ctx.trainer, {}).epoch
 
 
 def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.CreateReply) -> None:
@@ -83,6 +98,8 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         fingerprint=_fingerprint(ctx, name_of(cls), request),
         object_id=object_id,
     )
+    if made[1] and request.HasField("policy"):
+        spanning.begin(ctx, optimizer_of(made[0]), request.owners, policies.from_plain(ctx.read(request.policy)))
     return with_spec(ctx, "optimizer", request, made)
 
 
@@ -103,6 +120,14 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
     return with_spec(ctx, "scheduler", request, made)
 
 
+def _check_policy(hosted: HostedObject, optimizer: HostedOptimizer, asked: Policy) -> None:
+    if optimizer.aggregator.policy != asked:
+        raise NameConflictError(
+            f"{hosted.name!r} exists already, with the policy {optimizer.aggregator.policy}, not {asked}. Leave policy "
+            "out to use it as it is, or change it for all with set_policy()"
+        )
+
+
 def _known(table: Mapping[int, T], number: int, what: str) -> T:
     try:
         return table[number]
@@ -117,6 +142,10 @@ def _fingerprint(ctx: RequestContext, class_name: str, request: Any) -> bytes:
     same.class_name = class_name
     if isinstance(same, pb.CreateRequest):
         same.ClearField("default_seed")
+    if isinstance(same, pb.OptimizerRequest):
+        # It may be left out by those who come later, and changed.
+        same.ClearField("policy")
+        same.ClearField("owners")
     for value in _values(same):
         value.CopyFrom(canonical(value))
     payload = b"" if ctx.payload is None else ctx.payload.tobytes()

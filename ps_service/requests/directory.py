@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
+from ps_service.group.rendezvous import SAME
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from ps_service.group.directory import MemberEntry, RendezvousResult, Wait
+    from ps_service.group.formation import Progress
+    from ps_service.group.members import MemberEntry
+    from ps_service.group.rendezvous import RendezvousResult
+    from ps_service.group.waits import Wait
     from ps_service.requests.context import RequestContext
     from ps_wire.v1 import operations_pb2 as pb
 
@@ -19,11 +23,22 @@ _LONGEST_WAIT: Final = 86_400.0
 
 
 def register(ctx: RequestContext, request: pb.RegisterRequest, reply: pb.RegisterReply) -> None:
-    """Enters the sender into the directory."""
+    """Enters the sender into the directory; into a group that begins as a whole, with all its members."""
+    directory, name, address = ctx.engine.directory, request.name, request.address
     id = request.id if request.HasField("id") else None
-    engine = ctx.engine
-    entry = engine.directory.enter(ctx.trainer, request.name, request.address, id, engine.sessions.is_away)
-    describe(reply.member, entry)
+    if not request.world_size:
+        describe(reply.member, directory.enter(ctx.trainer, name, address, id))
+        return
+    if id is None:
+        raise InvalidArgumentError(f"{name!r} needs a rank in a group of {request.world_size}")
+
+    def finish(found: Progress) -> None:
+        reply.member.name, reply.member.address, reply.member.id = name, address, id
+        for entry in found.members:
+            describe(reply.members.add(), entry)
+        reply.missing.extend(found.missing)
+
+    _when_over(ctx, directory.arrive(ctx.trainer, name, address, id, request.world_size), request.wait_seconds, finish)
 
 
 def lookup(ctx: RequestContext, request: pb.LookupRequest, reply: pb.LookupReply) -> None:
@@ -50,10 +65,19 @@ def members(ctx: RequestContext, request: pb.MembersRequest, reply: pb.MembersRe
 def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.RendezvousReply) -> None:
     """Lets members wait for each other."""
     value = ctx.read(request.value) if request.HasField("value") else None
-    wait = ctx.engine.directory.rendezvous(ctx.trainer, request.key, request.name, tuple(request.names), value)
+    wait = ctx.engine.directory.rendezvous(
+        ctx.trainer,
+        request.key,
+        request.name,
+        tuple(request.names),
+        SAME if request.again else value,
+        leaving=request.leaving,
+        stays=request.stays,
+    )
 
     def finish(result: RendezvousResult) -> None:
         reply.missing.extend(result.missing)
+        reply.absent.extend(result.absent)
         reply.names.extend(result.values)
         ctx.write(reply.values, list(result.values.values()))
 

@@ -240,6 +240,8 @@ class Execution:
     def _refused(self, answer: Answer) -> Answer:
         """Counts the request as failed, and takes back what it has granted."""
         ctx = self.ctx
+        if ctx.probe is not None:
+            ctx.probe.ended(answer.reply)
         ctx.engine.counters.count(self.operation.name, time.perf_counter() - ctx.began, answer.reply.error.code)
         ctx.give_back()
         return answer

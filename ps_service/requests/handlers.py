@@ -11,11 +11,12 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.calls import NO, REFERENCE, VALUE, Recording
-from ps_service.requests import fields
+from ps_service.requests import fields, spanning
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
-from ps_service.training.creation import optimizer_of
-from ps_wire import decorators
+from ps_service.training.optimizers import optimizer_of
+from ps_wire import decorators, policies
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, Ref
 
 if TYPE_CHECKING:
@@ -126,9 +127,23 @@ def set_requires_grad(ctx: RequestContext, request: pb.SetRequiresGradRequest, r
 
 def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.SetOptionsReply) -> None:
     """Changes options of an optimizer's parameter groups."""
-    group = request.group if request.HasField("group") else None
-    options = fields.options(ctx, request.options)
-    optimizer_of(ctx.find(request.optimizer)).set_options(group, options)
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    if request.HasField("options"):
+        optimizer.set_options(
+            request.group if request.HasField("group") else None, fields.options(ctx, request.options)
+        )
+    if request.HasField("policy"):
+        if optimizer.aggregator.following is not None:
+            raise InvalidArgumentError(f"owner {optimizer.aggregator.owners[0]!r} decides the rounds of this optimizer")
+        optimizer.aggregator.change(policies.from_plain(ctx.read(request.policy)))
+        spanning.tell(ctx, optimizer, reply.decisions)
+
+
+def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -> None:
+    """Rounds of an optimizer do not wait for the trainer any more."""
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    ctx.engine.memberships.remove(ctx.trainer, optimizer.aggregator)
+    spanning.tell(ctx, optimizer, reply.decisions)
 
 
 def state(ctx: RequestContext, request: pb.StateRequest, reply: pb.StateReply) -> None:

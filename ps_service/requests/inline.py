@@ -66,7 +66,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
         seconds += context.record(CallKey(ctx.trainer, each.call)).expected_seconds
     for handle in request.steps:
         value = ctx.engine.registry.find(Ref.from_message(handle)).value
-        if not isinstance(value, HostedOptimizer) or not value.is_torchs:
+        if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.aggregator.is_plain:
             return _NEVER
         # How large the gradients are is not known yet; the handler looks again before the step.
         seconds += value.latency.seconds
@@ -80,7 +80,8 @@ def step(ctx: RequestContext, request: pb.StepRequest) -> float:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     value = ctx.find(request.optimizer).value
-    if not isinstance(value, HostedOptimizer) or not value.is_torchs:
+    if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.aggregator.is_plain:
+        # The reply to an offer of gradients is deferred, which a request on the event loop cannot be.
         return _NEVER
     context = ctx.engine.contexts.get(ContextId.from_message(request.context))
     return 0.0 if context is None else value.latency.expected(context.gradient_bytes)

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.requests import administration, backward, creation, directory, handlers, inline, reporting
+from ps_service.requests import (
+    administration,
+    backward,
+    creation,
+    directory,
+    handlers,
+    inline,
+    replicas,
+    reporting,
+    spanning,
+)
 from ps_wire import operations
 
 if TYPE_CHECKING:
@@ -68,6 +78,11 @@ _ALL: Final = (
     _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
     _operation("step", backward.step, expected_seconds=inline.step, hosted=True),
     _operation("set_options", handlers.set_options),
+    _operation("leave", handlers.leave),
+    _operation("pull", replicas.pull),
+    _operation("push", replicas.push, expected_seconds=replicas.expected_seconds, hosted=True),
+    _operation("hold", spanning.hold),
+    _operation("settle", spanning.settle),
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),
     _operation("status", reporting.status, apart=True),

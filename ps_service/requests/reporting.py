@@ -55,6 +55,14 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
             references=each.references,
         )
     for one in now.optimizers:
-        reply.optimizers.add(name=one.name, class_name=one.class_name, version=one.version, parameters=one.parameters)
+        reply.optimizers.add(
+            name=one.name,
+            class_name=one.class_name,
+            version=one.version,
+            parameters=one.parameters,
+            policy=one.policy,
+            members=one.members,
+            waiting_for=one.waiting_for,
+        )
     for name, count in sorted(now.operations.items()):
         reply.operations.add(name=name, calls=count.calls, errors=count.errors, seconds=count.seconds)

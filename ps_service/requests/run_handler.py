@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from ps_service.parameters.alone import WouldBlock
 from ps_service.requests.error_answers import explain, failure
+from ps_wire.errors import RemoteError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.runtime.scopes import Scope
+
+_log = logging.getLogger(__name__)
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
@@ -83,18 +87,24 @@ def handle(
     Raises:
         WouldBlock: The request would have to wait, and this thread must not.
     """
-    error = 0
+    error, probe = 0, ctx.probe
     # Setting a context variable costs as much as a field of a message.
     token = None if scope is None and current_scope.get() is None else current_scope.set(scope)
     try:
         frame = ctx.frame
         if frame is not None:
-            ctx.complete()
+            if probe is None:
+                ctx.complete()
+            else:
+                probe.run(ctx.complete)
         else:
             frame = Frame(number=number)
             reply = getattr(frame.reply, operation.name)
             reply.SetInParent()
-            operation.handle(ctx, request, reply)
+            if probe is None:
+                operation.handle(ctx, request, reply)
+            else:
+                probe.run(operation.handle, ctx, request, reply)
             if ctx.deferred is not None:
                 ctx.frame = frame
                 return None
@@ -103,14 +113,28 @@ def handle(
         raise
     except BaseException as raised:
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
-        answer = failure(explain(raised, operation.name, operation.hosted), number)
+        answer = _failed(ctx, operation, raised, number)
         error = answer.reply.error.code
     finally:
         if token is not None:
             current_scope.reset(token)
+    if probe is not None:
+        probe.write(answer.reply)
     # A request that was given up has been counted already.
     if not ctx.abandoned:
         ctx.engine.counters.count(operation.name, time.perf_counter() - ctx.began, error)
     if error:
         ctx.give_back()
     return answer
+
+
+def _failed(ctx: RequestContext, operation: Operation, raised: BaseException, number: int) -> Answer:
+    """The answer for an exception.
+
+    A function of its own: a variable of `handle` that held the exception would be a cycle, by its traceback, and would
+    keep the tensors of the call until the garbage collector runs.
+    """
+    told = explain(raised, operation.name, operation.hosted)
+    if isinstance(told, RemoteError) and ctx.engine.membership.joined:
+        _log.warning("on %s a %s raised %s", ctx.engine.name, operation.name, told)
+    return failure(told, number)

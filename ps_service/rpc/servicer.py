@@ -147,6 +147,7 @@ class Servicer:
             max_in_flight=limits.max_in_flight,
             max_session_bytes=limits.max_session_bytes,
             version=RELEASE,
+            device=str(self._engine.device),
             why_lost="" if resumed else self._engine.sessions.take_why_lost(hello.trainer),
             shared_memory=None if listener is not None else self.shared_memory.offer(hello),
             direct=None if listener is not None else self.direct.offer(hello),
@@ -221,6 +222,7 @@ class Servicer:
         elif body == "cancel":
             session_handler.cancel(frame.number)
         elif body == "goodbye":
+            session_handler.session.said_goodbye = True
             self.session_handlers.end(session_handler)
             return True
         else:

@@ -11,6 +11,7 @@ from ps_service.requests.error_answers import cancelled, failed_before, failure,
 from ps_service.requests.execution import Execution
 from ps_service.requests.observer import Observer
 from ps_service.requests.operations import OPERATIONS
+from ps_service.requests.probe import probe_of
 from ps_service.requests.run_handler import run_inline
 from ps_service.rpc.deadlines import Deadlines
 from ps_service.rpc.followers import Followers
@@ -91,6 +92,8 @@ class SessionHandler(Observer):
             # A request that does not mutate may run again if its answer is lost.
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
+        if envelope.HasField("probe"):
+            ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
         if answer is None and not unanswered and not (operation.large and self.is_full):
             answer = run_inline(ctx, operation, request, number)

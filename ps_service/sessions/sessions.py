@@ -24,6 +24,7 @@ class SessionState:
         taken_numbers: Numbers of the requests that were accepted; none of them is executed again.
         streams: Number of its open streams; while there is one, the session lives.
         ended: Whether it was freed.
+        said_goodbye: Whether its trainer has ended it.
         why_lost: The reason for its trainer why the owner ended it; empty if the lease ran out.
         number: Distinguishes sessions whose trainers' ids have the same prefix.
         transport: Its current or last transport: `grpc`, `direct`, `shared_memory` or `unary`.
@@ -39,6 +40,7 @@ class SessionState:
         self.taken_numbers = SeenNumbers()
         self.streams = 0
         self.ended = False
+        self.said_goodbye = False
         self._clock = clock
         self._began = self._seen = clock()
 
@@ -92,6 +94,14 @@ class Sessions:
 
     def get(self, trainer: bytes) -> SessionState | None:
         return self._sessions.get(trainer)
+
+    def describe(self, trainer: bytes) -> str:
+        """A trainer for messages: the first digits of its id, and its address or process."""
+        session = self._sessions.get(trainer)
+        if session is None:
+            return f"{trainer.hex()[:8]} (gone)"
+        away = "" if session.streams else f", away for {session.idle_seconds():.0f} s"
+        return f"{session.name} ({session.peer or 'unknown'}{away})"
 
     def is_away(self, trainer: bytes) -> bool:
         """Whether a trainer has no open stream; its lease may still run."""

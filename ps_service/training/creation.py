@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.objects import HostedObject
-from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
+from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError, PsError
 
@@ -36,7 +37,8 @@ def create_optimizer(
     Raises:
         NotAllowedError: The class is not on the allow-list.
         NameConflictError: The name is taken by something else.
-        InvalidArgumentError: There is nothing to optimize, or the class refuses the arguments.
+        InvalidArgumentError: There is nothing to optimize, a parameter is given twice or was computed from others, or
+            the class refuses the arguments.
     """
     cls = engine.allowlist.optimizer(class_name)
     hosts: dict[str, HostedObject] = {}
@@ -45,6 +47,10 @@ def create_optimizer(
         members.append(([_covered(engine, ref, hosts) for ref in refs], own))
     if not hosts:
         raise InvalidArgumentError("an optimizer needs at least one parameter; a handle of a module has parameters()")
+    covered = [each.parameter for refs, _ in members for each in refs]
+    if len(set(map(id, covered))) < len(covered):
+        # Torch only warns, and would step it more than once.
+        raise InvalidArgumentError("an optimizer was given the same parameter twice; several references may share one")
     name = name or _shared_name(hosts.values(), members)
 
     def make() -> HostedObject:
@@ -55,8 +61,11 @@ def create_optimizer(
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
         value.counter = engine.counters.steps.of(name)
+        value.aggregator.queue.submit, value.aggregator.describe = engine.compute.submit, engine.sessions.describe
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name = class_name
+        # On the event loop, because the compute threads take the registry's lock while they hold their own.
+        made.when_removed = partial(engine.compute.tell, value.aggregator.end)
         engine.registry.bind(made, hosts.values())
         return made
 
@@ -115,14 +124,3 @@ def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -
         return f"{joined}.optimizer"
     digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)
     return f"{joined}.optimizer-{digest.hexdigest()}"
-
-
-def optimizer_of(hosted: HostedObject) -> HostedOptimizer:
-    """The optimizer that a hosted object is.
-
-    Raises:
-        InvalidArgumentError: It is something else.
-    """
-    if not isinstance(hosted.value, HostedOptimizer):
-        raise InvalidArgumentError(f"{hosted} is not an optimizer")
-    return hosted.value

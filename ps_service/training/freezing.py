@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
@@ -38,7 +39,7 @@ def set_requires_grad(engine: Engine, targets: Sequence[Ref], requires_grad: boo
     engine.parameter_locks.set_requires_grad(parameters, requires_grad)
 
 
-def _parameters(hosted: HostedObject, ref: Ref) -> Iterator[nn.Parameter]:
+def _parameters(hosted: HostedObject, ref: Ref) -> Iterator[torch.Tensor]:
     if ref.parameter or isinstance(hosted.value, nn.Parameter):
         yield hosted.parameter(ref.parameter)
     elif isinstance(hosted.value, nn.Module):

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import optim
-from torch.nn import Parameter
 
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
+from ps_service.training.aggregator import Aggregator
+from ps_service.training.round_gradients import Contribution
 from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -21,9 +22,12 @@ from ps_wire.runtime.latency import Latency
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.pass_context import PassContext
+    from ps_service.passes.staleness import FirstReadings
+    from ps_service.training.round_gradients import RoundGradients
     from ps_wire.refs import Ref
 
 
@@ -45,7 +49,7 @@ class Covered(NamedTuple):
     """A parameter that an optimizer steps."""
 
     ref: Ref
-    parameter: Parameter
+    parameter: torch.Tensor
     parameter_state: ParameterState
 
 
@@ -70,6 +74,7 @@ class HostedOptimizer:
         is_torchs: Whether its class is one of torch's own.
         counter: Counts its steps for the metrics.
         covered: Every covered parameter, in the order of the groups.
+        aggregator: The rounds of its policy.
     """
 
     def __init__(
@@ -95,9 +100,10 @@ class HostedOptimizer:
         self.optimizer = cls(described, **options)
         self.is_torchs = is_torchs(self.optimizer)
         self._validator = OptimizerValidator(self.optimizer, options)
+        self.aggregator = Aggregator(self)
 
-    def step(self, context: PassContext) -> int:
-        """Applies a context's gradients: all of them, or, if anything raises, none.
+    def step(self, context: PassContext | RoundGradients) -> int:
+        """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
         Parameters without a gradient in the context are skipped, as in local torch.
 
@@ -119,8 +125,46 @@ class HostedOptimizer:
             self.latency.end(began, nbytes)
             return self.version
 
-    def check(self, context: PassContext) -> None:
-        """Checks whether a context's gradients can be applied, without applying them.
+    def apply_round(self, gradients: RoundGradients, version: int) -> None:
+        """Applies the gradients of a round, which `check` has accepted: all of them, or, if anything raises, none.
+
+        Args:
+            gradients: The gradients.
+            version: The version of the optimizer from now on, whatever happens.
+
+        Raises:
+            NonFiniteGradientError: The sum holds NaN or infinity, and the optimizer refuses those.
+            Exception: The optimizer raised it.
+        """
+        with self._parameter_locks.alone(self.lock):
+            began, nbytes = self.latency.begin(), gradients.gradient_bytes
+            try:
+                present = self._present(gradients)
+                if present:
+                    self._check(present)  # a sum of finite gradients may not be finite
+                    self._apply(present, gradients)
+            finally:
+                self.version = max(self.version + 1, version)
+            self.latency.end(began, nbytes)
+
+    def contribution(self, context: PassContext | None) -> Contribution:
+        """The gradients of a context for covered parameters, to be offered to a round.
+
+        Raises:
+            The exceptions of `step`.
+        """
+        if context is None:
+            return Contribution([None] * len(self._parameters), None)
+        self.check(context)
+        return Contribution(context.gradients_of(self._parameters), context)
+
+    def staleness(self, context: PassContext | FirstReadings | None) -> int:
+        """The number of steps since a pass or replica has first read covered parameters; 0 if it has read none."""
+        states = [covered.parameter_state for covered in self.covered]
+        return 0 if context is None else context.staleness(self._parameters, states)
+
+    def check(self, context: PassContext | RoundGradients) -> None:
+        """Checks whether the gradients of a context or a push can be applied, without applying them.
 
         Raises:
             The exceptions of `step`.
@@ -161,11 +205,11 @@ class HostedOptimizer:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
-    def _present(self, context: PassContext) -> list[_Present]:
-        """The gradients of a context for covered parameters."""
+    def _present(self, gradients: PassContext | RoundGradients) -> list[_Present]:
+        """The gradients of a pass or a round for covered parameters."""
         present = []
         for covered, group, gradient in zip(
-            self.covered, self._group_of, context.gradients_of(self._parameters), strict=True
+            self.covered, self._group_of, gradients.gradients_of(self._parameters), strict=True
         ):
             if gradient is not None:
                 present.append((covered, group, gradient))
@@ -191,7 +235,7 @@ class HostedOptimizer:
                         "infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
                     )
 
-    def _apply(self, present: Sequence[_Present], context: PassContext) -> None:
+    def _apply(self, present: Sequence[_Present], gradients: PassContext | RoundGradients) -> None:
         """Steps once no other request uses the parameters, and restores everything if the step raises."""
         parameters, parameter_states = [], []
         for covered, _, _ in present:
@@ -202,7 +246,7 @@ class HostedOptimizer:
             undo = None if whole else Snapshot(self.optimizer, parameters)
             try:
                 self._step(present)
-                self.counter.count(context.stepped(parameters, parameter_states))
+                self.counter.count(gradients.stepped(parameters, parameter_states))
                 for parameter_state in parameter_states:
                     parameter_state.steps += 1
             except BaseException:
@@ -240,3 +284,14 @@ def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     if gradient.layout is not torch.strided or gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter.data, dtype=gradient.dtype).copy_(gradient)
+
+
+def optimizer_of(hosted: HostedObject) -> HostedOptimizer:
+    """The optimizer that a hosted object is.
+
+    Raises:
+        InvalidArgumentError: It is something else.
+    """
+    if not isinstance(hosted.value, HostedOptimizer):
+        raise InvalidArgumentError(f"{hosted} is not an optimizer")
+    return hosted.value

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import optim
-    from torch.nn import Parameter
 
 
 class Snapshot:
@@ -21,7 +20,7 @@ class Snapshot:
         parameters: The parameters that the step will write.
     """
 
-    def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, optimizer: optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
         self._optimizer = optimizer
         self._values = [(parameter, parameter.data.clone()) for parameter in parameters]
         self._state = {parameter: copied(optimizer.state[parameter]) for parameter in list(optimizer.state)}

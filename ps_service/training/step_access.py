@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from torch.nn import Parameter
+    import torch
 
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
@@ -35,7 +35,7 @@ class StepAccess:
     def __init__(
         self,
         locks: ParameterLocks,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[torch.Tensor],
         states: Sequence[ParameterState],
         consistent: bool,
     ) -> None:

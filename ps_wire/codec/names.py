@@ -42,6 +42,8 @@ def name_of(thing: type | Callable[..., Any] | str) -> str:
     module = getattr(thing, "__module__", None)
     if not isinstance(thing, (type, FunctionType)):
         # Functions in C have no useful `__module__`.
+        if str(module) == "torch._C._linalg":
+            return f"torch.linalg.{thing.__name__.removeprefix('linalg_')}"
         for prefix, namespace in _TORCHS:
             if getattr(namespace, thing.__name__, None) is thing:
                 return f"{prefix}.{thing.__name__}"

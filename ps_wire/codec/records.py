@@ -7,9 +7,13 @@ no others.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar, overload
 
+from torch import nn
+
+from ps_wire.codec import modules
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, keep_type
 
@@ -23,7 +27,8 @@ class Codec(NamedTuple):
         name: Name of the class in messages.
         encode: Converts an instance to values that can be sent.
         decode: Makes an instance from them.
-        is_record: Whether it is a dataclass, NamedTuple or exception, made by calling the class with its fields.
+        is_record: Whether it is a dataclass, NamedTuple or exception, made by calling the class with its fields, or an
+            enumeration.
     """
 
     name: str
@@ -44,11 +49,16 @@ def by_value(cls: C) -> C: ...
 def by_value(*, encode: Callable[[Any], Any], decode: Callable[[Any], Any], name: str = "") -> Callable[[C], C]: ...
 
 
+@overload
+def by_value(*, make: Callable[[], nn.Module], name: str = "") -> Callable[[C], C]: ...
+
+
 def by_value(
     cls: C | None = None,
     *,
     encode: Callable[[Any], Any] | None = None,
     decode: Callable[[Any], Any] | None = None,
+    make: Callable[[], nn.Module] | None = None,
     name: str = "",
 ) -> C | Callable[[C], C]:
     """Lets instances of a class be arguments and results. Both sides have to import the class.
@@ -60,23 +70,29 @@ def by_value(
             y: torch.Tensor
 
         by_value(encode=str, decode=Path)(Path)
+        by_value(make=lambda: Net(width=64))(Net)
 
     An exception of a registered class that hosted code raises is a `RemoteError` and an instance of that class in the
     caller. An exception as an argument or result is made by calling its class with its `args`.
 
     Args:
-        cls: A dataclass, NamedTuple or exception, when the decorator is used without arguments. An instance is made by
-            calling the class with its fields.
+        cls: A dataclass, NamedTuple, exception or enumeration, when the decorator is used without arguments. An
+            instance is made by calling the class with its fields. A member of an enumeration travels by its name.
+            A field of a dataclass has the value that was sent, also where `__post_init__` sets one of the same type.
         encode: For any other class: converts an instance to values that can be sent.
         decode: Makes an instance from the result of `encode`.
+        make: For a subclass of `nn.Module`: makes a module of that class. What travels is the state of a module, its
+            modes, and which parameters are frozen; `make` has to give it the same structure.
         name: Name of the class in messages; empty for its full name.
 
     Raises:
-        TypeError: The class is no dataclass, NamedTuple or exception, and `encode` or `decode` is missing.
+        TypeError: The class is none of these, and `encode` or `decode` is missing; or `make` is given with them, or for
+            a class that is no module.
     """
 
     def register(cls: C) -> C:
-        codec = Codec(name or name_of(cls), *_functions(cls, encode, decode), is_record=encode is None)
+        functions = _functions(cls, encode, decode) if make is None else _of_module(cls, make, encode or decode)
+        codec = Codec(name or name_of(cls), *functions, is_record=encode is None and make is None)
         _BY_CLASS[cls] = _BY_NAME[codec.name] = codec
         if issubclass(cls, Exception):
             keep_type(cls, codec.name)
@@ -111,20 +127,54 @@ def _functions(
     if encode is not None and decode is not None:
         return encode, decode
     if dataclasses.is_dataclass(cls):
-        fields = [field.name for field in dataclasses.fields(cls) if field.init]
-        return _fields_of(fields), lambda state: cls(**_named(state, cls))
+        return _fields_of([field.name for field in dataclasses.fields(cls)]), _dataclass_decoder(cls)
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return tuple, lambda state: cls(*state)
     if issubclass(cls, Exception):
         return lambda error: error.args, lambda state: cls(*state)
+    if issubclass(cls, enum.Flag):
+        return lambda flags: flags.value, cls
+    if issubclass(cls, enum.Enum):
+        return lambda member: member.name, lambda name: cls[name]
     raise TypeError(
-        f"{cls.__qualname__} is neither a dataclass nor a NamedTuple nor an exception: give by_value() encode and "
-        "decode"
+        f"{cls.__qualname__} is neither a dataclass nor a NamedTuple nor an exception nor an enumeration: give "
+        "by_value() encode and decode"
     )
 
 
+def _of_module(
+    cls: type, make: Callable[[], nn.Module], other: Callable[[Any], Any] | None
+) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    if other is not None:
+        raise TypeError("give either make, or encode and decode")
+    if not issubclass(cls, nn.Module):
+        raise TypeError(f"{cls.__qualname__} is no module, and make is for modules")
+    return modules.encoded, modules.decoder(cls, make)
+
+
 def _fields_of(names: list[str]) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: getattr(value, name) for name in names}
+    return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _dataclass_decoder(cls: type) -> Callable[[Any], Any]:
+    """A function that makes instances of a dataclass from the values of its fields.
+
+    `__post_init__` runs, because it may check what arrived. What it computes from values that it has computed before,
+    in the sender, is replaced by what was sent, unless it is of another type than can be sent.
+    """
+    later = {field.name for field in dataclasses.fields(cls) if not field.init}
+    if not later and not hasattr(cls, "__post_init__"):
+        return lambda state: cls(**_named(state, cls))
+
+    def decode(state: Any) -> Any:
+        sent = _named(state, cls)
+        made = cls(**{name: value for name, value in sent.items() if name not in later})
+        for name, value in sent.items():
+            if not hasattr(made, name) or type(getattr(made, name)) is type(value):
+                object.__setattr__(made, name, value)
+        return made
+
+    return decode
 
 
 def _named(state: Any, cls: type) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ps_wire.codec import dtypes
+from ps_wire.codec.strides import checked_span, in_memory_order, order_of
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWriter | None) -> None:
     """Describes a dense tensor in `message`, and adds its bytes to `payload`, or to the message if there is no payload.
 
-    The bytes of a contiguous tensor on the CPU are not copied, so it must not change until they are sent.
+    The strides are kept, except those of expanded and of quantized tensors, and of views with large gaps, which become
+    row-major. The bytes of a tensor on the CPU without gaps are not copied, so it must not change until they are sent.
 
     Args:
         tensor: A strided tensor of any dtype and shape, on any device. Its autograd history is dropped.
@@ -35,6 +37,9 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
     dtype = tensor.dtype
     message.dtype = dtypes.TO_WIRE.get(dtype) or dtypes.to_wire(dtype)
     message.shape.extend(tensor.shape)
+    # Gradients are often expanded, and those have a stride of 0.
+    if not tensor.is_contiguous() and dtype not in _QUANTIZED and 0 not in tensor.stride():
+        tensor = in_memory_order(tensor, message, dtype in _WITH_GAPS)
     if (
         dtype in _NUMPY
         and tensor.is_cpu
@@ -47,8 +52,8 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
         # Like the code below, in a third of the time.
         chunk = tensor.contiguous().numpy().data.cast("B")
     else:
-        tensor = _plain(tensor)
-        chunk = _bytes_of(_integers(tensor, message.quantizer) if tensor.is_quantized else tensor)
+        tensor = plain(tensor)
+        chunk = bytes_of(_integers(tensor, message.quantizer) if tensor.is_quantized else tensor)
     message.nbytes = len(chunk)
     if payload is None:
         message.data = bytes(chunk)
@@ -60,7 +65,7 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
     """The tensor that a message describes. It is on the CPU, owns its bytes, is writable, and does not require grad.
 
     Raises:
-        InvalidArgumentError: Shape, dtype and number of bytes do not fit together.
+        InvalidArgumentError: Shape, strides, dtype and number of bytes do not fit together.
     """
     dtype = dtypes.FROM_WIRE.get(message.dtype) or dtypes.from_wire(message.dtype)
     shape = message.shape[:]
@@ -82,6 +87,8 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         source = (
             np.frombuffer(bytearray(message.data), np.uint8) if message.data else payload.take(message.offset, nbytes)
         )
+        if message.strides:
+            return _strided(dtype, shape, message.strides[:], source)
         numpy_dtype = _NUMPY.get(dtype)
         if numpy_dtype is not None and len(shape) <= _MOST_NUMPY_DIMENSIONS:
             # Like the code below, in a third of the time.
@@ -103,8 +110,8 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
 def pack_sparse(tensor: torch.Tensor, message: values_pb2.SparseTensor, payload: PayloadWriter | None) -> None:
     """Like `pack`, for a tensor in COO layout. The message keeps whether it is coalesced."""
     detached = tensor.detach()
-    pack(detached._indices(), message.indices, payload)
-    pack(detached._values(), message.values, payload)
+    pack(detached._indices().contiguous(), message.indices, payload)
+    pack(detached._values().contiguous(), message.values, payload)
     message.shape.extend(tensor.shape)
     message.coalesced = detached.is_coalesced()
     message.requires_grad = tensor.requires_grad
@@ -148,7 +155,27 @@ _NUMPY: Final[dict[torch.dtype, Any]] = {
 }
 """Dtypes that numpy has, too."""
 
+_WITH_GAPS: Final = frozenset(_NUMPY) - {torch.bool}
+"""Dtypes of tensors that keep gaps in memory; to copy others, torch would change their bits."""
+
 _MOST_NUMPY_DIMENSIONS: Final = 32
+
+
+def _strided(dtype: torch.dtype, shape: list[int], strides: list[int], source: Buffer) -> torch.Tensor:
+    """A tensor with these strides, of elements that arrived in the order of memory."""
+    if dtype in _QUANTIZED:
+        raise InvalidArgumentError(f"{dtype} tensors have no strides here")
+    count = math.prod(shape)
+    span = checked_span(shape, strides, count, dtype.itemsize, dtype in _WITH_GAPS)
+    if span == count:
+        # `data` is no view, as in `unpack`.
+        return torch.frombuffer(source, dtype=dtype).as_strided(shape, strides).data
+    numpy_dtype = _NUMPY[dtype]
+    steps = [stride * dtype.itemsize for stride in strides]
+    whole = np.ndarray(shape, numpy_dtype, np.zeros(span * dtype.itemsize, np.uint8), strides=steps)
+    order = order_of(strides)
+    whole.transpose(order)[...] = np.ndarray([shape[place] for place in order], numpy_dtype, source)
+    return torch.from_numpy(whole)
 
 
 def _integers(tensor: torch.Tensor, message: values_pb2.Quantizer) -> torch.Tensor:
@@ -172,8 +199,12 @@ def _quantized(
     return tensor
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values on the CPU, without pending conjugation or negation."""
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values on the CPU, without pending conjugation or negation.
+
+    Raises:
+        InvalidArgumentError: The tensor is on the meta device.
+    """
     if not tensor.is_cpu:
         if tensor.is_meta:
             raise InvalidArgumentError("a tensor on the meta device has no numbers to send")
@@ -183,7 +214,8 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor that `plain` returned, row by row. They are copied only if it is not contiguous."""
     if not tensor.numel():
         return memoryview(b"")
     if tensor.itemsize == 1:

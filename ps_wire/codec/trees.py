@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from ps_wire.codec.records import codec_of
 from ps_wire.refs import Ref
+
+_PLAIN: Final = frozenset((tuple, list, dict))
 
 
 def leaves_in(value: Any) -> Iterator[Any]:
@@ -19,7 +21,7 @@ def leaves_in(value: Any) -> Iterator[Any]:
         # A registered NamedTuple is encoded as a tuple, too.
         for item in value:
             yield from leaves_in(item)
-    elif isinstance(value, dict):
+    elif isinstance(value, dict) and (type(value) is dict or codec_of(type(value)) is None):
         for key, item in value.items():
             yield from leaves_in(key)
             yield from leaves_in(item)
@@ -70,13 +72,13 @@ def mapped(
     """A copy of a tree with each tensor replaced by `change(tensor)`, and each other leaf by `other(leaf)`."""
     if isinstance(value, torch.Tensor):
         return change(value)
+    codec = None if type(value) in _PLAIN else codec_of(type(value))
+    if codec is not None:
+        return codec.decode(mapped(codec.encode(value), change, other))
     if isinstance(value, list):
         return [mapped(item, change, other) for item in value]
     if isinstance(value, dict):
         return {mapped(key, change, other): mapped(item, change, other) for key, item in value.items()}
-    codec = None if type(value) is tuple else codec_of(type(value))
-    if codec is not None:
-        return codec.decode(mapped(codec.encode(value), change, other))
     if isinstance(value, tuple) and not isinstance(value, Ref):
         return tuple([mapped(item, change, other) for item in value])
     if isinstance(value, slice):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from ps_wire.codec import dtypes, tensors
+from ps_wire.codec import arrays, dtypes, tensors
 from ps_wire.codec.names import NAMED, name_of
 from ps_wire.codec.records import codec_named, codec_of
 from ps_wire.errors import InvalidArgumentError, TooLargeError
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader, PayloadWriter
 
 _PLAIN: Final = frozenset((list, tuple))
+_SCALARS: Final = frozenset((bool, int, float, str, bytes))
 _INT64 = range(-(1 << 63), 1 << 63)
+
+arrays.register()
 
 
 class Instead(NamedTuple):
@@ -84,7 +87,7 @@ class Encoder:
                 raise _too_deep()
             for item in value:
                 self.encode_into(sequence.items.add(), item, depth + 1)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and (type(value) is dict or codec_of(type(value)) is None):
             message.dict.SetInParent()
             if depth >= MAX_DEPTH:
                 raise _too_deep()
@@ -96,6 +99,9 @@ class Encoder:
             self._scalar(message, value, depth)
 
     def _scalar(self, message: Value, value: Any, depth: int) -> None:
+        if type(value) not in _SCALARS and codec_of(type(value)) is not None:
+            self._other(message, value, depth)  # such as a member of an IntEnum, which is an int as well
+            return
         match value:
             case bool() | np.bool_():
                 message.boolean = bool(value)
@@ -150,10 +156,15 @@ class Encoder:
         instead = self._on_other(value) if self._on_other is not None else None
         if instead is None:
             kind = type(value)
+            if isinstance(value, torch._C.Future):
+                raise InvalidArgumentError(
+                    f"Can not pickle torch.futures.Future: a {kind.__module__}.{kind.__qualname__} cannot be sent; "
+                    "wait for it and send its result, or return it from an @async_execution function"
+                )
             raise InvalidArgumentError(
                 f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
-                "str, bytes, list, tuple, dict, tensor, handle, dtype, device and slice, functions and classes by "
-                "name, and instances of classes decorated with @by_value"
+                "str, bytes, list, tuple, dict, tensor, numpy array, handle, dtype, device and slice, functions and "
+                "classes by name, and instances of classes decorated with @by_value"
             )
         if isinstance(instead, Instead):
             self.encode_into(message, instead.value, depth)

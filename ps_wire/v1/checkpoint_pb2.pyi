@@ -25,8 +25,29 @@ class Frozen(_message.Message):
     parameters: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class RoundsRecord(_message.Message):
+    __slots__ = ("applied", "decisions", "known", "joins", "members")
+    class KnownEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    applied: int
+    decisions: _operations_pb2.Decisions
+    known: _containers.ScalarMap[str, int]
+    joins: int
+    members: _containers.RepeatedCompositeFieldContainer[_operations_pb2.Departure]
+    def __init__(self, applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., members: _Optional[_Iterable[_Union[_operations_pb2.Departure, _Mapping]]] = ...) -> None: ...
+
 class ObjectRecord(_message.Message):
-    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "dependency_only", "frozen")
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "dependency_only", "frozen")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +60,8 @@ class ObjectRecord(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCY_ONLY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     object_id: str
@@ -53,9 +76,11 @@ class ObjectRecord(_message.Message):
     state: _values_pb2.Value
     tensors: _containers.RepeatedScalarFieldContainer[str]
     version: int
+    policy: _values_pb2.Value
+    rounds: RoundsRecord
     dependency_only: bool
     frozen: Frozen
-    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., rounds: _Optional[_Union[RoundsRecord, _Mapping]] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ...) -> None: ...
 
 class AnswerRecord(_message.Message):
     __slots__ = ("number", "frame", "payload")

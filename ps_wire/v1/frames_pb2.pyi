@@ -1,5 +1,6 @@
 from ps_wire.v1 import errors_pb2 as _errors_pb2
 from ps_wire.v1 import operations_pb2 as _operations_pb2
+from ps_wire.v1 import probes_pb2 as _probes_pb2
 from ps_wire.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -46,7 +47,7 @@ class DirectOffer(_message.Message):
     def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost", "direct")
+    __slots__ = ("owner", "incarnation", "resumed", "lease_seconds", "max_message_bytes", "max_in_flight", "version", "shared_memory", "max_session_bytes", "why_lost", "direct", "device")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +59,7 @@ class Welcome(_message.Message):
     MAX_SESSION_BYTES_FIELD_NUMBER: _ClassVar[int]
     WHY_LOST_FIELD_NUMBER: _ClassVar[int]
     DIRECT_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     resumed: bool
@@ -69,14 +71,16 @@ class Welcome(_message.Message):
     max_session_bytes: int
     why_lost: str
     direct: DirectOffer
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ..., direct: _Optional[_Union[DirectOffer, _Mapping]] = ...) -> None: ...
+    device: str
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., resumed: bool = ..., lease_seconds: _Optional[float] = ..., max_message_bytes: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., version: _Optional[str] = ..., shared_memory: _Optional[_Union[SharedMemoryOffer, _Mapping]] = ..., max_session_bytes: _Optional[int] = ..., why_lost: _Optional[str] = ..., direct: _Optional[_Union[DirectOffer, _Mapping]] = ..., device: _Optional[str] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("confirmed", "timeout_seconds", "depth", "after", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict")
+    __slots__ = ("confirmed", "timeout_seconds", "depth", "after", "probe", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict", "leave", "pull", "push", "hold", "settle")
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     DEPTH_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -103,10 +107,16 @@ class Request(_message.Message):
     SET_REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     EVICT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
     confirmed: _containers.RepeatedScalarFieldContainer[int]
     timeout_seconds: float
     depth: int
     after: _containers.RepeatedScalarFieldContainer[int]
+    probe: _probes_pb2.Probe
     create: _operations_pb2.CreateRequest
     attach: _operations_pb2.AttachRequest
     release: _operations_pb2.ReleaseRequest
@@ -133,12 +143,18 @@ class Request(_message.Message):
     set_requires_grad: _operations_pb2.SetRequiresGradRequest
     sessions: _operations_pb2.SessionsRequest
     evict: _operations_pb2.EvictRequest
-    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., after: _Optional[_Iterable[int]] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., rendezvous: _Optional[_Union[_operations_pb2.RendezvousRequest, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleRequest, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradRequest, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsRequest, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictRequest, _Mapping]] = ...) -> None: ...
+    leave: _operations_pb2.LeaveRequest
+    pull: _operations_pb2.PullRequest
+    push: _operations_pb2.PushRequest
+    hold: _operations_pb2.HoldRequest
+    settle: _operations_pb2.SettleRequest
+    def __init__(self, confirmed: _Optional[_Iterable[int]] = ..., timeout_seconds: _Optional[float] = ..., depth: _Optional[int] = ..., after: _Optional[_Iterable[int]] = ..., probe: _Optional[_Union[_probes_pb2.Probe, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachRequest, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseRequest, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchRequest, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardRequest, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsRequest, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormRequest, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleRequest, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepRequest, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsRequest, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateRequest, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateRequest, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusRequest, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterRequest, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupRequest, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersRequest, _Mapping]] = ..., rendezvous: _Optional[_Union[_operations_pb2.RendezvousRequest, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleRequest, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradRequest, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsRequest, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictRequest, _Mapping]] = ..., leave: _Optional[_Union[_operations_pb2.LeaveRequest, _Mapping]] = ..., pull: _Optional[_Union[_operations_pb2.PullRequest, _Mapping]] = ..., push: _Optional[_Union[_operations_pb2.PushRequest, _Mapping]] = ..., hold: _Optional[_Union[_operations_pb2.HoldRequest, _Mapping]] = ..., settle: _Optional[_Union[_operations_pb2.SettleRequest, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("borrowed", "granted", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict")
+    __slots__ = ("borrowed", "granted", "profile", "error", "create", "attach", "release", "delete", "call", "fetch", "backward", "gradients", "norm", "scale", "end_context", "optimizer", "scheduler", "step", "set_options", "state", "load_state", "status", "register", "lookup", "members", "rendezvous", "unscale", "set_requires_grad", "sessions", "evict", "leave", "pull", "push", "hold", "settle")
     BORROWED_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
@@ -166,8 +182,14 @@ class Reply(_message.Message):
     SET_REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     EVICT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    PUSH_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
     borrowed: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     granted: _containers.RepeatedScalarFieldContainer[str]
+    profile: _probes_pb2.Profile
     error: _errors_pb2.Error
     create: _operations_pb2.CreateReply
     attach: _operations_pb2.AttachReply
@@ -195,7 +217,12 @@ class Reply(_message.Message):
     set_requires_grad: _operations_pb2.SetRequiresGradReply
     sessions: _operations_pb2.SessionsReply
     evict: _operations_pb2.EvictReply
-    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., granted: _Optional[_Iterable[str]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., rendezvous: _Optional[_Union[_operations_pb2.RendezvousReply, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleReply, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradReply, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsReply, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictReply, _Mapping]] = ...) -> None: ...
+    leave: _operations_pb2.LeaveReply
+    pull: _operations_pb2.PullReply
+    push: _operations_pb2.PushReply
+    hold: _operations_pb2.HoldReply
+    settle: _operations_pb2.SettleReply
+    def __init__(self, borrowed: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., granted: _Optional[_Iterable[str]] = ..., profile: _Optional[_Union[_probes_pb2.Profile, _Mapping]] = ..., error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., create: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., attach: _Optional[_Union[_operations_pb2.AttachReply, _Mapping]] = ..., release: _Optional[_Union[_operations_pb2.ReleaseReply, _Mapping]] = ..., delete: _Optional[_Union[_operations_pb2.DeleteReply, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallReply, _Mapping]] = ..., fetch: _Optional[_Union[_operations_pb2.FetchReply, _Mapping]] = ..., backward: _Optional[_Union[_operations_pb2.BackwardReply, _Mapping]] = ..., gradients: _Optional[_Union[_operations_pb2.GradientsReply, _Mapping]] = ..., norm: _Optional[_Union[_operations_pb2.NormReply, _Mapping]] = ..., scale: _Optional[_Union[_operations_pb2.ScaleReply, _Mapping]] = ..., end_context: _Optional[_Union[_operations_pb2.EndContextReply, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.CreateReply, _Mapping]] = ..., step: _Optional[_Union[_operations_pb2.StepReply, _Mapping]] = ..., set_options: _Optional[_Union[_operations_pb2.SetOptionsReply, _Mapping]] = ..., state: _Optional[_Union[_operations_pb2.StateReply, _Mapping]] = ..., load_state: _Optional[_Union[_operations_pb2.LoadStateReply, _Mapping]] = ..., status: _Optional[_Union[_operations_pb2.StatusReply, _Mapping]] = ..., register: _Optional[_Union[_operations_pb2.RegisterReply, _Mapping]] = ..., lookup: _Optional[_Union[_operations_pb2.LookupReply, _Mapping]] = ..., members: _Optional[_Union[_operations_pb2.MembersReply, _Mapping]] = ..., rendezvous: _Optional[_Union[_operations_pb2.RendezvousReply, _Mapping]] = ..., unscale: _Optional[_Union[_operations_pb2.UnscaleReply, _Mapping]] = ..., set_requires_grad: _Optional[_Union[_operations_pb2.SetRequiresGradReply, _Mapping]] = ..., sessions: _Optional[_Union[_operations_pb2.SessionsReply, _Mapping]] = ..., evict: _Optional[_Union[_operations_pb2.EvictReply, _Mapping]] = ..., leave: _Optional[_Union[_operations_pb2.LeaveReply, _Mapping]] = ..., pull: _Optional[_Union[_operations_pb2.PullReply, _Mapping]] = ..., push: _Optional[_Union[_operations_pb2.PushReply, _Mapping]] = ..., hold: _Optional[_Union[_operations_pb2.HoldReply, _Mapping]] = ..., settle: _Optional[_Union[_operations_pb2.SettleReply, _Mapping]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("offset",)

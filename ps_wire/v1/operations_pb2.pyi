@@ -74,12 +74,16 @@ class CreateRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ...) -> None: ...
 
 class CreateReply(_message.Message):
-    __slots__ = ("object", "created")
+    __slots__ = ("object", "created", "owners", "epoch")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     object: ObjectInfo
     created: bool
-    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ...) -> None: ...
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ..., owners: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("name", "handle")
@@ -202,7 +206,7 @@ class RecordedCall(_message.Message):
     def __init__(self, call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end")
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end", "wait_seconds")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +219,7 @@ class BackwardRequest(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     context: ContextId
     call: int
     outputs: _containers.RepeatedScalarFieldContainer[int]
@@ -227,21 +232,24 @@ class BackwardRequest(_message.Message):
     more: _containers.RepeatedCompositeFieldContainer[RecordedCall]
     steps: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     end: EndContextRequest
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ...) -> None: ...
+    wait_seconds: float
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
-    __slots__ = ("gradients", "more", "versions", "step_error", "seconds")
+    __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped")
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEPPED_FIELD_NUMBER: _ClassVar[int]
     gradients: _values_pb2.Value
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     versions: _containers.RepeatedScalarFieldContainer[int]
     step_error: _errors_pb2.Error
     seconds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+    stepped: _containers.RepeatedCompositeFieldContainer[StepReply]
+    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ..., stepped: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ...) -> None: ...
 
 class GradientsRequest(_message.Message):
     __slots__ = ("context",)
@@ -342,20 +350,24 @@ class ParameterGroup(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class OptimizerRequest(_message.Message):
-    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite")
+    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite", "policy", "owners")
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
     NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
     class_name: str
     groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
     options: _values_pb2.Value
     name: str
     reads: Reads
     non_finite: NonFinite
-    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ...) -> None: ...
+    policy: _values_pb2.Value
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SchedulerRequest(_message.Message):
     __slots__ = ("class_name", "optimizer", "args", "kwargs", "name")
@@ -372,34 +384,243 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ...) -> None: ...
+    wait_seconds: float
+    offer: Offer
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("version",)
+    __slots__ = ("version", "staleness", "counted", "dropped", "decisions")
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
     version: int
-    def __init__(self, version: _Optional[int] = ...) -> None: ...
+    staleness: int
+    counted: int
+    dropped: str
+    decisions: Decisions
+    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("number", "epoch", "applied", "withdraw")
+    class AppliedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAW_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    epoch: int
+    applied: _containers.ScalarMap[str, int]
+    withdraw: bool
+    def __init__(self, number: _Optional[int] = ..., epoch: _Optional[int] = ..., applied: _Optional[_Mapping[str, int]] = ..., withdraw: bool = ...) -> None: ...
+
+class OfferKey(_message.Message):
+    __slots__ = ("trainer", "number", "epoch")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    number: int
+    epoch: int
+    def __init__(self, trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class CountedGradient(_message.Message):
+    __slots__ = ("key", "staleness", "weight")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    key: OfferKey
+    staleness: int
+    weight: float
+    def __init__(self, key: _Optional[_Union[OfferKey, _Mapping]] = ..., staleness: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class ClosedRound(_message.Message):
+    __slots__ = ("version", "counted", "divisor")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    counted: _containers.RepeatedCompositeFieldContainer[CountedGradient]
+    divisor: int
+    def __init__(self, version: _Optional[int] = ..., counted: _Optional[_Iterable[_Union[CountedGradient, _Mapping]]] = ..., divisor: _Optional[int] = ...) -> None: ...
+
+class Departure(_message.Message):
+    __slots__ = ("trainer", "epoch")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    epoch: int
+    def __init__(self, trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("closed", "pooled", "released", "left", "policy")
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    POOLED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    closed: ClosedRound
+    pooled: CountedGradient
+    released: OfferKey
+    left: Departure
+    policy: _values_pb2.Value
+    def __init__(self, closed: _Optional[_Union[ClosedRound, _Mapping]] = ..., pooled: _Optional[_Union[CountedGradient, _Mapping]] = ..., released: _Optional[_Union[OfferKey, _Mapping]] = ..., left: _Optional[_Union[Departure, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class Decisions(_message.Message):
+    __slots__ = ("base", "first", "decisions", "epoch")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    first: int
+    decisions: _containers.RepeatedCompositeFieldContainer[Decision]
+    epoch: int
+    def __init__(self, base: _Optional[int] = ..., first: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class HoldRequest(_message.Message):
+    __slots__ = ("optimizer", "context", "number", "epoch")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    context: ContextId
+    number: int
+    epoch: int
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class HoldReply(_message.Message):
+    __slots__ = ("applied",)
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    applied: int
+    def __init__(self, applied: _Optional[int] = ...) -> None: ...
+
+class SettleRequest(_message.Message):
+    __slots__ = ("optimizer", "number", "epoch", "release", "decisions")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    number: int
+    epoch: int
+    release: bool
+    decisions: Decisions
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., release: bool = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+
+class SettleReply(_message.Message):
+    __slots__ = ("applied", "version", "missing", "failed")
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    applied: int
+    version: int
+    missing: int
+    failed: str
+    def __init__(self, applied: _Optional[int] = ..., version: _Optional[int] = ..., missing: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class SetOptionsRequest(_message.Message):
-    __slots__ = ("optimizer", "group", "options")
+    __slots__ = ("optimizer", "group", "options", "policy")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     group: int
     options: _values_pb2.Value
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    policy: _values_pb2.Value
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class SetOptionsReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: Decisions
+    def __init__(self, decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ("optimizer",)
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+
+class LeaveReply(_message.Message):
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: Decisions
+    def __init__(self, decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("target", "marks", "buffers_mark", "reads")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_MARK_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    target: _values_pb2.Handle
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    buffers_mark: bytes
+    reads: Reads
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., buffers_mark: _Optional[bytes] = ..., reads: _Optional[_Union[Reads, str]] = ...) -> None: ...
+
+class PullReply(_message.Message):
+    __slots__ = ("positions", "parameters", "marks", "steps", "buffers", "buffers_mark")
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_MARK_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    parameters: _values_pb2.Value
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    buffers: _values_pb2.Value
+    buffers_mark: bytes
+    def __init__(self, positions: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[int]] = ..., buffers: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., buffers_mark: _Optional[bytes] = ...) -> None: ...
+
+class PushRequest(_message.Message):
+    __slots__ = ("optimizer", "target", "positions", "gradients", "steps", "wait_seconds", "pull")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    target: _values_pb2.Handle
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    wait_seconds: float
+    pull: PullRequest
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("step", "pull")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
+    step: StepReply
+    pull: PullReply
+    def __init__(self, step: _Optional[_Union[StepReply, _Mapping]] = ..., pull: _Optional[_Union[PullReply, _Mapping]] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ("target",)
@@ -442,20 +663,28 @@ class Member(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("name", "address", "id")
+    __slots__ = ("name", "address", "id", "world_size", "wait_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     id: int
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+    world_size: int
+    wait_seconds: float
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., world_size: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("member",)
+    __slots__ = ("member", "members", "missing")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     member: Member
-    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
     __slots__ = ("name", "id", "wait_seconds")
@@ -488,28 +717,36 @@ class MembersReply(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class RendezvousRequest(_message.Message):
-    __slots__ = ("key", "name", "names", "wait_seconds", "value")
+    __slots__ = ("key", "name", "names", "wait_seconds", "value", "stays", "again", "leaving")
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     key: str
     name: str
     names: _containers.RepeatedScalarFieldContainer[str]
     wait_seconds: float
     value: _values_pb2.Value
-    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    stays: bool
+    again: bool
+    leaving: bool
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., stays: bool = ..., again: bool = ..., leaving: bool = ...) -> None: ...
 
 class RendezvousReply(_message.Message):
-    __slots__ = ("missing", "names", "values")
+    __slots__ = ("missing", "absent", "names", "values")
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     missing: _containers.RepeatedScalarFieldContainer[str]
+    absent: _containers.RepeatedScalarFieldContainer[str]
     names: _containers.RepeatedScalarFieldContainer[str]
     values: _values_pb2.Value
-    def __init__(self, missing: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    def __init__(self, missing: _Optional[_Iterable[str]] = ..., absent: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -530,16 +767,22 @@ class ObjectStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ...) -> None: ...
 
 class OptimizerStatus(_message.Message):
-    __slots__ = ("name", "class_name", "version", "parameters")
+    __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     class_name: str
     version: int
     parameters: int
-    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ...) -> None: ...
+    policy: str
+    members: int
+    waiting_for: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OperationStatus(_message.Message):
     __slots__ = ("name", "calls", "errors", "seconds")

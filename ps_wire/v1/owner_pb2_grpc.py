@@ -128,6 +128,31 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.SetOptionsRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.SetOptionsReply.FromString,
                 _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/ps_wire.v1.Owner/Leave',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.LeaveReply.FromString,
+                _registered_method=True)
+        self.Pull = channel.unary_unary(
+                '/ps_wire.v1.Owner/Pull',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.PullRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.PullReply.FromString,
+                _registered_method=True)
+        self.Push = channel.unary_unary(
+                '/ps_wire.v1.Owner/Push',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.PushRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.PushReply.FromString,
+                _registered_method=True)
+        self.Hold = channel.unary_unary(
+                '/ps_wire.v1.Owner/Hold',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.HoldRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.HoldReply.FromString,
+                _registered_method=True)
+        self.Settle = channel.unary_unary(
+                '/ps_wire.v1.Owner/Settle',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.SettleRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.SettleReply.FromString,
+                _registered_method=True)
         self.State = channel.unary_unary(
                 '/ps_wire.v1.Owner/State',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.StateRequest.SerializeToString,
@@ -289,6 +314,36 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leave(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pull(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Push(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Hold(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Settle(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def State(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -435,6 +490,31 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.SetOptions,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.SetOptionsRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.SetOptionsReply.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.LeaveRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.LeaveReply.SerializeToString,
+            ),
+            'Pull': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pull,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.PullRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.PullReply.SerializeToString,
+            ),
+            'Push': grpc.unary_unary_rpc_method_handler(
+                    servicer.Push,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.PushRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.PushReply.SerializeToString,
+            ),
+            'Hold': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hold,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.HoldRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.HoldReply.SerializeToString,
+            ),
+            'Settle': grpc.unary_unary_rpc_method_handler(
+                    servicer.Settle,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.SettleRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.SettleReply.SerializeToString,
             ),
             'State': grpc.unary_unary_rpc_method_handler(
                     servicer.State,
@@ -971,6 +1051,141 @@ class Owner(object):
             '/ps_wire.v1.Owner/SetOptions',
             ps__wire_dot_v1_dot_operations__pb2.SetOptionsRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.SetOptionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Leave',
+            ps__wire_dot_v1_dot_operations__pb2.LeaveRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.LeaveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pull(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Pull',
+            ps__wire_dot_v1_dot_operations__pb2.PullRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.PullReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Push(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Push',
+            ps__wire_dot_v1_dot_operations__pb2.PushRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.PushReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Hold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Hold',
+            ps__wire_dot_v1_dot_operations__pb2.HoldRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.HoldReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Settle',
+            ps__wire_dot_v1_dot_operations__pb2.SettleRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.SettleReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -105,12 +105,13 @@ DTYPE_UINT6: DType
 DTYPE_UINT7: DType
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "requires_grad", "offset", "nbytes", "quantizer", "data")
+    __slots__ = ("dtype", "shape", "requires_grad", "offset", "nbytes", "strides", "quantizer", "data")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     REQUIRES_GRAD_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     NBYTES_FIELD_NUMBER: _ClassVar[int]
+    STRIDES_FIELD_NUMBER: _ClassVar[int]
     QUANTIZER_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     dtype: DType
@@ -118,9 +119,10 @@ class Tensor(_message.Message):
     requires_grad: bool
     offset: int
     nbytes: int
+    strides: _containers.RepeatedScalarFieldContainer[int]
     quantizer: Quantizer
     data: bytes
-    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., requires_grad: bool = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ..., quantizer: _Optional[_Union[Quantizer, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., requires_grad: bool = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ..., strides: _Optional[_Iterable[int]] = ..., quantizer: _Optional[_Union[Quantizer, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Quantizer(_message.Message):
     __slots__ = ("scale", "zero_point")

@@ -54,20 +54,21 @@ def run(world_size: int) -> list[str]:
 @pytest.mark.usefixtures("forked_programs")
 def test_two_trainers_teach_one_server() -> None:
     server, *trainers = run(3)
-    accuracies, losses_left = [], []
+    accuracies, first_losses, last_losses = [], [], []
     assert server.splitlines()[-1] == "RPC shutdown on parameter server."
     for rank, printed in enumerate(trainers, start=1):
         # 1438 digits, 719 for each trainer: 23 batches, of which each fifth is printed.
         found = re.findall(rf"Rank {rank} training batch (\d+) loss (\S+)", printed)
         assert [int(batch) for batch, _ in found] == [0, 5, 10, 15, 20]
-        losses_left.append(float(found[-1][1]) / float(found[0][1]))
+        first_losses.append(float(found[0][1]))
+        last_losses.append(float(found[-1][1]))
         accuracy = re.search(r"^Accuracy (\S+)$", printed, re.MULTILINE)
         assert accuracy is not None
         accuracies.append(float(accuracy[1]))
-    # Local torch that takes these steps alone is left with 0.79 to 0.93 of its first loss, by the seed. A trainer
-    # that starts late goes on from the steps of the other.
-    assert max(losses_left) < 1
-    assert min(losses_left) < 0.9
+    # Local torch that takes these steps alone is left with 0.79 to 0.93 of its first loss, by the seed. A trainer that
+    # starts late goes on from the steps of the other, so its own first loss is low already.
+    assert max(last_losses) < max(first_losses)
+    assert min(last_losses) < 0.9 * max(first_losses)
     # A guess is correct in a tenth of the cases. The trainer that ends first measures a model that is not trained yet.
     assert 0.3 < max(accuracies) <= 1
 

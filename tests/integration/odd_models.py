@@ -128,10 +128,15 @@ class OddBuffers(nn.Module):
 
 @hosted
 class Holder:
-    """Hands out a parameter of its own."""
+    """Hands out a parameter and a leaf of its own."""
 
     def __init__(self) -> None:
         self._weight = nn.Parameter(torch.zeros(2))
+        self._leaf = torch.ones(2, requires_grad=True)
+
+    @remote
+    def leaf(self) -> torch.Tensor:
+        return self._leaf
 
     @remote
     def weight(self) -> RRef:

@@ -18,7 +18,7 @@ from ps_service.server import Server
 from ps_wire.codec.values import Encoder
 from ps_wire.connections.connection import Connection
 from ps_wire.connections.frames import Packet
-from ps_wire.limits import MIB, Limits
+from ps_wire.limits import MIB, PROTOCOL, Limits
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Confirm, Frame, Hello, Part, Refusal, Reply, Request, Welcome
@@ -73,15 +73,15 @@ async def refusal_of(owner: Server, *frames: Frame) -> Error:
 
 
 async def test_a_stream_that_does_not_begin_rightly_is_told_why() -> None:
-    good = {"protocol": 1, "trainer": bytes(16)}
+    good = {"protocol": PROTOCOL, "trainer": bytes(16)}
     rows = [
         (Frame(number=1, request=Request(status=pb.StatusRequest())), "a stream begins with Hello"),
         (Frame(), "a stream begins with Hello"),
         (Frame(number=3, part=Part()), "a stream begins with Hello"),
-        (Frame(hello=Hello(**{**good, "protocol": 2})), "install the same release on both sides"),
-        (Frame(hello=Hello(trainer=bytes(16))), "version 1 of the protocol, the trainer version 0"),
+        (Frame(hello=Hello(**{**good, "protocol": PROTOCOL + 1})), "install the same release on both sides"),
+        (Frame(hello=Hello(trainer=bytes(16))), f"version {PROTOCOL} of the protocol, the trainer version 0"),
         (Frame(hello=Hello(**{**good, "trainer": b"short"})), "a trainer's id has 16 bytes"),
-        (Frame(hello=Hello(protocol=1)), "a trainer's id has 16 bytes"),
+        (Frame(hello=Hello(protocol=PROTOCOL)), "a trainer's id has 16 bytes"),
     ]
     async with trained_meanwhile() as owner:
         for frame, words in rows:
@@ -99,7 +99,7 @@ async def test_a_client_that_meets_something_else_than_an_owner_says_so() -> Non
         await tc.connect(MemoryConnector(strange))
 
 
-HELLO = Hello(protocol=1, trainer=b"\x01" * 16)
+HELLO = Hello(protocol=PROTOCOL, trainer=b"\x01" * 16)
 STATUS = Frame(number=1, request=Request(status=pb.StatusRequest()))
 
 OUT_OF_PLACE: list[tuple[str, list[tuple[Frame, bytes]]]] = [

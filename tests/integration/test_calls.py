@@ -79,9 +79,7 @@ async def test_similar_values_arrive_as_plain_ones(shared: tc.RemoteObject) -> N
     assert same(result, [3, 0.5, True, b"x", (2, 3), torch.ones(2)])
 
 
-@pytest.mark.parametrize(
-    "value", [object(), {1, 2}, 1j, np.ones(2), Exception("x")], ids=lambda value: str(type(value))
-)
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1j, Exception("x")], ids=lambda value: str(type(value)))
 async def test_other_values_are_refused_before_they_travel(shared: tc.RemoteObject, value: Any) -> None:
     with pytest.raises(tc.InvalidArgumentError, match="cannot be sent; what travels is None, bool, int, float, str"):
         shared.echo([value])
@@ -282,7 +280,7 @@ async def test_a_remote_exception_says_where_the_hosted_code_raised(shared: tc.R
     assert "hosted_models.py" in error.remote_traceback and "in fail" in error.remote_traceback
     for internals in ("ps_service/", "concurrent/", "dispatch.py", "handlers.py", "calling.py", "site-packages"):
         assert internals not in error.remote_traceback
-    assert "builtins.ValueError: the seventh" in str(error) and "On the owner:" in str(error)
+    assert "builtins.ValueError: the seventh" in str(error) and "Original exception on remote side was:" in str(error)
 
 
 async def test_exceptions_of_modules_constructors_and_wrong_arguments_are_remote_errors(ps: tc.Client) -> None:
@@ -337,3 +335,11 @@ async def _error(pending: tc.Pending[Any]) -> BaseException:
     with pytest.raises(tc.PsError) as caught:
         await pending
     return caught.value
+
+
+async def test_arrays_of_numpy_arrive_as_arrays(shared: tc.RemoteObject) -> None:
+    given = [np.ones(2, np.float32), np.arange(6).reshape(2, 3).T]
+    for found, array in zip(await shared.echo(given), given, strict=True):
+        assert found.dtype == array.dtype and np.array_equal(found, array)
+    with pytest.raises(tc.InvalidArgumentError, match="a numpy array of dtype <U1 cannot be sent"):
+        shared.echo(np.array(["x"]))

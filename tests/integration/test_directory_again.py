@@ -16,6 +16,7 @@ from tests.forking.process import Forking
 from tests.owner_processes import forked_owners
 from tests.ps_service.test_server import Heard
 from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.entry import Entry, Plan
 from trainer_client.session.settings import Settings
 
 
@@ -44,7 +45,7 @@ async def _member(stack: AsyncExitStack, name: str, directory: str = "", listen:
     await server.start()
     member = Agent(server, Settings(connect_timeout=0.2, reconnect_timeout=0.1))
     stack.push_async_callback(member.leave, 0.0)
-    await member.join(directory)
+    await member.join(Plan(directory))
     return member
 
 
@@ -68,14 +69,14 @@ async def test_a_member_whose_session_was_forgotten_enters_again(
 ) -> None:
     keeper = await _member(stack, "directory")
     member = await _member(stack, "ps0", keeper.server.address)
-    enter, failures = member._enter, [ZeroDivisionError()] if fails else []
+    make, failures = Entry.make, [ZeroDivisionError()] if fails else []
 
-    async def fails_once(*args: Any) -> None:
+    async def fails_once(*args: Any) -> Any:
         if failures:
             raise failures.pop()
-        await enter(*args)
+        return await make(*args)
 
-    monkeypatch.setattr(member, "_enter", fails_once)
+    monkeypatch.setattr(Entry, "make", fails_once)
     session_handlers = keeper.server.servicer.session_handlers
     session_handler = session_handlers.get(member.client.trainer)
     assert session_handler is not None

@@ -15,6 +15,7 @@ from ps_service.server import Server
 from tests import hosted_models
 from tests.waiting import until
 from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.entry import Plan
 from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
 
@@ -34,7 +35,7 @@ class Group:
         await server.start()
         agent = Agent(server, Settings())
         self._stack.push_async_callback(agent.leave, 0.0)
-        await agent.join(self.directory if self.agents else "")
+        await agent.join(Plan(self.directory if self.agents else ""))
         self.agents.append(agent)
         return agent
 

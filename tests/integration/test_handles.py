@@ -283,7 +283,6 @@ async def test_only_forward_and_marked_methods_can_be_called() -> None:
             "__reduce__",
             "__getattribute__",
             "state_dict",
-            "train",
             "to",
             "requires_grad_",
         ]

@@ -28,6 +28,14 @@ ALLOWED = {
     # The modules of --import, or of allow= for a member of a group.
     ("trainer_client/rpc/joining.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
+    # Packages that may be missing, each by one fixed name.
+    ("ps_wire/compression/zstd.py", "importlib"),
+    ("ps_wire/tracing/__init__.py", "importlib"),
+    ("ps_wire/tracing/__init__.py", "sys.modules"),
+    # Exporters of OpenTelemetry that a variable of the environment names.
+    ("ps_wire/tracing/configuration.py", "importlib.metadata"),
+    # The class of a replica, by the name that the program itself has given to the client.
+    ("trainer_client/replicas/classes.py", "importlib"),
     # Whether gRPC was imported before: looks for that one name, and takes nothing from there.
     ("ps_wire/__init__.py", "sys.modules"),
 }

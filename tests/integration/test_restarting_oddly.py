@@ -129,6 +129,23 @@ async def test_a_handle_to_a_part_of_something_is_not_kept(
     assert torch.equal(await (await holder.weight()).to_here(), torch.zeros(2))
 
 
+async def test_a_leaf_that_was_trained_is_not_kept(
+    owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy of it would belong to no object, and nothing would train that."""
+    holder = await ps.create(f"{ODD}.Holder", name="holder")
+    leaf: Any = await holder.remote("leaf")
+    opt = await ps.optimizer(optim.SGD, [leaf], lr=0.1)
+    async with ps.context() as ctx:
+        await ctx.backward((await leaf.to_here()).sum())
+        await opt.step(ctx)
+    torch.testing.assert_close(await leaf.to_here(), torch.full((2,), 0.9))
+    await owner.restart()
+    assert any("is not kept: it holds a tensor that may be trained" in line for line in warnings(caplog))
+    with pytest.raises(tc.StaleHandleError):
+        await leaf.to_here()
+
+
 async def test_a_state_that_would_end_the_process_does_not(
     owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

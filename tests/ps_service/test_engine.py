@@ -15,6 +15,7 @@ from ps_service.server import Server
 from tests import hosted_models
 from tests.hosted_models import Affine
 from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.entry import Plan
 from trainer_client.session.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +55,7 @@ async def test_its_parts_are_the_same_objects_for_its_whole_life(tmp_path: Path)
     server = Server(engine)
     await server.start()
     member = Agent(server, Settings())
-    await member.join()
+    await member.join(Plan())
     async with tc.connect(server.address) as ps:
         net = await ps.module(Affine, 2, 1, name="net")
         async with ps.context() as ctx:

@@ -89,7 +89,7 @@ def test_a_remote_error_survives_the_wire_with_type_and_traceback(message: str, 
 
 def test_a_remote_error_shows_the_owner_s_traceback_to_people() -> None:
     assert str(RemoteError("no", "builtins.ValueError", "line 1\nline 2")) == (
-        "builtins.ValueError: no\n\nOn the owner:\nline 1\nline 2"
+        "builtins.ValueError: no\n\nOriginal exception on remote side was:\nline 1\nline 2"
     )
     assert str(RemoteError("no", "builtins.ValueError")) == "builtins.ValueError: no"
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.forking.process import Forking
-from tests.rpc import raising, sharing, situations
+from tests.rpc import fitting, leaves, raising, sharing, situations, tutorials
 from trainer_client import rpc
 from trainer_client.rpc.current import agent
 
@@ -18,7 +18,9 @@ WORKERS = ("worker1", "worker2", "worker3")
 @pytest.fixture(scope="package", autouse=True)
 def group(forking: Forking) -> Iterator[None]:
     """Joins worker0, starts the others, and ends everything afterwards."""
-    rpc.init_rpc("worker0", allow=[situations, raising, sharing], timeout=30.0)
+    rpc.init_rpc(
+        "worker0", directory="self", allow=[situations, raising, sharing, leaves, fitting, tutorials], timeout=30.0
+    )
     with ExitStack() as stack:
         begun = [forking.start("tests.rpc.member", name, agent().server.address) for name in WORKERS]
         members = [stack.enter_context(process) for process in begun]

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import pickle
+import re
+import signal
 import socket
 import sys
 import tempfile
@@ -74,10 +77,13 @@ def ring_twice_sparse(rank: int, size: int) -> None:
 
 
 def no_group(rank: int, size: int) -> None:
-    try:
-        rpc.get_worker_info()
-    except RuntimeError as error:
-        tell(rank, "in no group" if "in no group" in str(error) else error)
+    said = []
+    for use in (rpc.get_worker_info, lambda: rpc.RRef(1), lambda: rpc.rpc_sync("worker0", torch.add, args=(1, 1))):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append("RPC has not been initialized: this process is in no group" in str(error))
+    tell(rank, "in no group" if said == [True, True, True] else said)
 
 
 def second_port() -> int:
@@ -108,10 +114,13 @@ def rref_after_shutdown(rank: int, size: int) -> None:
     rref = rpc.remote(f"worker{(rank + 1) % size}", torch.add, args=(torch.ones(2), 1))
     rref.to_here()
     rpc.shutdown(timeout=20)
-    try:
-        rref.to_here()
-    except RuntimeError as error:
-        tell(rank, "in no group" if "in no group" in str(error) else error)
+    said = []
+    for use, text in ((rref.to_here, "to_here\\(\\) on it"), (lambda: pickle.dumps(rref), "fork an UserRRef")):
+        try:
+            use()
+        except RuntimeError as error:
+            said.append(bool(re.search(f"in no group any more.* Cannot call {text} after deletion", str(error))))
+    tell(rank, "in no group" if said == [True, True] else said)
 
 
 def local_shutdown(rank: int, size: int) -> None:
@@ -167,7 +176,7 @@ def shutdown_while_called(rank: int, size: int) -> None:
 def duplicate(rank: int, size: int) -> None:
     """Two want the same name."""
     if rank == 0:
-        join(0, 1)
+        rpc.init_rpc("worker0", directory="self")
         publish_directory(rank)
         wait_for_news(1)
         rpc.shutdown(graceful=False)
@@ -183,7 +192,7 @@ def duplicate(rank: int, size: int) -> None:
 def open_group(rank: int, size: int) -> None:
     """Members come and go as they like."""
     if rank == 0:
-        rpc.init_rpc("keeper", allow=[s])
+        rpc.init_rpc("keeper", directory="self", allow=[s])
         publish_directory(rank)
         for n in range(1, size):
             wait_for_news(n)
@@ -201,7 +210,7 @@ def open_group(rank: int, size: int) -> None:
 def late(rank: int, size: int) -> None:
     """One is there before the other; each calls the other."""
     if rank == 0:
-        rpc.init_rpc("early", allow=[s])
+        rpc.init_rpc("early", directory="self", allow=[s])
         publish_directory(rank)
         wait_for_news(1)
         tell(rank, "early called late:", rpc.rpc_sync("late", s.my_add, args=(1, 2)))
@@ -221,7 +230,7 @@ def before_the_directory(rank: int, size: int) -> None:
         other = "keeper"
     else:
         wait_for_news(1)
-        rpc.init_rpc("keeper", listen=place, allow=[s])
+        rpc.init_rpc("keeper", directory="self", listen=place, allow=[s])
         rpc.barrier(["keeper", "bird"], timeout=20)
         other = "bird"
     if rank == 1:
@@ -233,7 +242,7 @@ def before_the_directory(rank: int, size: int) -> None:
 def without_rank(rank: int, size: int) -> None:
     names = [f"m{n}" for n in range(size)]
     if rank == 0:
-        rpc.init_rpc("m0")
+        rpc.init_rpc("m0", directory="self")
         publish_directory(rank)
     else:
         rpc.init_rpc(f"m{rank}", directory=published_directory())
@@ -305,9 +314,8 @@ def published_directory() -> str:
         return file.read()
 
 
-def main(program: str, size: int, *arguments: str) -> int:
-    """Starts the members, and gives the worst of their exit codes."""
-    run: Callable[..., None] = globals()[program]
+def main(run: Callable[..., None], size: int, *arguments: str) -> int:
+    """Starts the members, and gives the worst of their exit codes. One that is killed counts as ended well."""
     with socket.socket() as probe, socket.socket() as another:
         probe.bind(("127.0.0.1", 0))
         another.bind(("127.0.0.1", 0))
@@ -325,8 +333,8 @@ def main(program: str, size: int, *arguments: str) -> int:
         for member in members:
             if member.is_alive():
                 member.kill()
-        return max((1 if code is None else abs(code) for code in codes), default=0)
+        return max((1 if code is None else abs(code) for code in codes if code != -signal.SIGKILL), default=0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))

@@ -9,14 +9,16 @@ import sys
 
 import torch
 
-from tests.rpc import raising, sharing, situations
+from tests.rpc import fitting, leaves, raising, sharing, situations, tutorials
 from trainer_client import rpc
 
 
 def main(name: str, directory: str) -> None:
     """Joins the group, reports that, and leaves when it is told to."""
     torch.set_num_threads(1)
-    rpc.init_rpc(name, directory=directory, allow=[situations, raising, sharing], lease_seconds=3.0)
+    rpc.init_rpc(
+        name, directory=directory, allow=[situations, raising, sharing, leaves, fitting, tutorials], lease_seconds=3.0
+    )
     print(f"{name} is there", flush=True)
     sys.stdin.read()
     rpc.shutdown(timeout=20)

@@ -11,6 +11,7 @@ from torch import nn
 
 from ps_service import async_execution, by_value, hosted, remote
 from trainer_client import rpc
+from trainer_client.nn import RemoteModule
 
 TABLE: dict[str, Any] = {}
 ORDERED: OrderedDict[str, int] = OrderedDict(a=1)
@@ -197,3 +198,16 @@ def reverse(rref: rpc.RRef) -> None:
 @remote
 def first_of(rref: rpc.RRef) -> torch.Tensor:
     return rref.local_value()[0].sum()
+
+
+@remote
+def mode_of(module: RemoteModule) -> bool:
+    return module.training
+
+
+@remote
+def mode_behind(rref: rpc.RRef) -> bool:
+    """The mode in which a function finds a module, and all that is inside it."""
+    modes = {each.training for each in rref.local_value().modules()}
+    assert len(modes) == 1
+    return modes.pop()

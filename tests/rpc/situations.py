@@ -233,6 +233,12 @@ def my_name() -> str:
 
 
 @remote
+def in_a_block(x: torch.Tensor) -> torch.Tensor:
+    with torch.profiler.record_function("a block"):
+        return x + 1
+
+
+@remote
 def raises(text: str = "expected") -> None:
     raise ValueError(text)
 

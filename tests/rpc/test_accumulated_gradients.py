@@ -133,7 +133,7 @@ def test_owner_rref_backward() -> None:
     with autograd.context() as context_id:
         rpc.RRef((x * 3).sum()).backward(context_id)
         assert torch.equal(autograd.get_gradients(context_id)[x], torch.full((3, 3), 3.0))
-    with pytest.raises(RuntimeError, match=r"backward\(\) needs a tensor, and this is a str"):
+    with pytest.raises(RuntimeError, match=r"RRef should contain a tensor for .backward\(\), and this is a str"):
         rpc.RRef("text").backward()
 
 
@@ -144,5 +144,5 @@ def test_user_rref_backward() -> None:
         rref.backward(context_id, retain_graph=True)
         rref.backward(context_id)
         assert torch.equal(autograd.get_gradients(context_id)[x], torch.full((3, 3), 2.0))
-        with pytest.raises(RuntimeError, match="needs a context id"):
+        with pytest.raises(RuntimeError, match="User RRefs require 'dist_autograd_ctx_id' to be specified"):
             rref.backward()

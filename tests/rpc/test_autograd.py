@@ -38,7 +38,7 @@ def graph_for_builtin_call(call: Call, sparse: bool) -> None:
     a, b = leaf(sparse), leaf(sparse)
     with autograd.context():
         result = call(TO, torch.add, (a, b))
-        assert result.requires_grad and type(result.grad_fn).__name__ == "_ReceiveBackward"
+        assert result.requires_grad and type(result.grad_fn).__name__ == "RecvRpcBackward"
     same_as_local(lambda call: call(TO, torch.add, (a, b)), a, b, call=call)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NotAllowedError, RemoteError, TooLargeError
+from tests.rpc import raising
 from tests.rpc import situations as s
 from trainer_client import rpc
 
@@ -83,9 +84,58 @@ def test_expected_src() -> None:
 
 
 def test_py_built_in() -> None:
-    for function, args in ((min, (1, 2)), (len, ("x",)), (eval, ("1 + 1",)), (__import__, ("os",))):
+    for function, args in (
+        (min, (3, 1, 2)),
+        (max, ([3, 1],)),
+        (len, ("text",)),
+        (sum, ([torch.ones(2), SPARSE.to_dense()[0, :2]],)),
+    ):
+        assert torch.equal(torch.as_tensor(rpc.rpc_sync(TO, function, args=args)), torch.as_tensor(function(*args)))
+    assert rpc.rpc_async(TO, sorted, args=([2, 1],), kwargs={"reverse": True}).wait() == [2, 1]
+    assert rpc.remote(TO, abs, args=(-3,)).to_here() == 3
+    for function, args in ((eval, ("1 + 1",)), (__import__, ("os",)), (open, ("/etc/passwd",)), (getattr, ("x", "y"))):
         with pytest.raises(NotAllowedError, match="is not on this owner's allow-list"):
             rpc.rpc_sync(TO, function, args=args)
+
+
+def test_linear_algebra() -> None:
+    matrix = torch.eye(3) * 4
+    for function in (torch.linalg.norm, torch.linalg.inv, torch.linalg.cholesky, torch.linalg.det, torch.det):
+        assert torch.equal(rpc.rpc_sync(TO, function, args=(matrix,)), function(matrix))
+    with pytest.raises(NotAllowedError, match=r"torch\.linalg\.householder_product"):
+        rpc.rpc_sync(TO, torch.linalg.householder_product, args=(matrix, matrix[0]))
+
+
+def test_op_with_invalid_args() -> None:
+    with pytest.raises(RuntimeError, match="torch operator invoked from Python failed to match any schema") as raised:
+        rpc.rpc_sync(TO, torch.add, args=())
+    assert isinstance(raised.value, TypeError)
+
+
+NOT_ROW_MAJOR = {
+    "transposed": torch.rand(3, 4).t(),
+    "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "narrow": torch.rand(5, 5).narrow(1, 2, 2),
+    "large": torch.rand(300, 200).t(),
+    "large and narrow": torch.rand(300, 200)[:, :150],
+}
+
+
+@pytest.mark.parametrize("name", NOT_ROW_MAJOR)
+def test_non_cont_tensors(name: str) -> None:
+    tensor = NOT_ROW_MAJOR[name]
+    kept = rpc.remote(TO, raising.same, args=(tensor,))
+    for arrived in (rpc.rpc_sync(TO, raising.same, args=(tensor,)), kept.to_here()):
+        assert torch.equal(arrived, tensor) and arrived.stride() == tensor.stride()
+    for to in (TO, "worker0"):
+        assert rpc.rpc_sync(to, torch.Tensor.stride, args=(tensor,)) == tensor.stride()
+
+
+def test_an_expanded_tensor_arrives_whole() -> None:
+    tensor = torch.rand(3, 1).expand(3, 4)
+    arrived = rpc.rpc_sync(TO, raising.same, args=(tensor,))
+    assert torch.equal(arrived, tensor) and arrived.is_contiguous()
+    assert torch.equal(arrived.add_(1), tensor + 1)
 
 
 def test_py_user_defined() -> None:
@@ -162,6 +212,17 @@ def test_py_raise_in_user_func() -> None:
         assert isinstance(raised.value, RemoteError) and "in raises" in raised.value.remote_traceback
 
 
+def test_a_member_logs_what_its_functions_raise(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        rpc.rpc_sync("worker0", s.raises)
+    (record,) = (each for each in caplog.records if each.name.startswith("ps_service"))
+    assert record.levelname == "WARNING" and "in raises" in record.getMessage()
+    assert record.getMessage().startswith("on worker0 a call raised builtins.ValueError: expected")
+    with pytest.raises(NotAllowedError):  # this is the caller's mistake
+        rpc.rpc_sync("worker0", eval, args=("1",))
+    assert len(caplog.records) == 1
+
+
 def test_py_raise_in_user_func_escaped_str() -> None:
     text = "a 'quoted' \"text\"\n with \\ and ü"
     with pytest.raises(ValueError) as raised:
@@ -202,12 +263,6 @@ def test_multi_layer_nested_async_rpc() -> None:
     assert rpc.rpc_async(TO, s.nested_async, args=("worker2", 20)).wait() == 20
 
 
-def test_non_cont_tensors() -> None:
-    x = torch.arange(12.0).view(3, 4)
-    for view in (x.t(), x[:, 1:3], x[::2], x[0].expand(3, 4)):
-        assert torch.equal(rpc.rpc_sync(TO, s.my_add, args=(view, view)), view + view)
-
-
 def test_tensor_view_as_return_value() -> None:
     x = torch.arange(6.0)
     assert torch.equal(rpc.rpc_sync(TO, torch.reshape, args=(x, (2, 3))), x.view(2, 3))
@@ -219,11 +274,6 @@ def test_function_not_on_callee() -> None:
         rpc.rpc_sync(TO, "tests.rpc.situations.only_here")
     with pytest.raises(InvalidArgumentError, match="a lambda"):
         rpc.rpc_sync(TO, lambda: 1)
-
-
-def test_op_with_invalid_args() -> None:
-    with pytest.raises(TypeError, match="invalid combination of arguments"):
-        rpc.rpc_sync(TO, torch.add, args=())
 
 
 def test_wrong_types() -> None:
@@ -266,6 +316,20 @@ def test_default_timeout_used() -> None:
     finally:
         rpc.set_rpc_timeout(before)
         rpc.rpc_sync(TO, s.let_go, args=("default_timeout",))
+
+
+def test_a_short_default_timeout_does_not_apply_to_finding_the_member() -> None:
+    number, before = rpc.get_worker_info(TO).id, rpc.get_rpc_timeout()
+    try:
+        rpc.set_rpc_timeout(1e-6)
+        late = rpc.rpc_async(number, s.wait_for, args=("short_timeout",))
+        with pytest.raises(DeadlineExceededError):
+            late.wait()
+        rpc.set_rpc_timeout(0)
+        assert rpc.rpc_async(number, s.my_add, args=(1, 2)).wait() == 3
+    finally:
+        rpc.set_rpc_timeout(before)
+        rpc.rpc_sync(TO, s.let_go, args=("short_timeout",))
 
 
 def test_the_deadline_of_a_call_holds_for_those_it_makes() -> None:

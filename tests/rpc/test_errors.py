@@ -134,8 +134,8 @@ def test_an_unknown_context_is_a_runtime_error_with_the_words_of_torch() -> None
 
 def test_an_optimizer_that_fails_is_a_runtime_error() -> None:
     rref = rpc.remote(TO, torch.ones, args=(2,))
-    with pytest.raises(RuntimeError):
-        DistributedOptimizer(torch.optim.SGD, [rref], lr=0.1)
+    with pytest.raises(RuntimeError, match="Invalid learning rate"):
+        DistributedOptimizer(torch.optim.SGD, [rref], lr=-0.1)
     with pytest.raises(RuntimeError, match="takes references to parameters and tensors, not a int"):
         DistributedOptimizer(torch.optim.SGD, [1], lr=0.1)
 

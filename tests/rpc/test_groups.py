@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
+import torch
+import torch.distributed.rpc
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
 from tests.forking.process import Forking
@@ -25,6 +27,8 @@ def test_worker_id() -> None:
 def test_get_worker_infos() -> None:
     members = agent().client.status("worker0").wait().members
     numbers = {member.name: member.id for member in members}
+    assert {each.name: each.id for each in rpc.get_worker_infos()} == numbers
+    assert sorted(numbers) == [f"worker{n}" for n in range(4)]
     for worker in (f"worker{n}" for n in range(4)):
         assert rpc.rpc_sync(worker, s.whoami) == numbers[worker]
 
@@ -52,11 +56,50 @@ def test_reinit() -> None:
 
 
 def test_invalid_names() -> None:
-    for name in ("abc*", " ", "", "a b", "x" * 129):
-        with pytest.raises(ValueError, match="the name of a member"):
-            rpc.init_rpc(name)
-    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
-        rpc.init_rpc("x", rank=3, world_size=3)
+    wrong = {"abc*": "must match", " ": "must match", "a b": "must match", "": "must be non-empty"}
+    for name, text in (wrong | {"x" * 128: "must be shorter than 128"}).items():
+        for way in (rpc.init_rpc, lambda name: rpc.WorkerInfo(name, 0)):
+            with pytest.raises(RuntimeError, match=f"Worker name {text}") as raised:
+                way(name)
+            assert isinstance(raised.value, ValueError)
+    assert rpc.WorkerInfo("a.b-c:d_1", 3).name == "a.b-c:d_1"
+
+
+def test_invalid_numbers_of_workers() -> None:
+    with pytest.raises(InvalidArgumentError, match="not negative, unlike -1"):
+        rpc.WorkerInfo("worker0", -1)
+    with pytest.raises(InvalidArgumentError, match="a number, not a str"):
+        rpc.WorkerInfo("worker0", "0")  # type: ignore[arg-type]
+    for rank in (-1, 1 << 70, 40):
+        for way in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
+            with pytest.raises(RuntimeError, match=f"unknown member {rank}"):
+                way(rank, torch.add, args=(1, 1))
+    for who in (1.5, None, True):
+        with pytest.raises(ValueError, match="by name, number or WorkerInfo"):
+            rpc.rpc_sync(who, torch.add, args=(1, 1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rank", "size"), [(3, 3), (-1, 3), (-2, None), (7, 2), (-5, 1)])
+def test_an_invalid_rank_is_a_clear_error(rank: int, size: int | None) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"rank {rank} is "):
+        rpc.init_rpc("x", rank=rank, world_size=size)
+
+
+def test_wrong_types() -> None:
+    with pytest.raises(TypeError, match="Argument backend must be a member of BackendType"):
+        rpc.init_rpc("x", backend="TENSORPIPE")
+    with pytest.raises(TypeError, match="Argument rpc_backend_options must be an instance of RpcBackendOptions"):
+        rpc.init_rpc("x", rpc_backend_options={"init_method": "env://"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rank is a number, not a str"):
+        rpc.init_rpc("x", rank="0")  # type: ignore[arg-type]
+
+
+def test_mismatched_type_for_options() -> None:
+    for backend in (rpc.BackendType.TENSORPIPE, torch.distributed.rpc.BackendType.TENSORPIPE):
+        with pytest.raises(TypeError, match="`rpc_backend_options` must be a `TensorPipeRpcBackendOptions`"):
+            rpc.init_rpc("x", backend, rpc_backend_options=rpc.RpcBackendOptions())
+        with pytest.raises(RuntimeError, match="already, as 'worker0'"):
+            rpc.init_rpc("x", backend, rpc_backend_options=rpc.TensorPipeRpcBackendOptions())
 
 
 def meet() -> None:
@@ -116,18 +159,8 @@ def test_all_gather_timeout() -> None:
 def test_tensorpipe_options_throw_on_timedelta_timeout() -> None:
     from datetime import timedelta
 
-    with pytest.raises(TypeError, match="number of seconds, not a timedelta"):
+    with pytest.raises(TypeError, match=r"incompatible constructor arguments: .* seconds, not a timedelta"):
         rpc.TensorPipeRpcBackendOptions(rpc_timeout=timedelta(seconds=3))  # type: ignore[arg-type]
-
-
-def test_mismatched_type_for_options() -> None:
-    with pytest.raises(TypeError, match="rpc_backend_options must be RpcBackendOptions, not a str"):
-        rpc.init_rpc("x", rpc_backend_options="options")  # type: ignore[arg-type]
-
-
-def test_device_maps_in_options() -> None:
-    with pytest.raises(InvalidArgumentError, match="device_maps are not supported"):
-        rpc.TensorPipeRpcBackendOptions(device_maps={"worker1": {0: 1}})
 
 
 # In processes of their own

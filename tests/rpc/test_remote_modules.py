@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
+from tests.rpc import sharing
 from tests.rpc import situations as s
 from trainer_client import rpc
 from trainer_client.nn import RemoteModule
@@ -20,7 +21,9 @@ X = torch.tensor([1.0, 3.0])
 
 def test_bad_module() -> None:
     for bad in (s.Keeper, s.my_add, "torch.nn.Linear", nn.Linear(1, 1)):
-        with pytest.raises(ValueError, match="must be a subclass of"):
+        with pytest.raises(
+            ValueError, match=r"Expect `module_cls\(\*args, \*\*kwargs\)` returns an instance of <class nn.Module>,"
+        ):
             RemoteModule(TO, bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="names no device"):
         RemoteModule(f"{TO}/nowhere", nn.Linear, (1, 1))
@@ -55,7 +58,7 @@ def test_remote_parameters() -> None:
 def test_get_module_rref() -> None:
     module = RemoteModule(TO, s.Scale)
     rref = module.get_module_rref()
-    assert rref is module.get_module_rref() and rref.owner_name() == TO
+    assert rref is module.get_module_rref() is module.module_rref and rref.owner_name() == TO
     assert len(rpc.rpc_sync(TO, s.parameter_rrefs, args=(rref,))) == 1
 
 
@@ -68,11 +71,34 @@ def test_train_eval() -> None:
     assert module.training
 
 
+def test_the_mode_of_a_remote_module_is_that_of_the_module_for_functions_of_its_owner() -> None:
+    module, other = RemoteModule(TO, nn.Dropout, (0.5,)), None
+    rref = module.get_module_rref()
+    other = RemoteModule.init_from_module_rref(TO, rref)
+    for mode in (True, False, True):
+        assert module.train(mode) is module
+        for to in (TO, "worker0"):
+            # A module that another member has is called there.
+            assert rpc.rpc_sync(to, sharing.mode_of, args=(module,)) is mode
+        assert rpc.rpc_sync(TO, sharing.mode_behind, args=(rref,)) is mode
+        # Those who call it themselves choose the mode themselves.
+        assert not torch.equal(other.forward(torch.ones(100)), torch.ones(100)) and other.training
+    rref.rpc_sync().eval()
+    assert rpc.rpc_sync(TO, sharing.mode_behind, args=(rref,)) is False
+    for wrong in (1, None, "yes"):
+        with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+            module.train(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="training mode is expected to be boolean"):
+            rref.rpc_sync().train(wrong)
+
+
 def test_unsupported_methods() -> None:
     module = RemoteModule(TO, nn.Linear, (2, 2))
     for name in ("parameters", "state_dict", "to", "cuda", "children", "zero_grad", "register_forward_hook"):
-        with pytest.raises(ValueError, match=rf"{name}\(\) does not work on a remote module"):
+        with pytest.raises(ValueError, match=f"Method ``{name}`` not supported for RemoteModule"):
             getattr(module, name)()
+    with pytest.raises(ValueError, match="Please use ``remote_parameters`` instead"):
+        module.parameters()
     with pytest.raises(AttributeError, match="a RemoteModule has no 'nonsense'"):
         module.nonsense  # noqa: B018
 
@@ -101,7 +127,32 @@ def test_create_remote_module_from_module_rref() -> None:
     rref = rpc.remote(TO, s.Scale, args=(3.0,))
     module = RemoteModule.init_from_module_rref(TO, rref)
     assert module.forward(X).tolist() == [3.0, -9.0]
-    with pytest.raises(InvalidArgumentError, match="the module is on 'worker1', not on 'worker2'"):
-        RemoteModule.init_from_module_rref("worker2", rref)
+    assert (module.on, module.device) == (TO, "cpu")
+    # As in torch, the reference says where the module is.
+    assert RemoteModule.init_from_module_rref("worker2/cpu", rref).on == TO
+    with pytest.raises(ValueError, match="names no device"):
+        RemoteModule.init_from_module_rref("worker1/nowhere", rref)
     with pytest.raises(InvalidArgumentError, match="module_rref must be an RRef"):
         RemoteModule.init_from_module_rref(TO, module)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("maker", ["worker0", "worker1", "worker2"])
+def test_a_remote_module_may_be_made_from_a_reference_on_any_member(maker: str) -> None:
+    rref = rpc.remote(TO, s.Scale, args=(3.0,))
+    module = rpc.rpc_sync(maker, RemoteModule.init_from_module_rref, args=(maker, rref))
+    assert type(module) is RemoteModule and module.on == TO and module.module_rref == rref
+    assert module.forward(X).tolist() == [3.0, -9.0]
+    assert rpc.rpc_sync("worker2", s.forward_module, args=(module, X)).tolist() == [3.0, -9.0]
+    with pytest.raises(RuntimeError, match="module_rref must be an RRef"):
+        rpc.rpc_sync(maker, RemoteModule.init_from_module_rref, args=(maker, 3))
+
+
+def test_attributes_arrive_with_a_remote_module() -> None:
+    module = RemoteModule("rank:1/cpu", nn.Linear, (2, 2))
+    module.eval()
+    sent = rpc.rpc_sync("worker2", s.Pair, args=(module, 1)).left
+    assert (sent.on, sent.device, sent.training) == (module.on, "cpu", False)
+    assert sent.on == rpc.get_worker_info(module.on).name
+    assert not sent.is_device_map_set and not sent.is_scriptable
+    with pytest.raises(AttributeError):
+        module.on = "worker2"

@@ -210,9 +210,16 @@ def test_local_rref_no_fork() -> None:
     assert rpc.RRef(35).local_value() == 35 == rpc.RRef(35).to_here()
 
 
+def test_a_reference_in_an_instance_of_a_registered_class_is_a_reference() -> None:
+    rref = add_remotely()
+    pair = rpc.rpc_sync("worker2", s.Pair, args=(rref, [s.Pair(1, {"x": rref})]))
+    assert type(pair.left) is rpc.RRef and pair.left == rref and pair.right[0].right["x"] == rref
+    assert torch.equal(pair.right[0].right["x"].to_here(), rref.to_here())
+
+
 def test_local_value_not_on_owner() -> None:
     rref = add_remotely()
-    with pytest.raises(RuntimeError, match=r"local_value\(\) of a value on 'worker1' was called on 'worker0'"):
+    with pytest.raises(RuntimeError, match=r"localValue\(\) on user 'worker0'\. Call it on owner 'worker1'"):
         rref.local_value()
     rref.to_here()
 

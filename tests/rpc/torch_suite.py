@@ -51,7 +51,9 @@ RULES: Final = (
     Rule(r"Cuda|gpu|_cuda_|_cuda$|device_map|_stream|synchroni[sz]ation", NOT_APPLICABLE, "CUDA devices and streams"),
     Rule(r"devices_option|device_mismatch", NOT_APPLICABLE, "CUDA devices and streams"),
     Rule(r"script|_jit_", NOT_APPLICABLE, "TorchScript"),
-    Rule(r"profil|record_function", NOT_APPLICABLE, "the profiler inside torch's agent"),
+    Rule(r"profiler_with_async_rpc_udf", NOT_APPLICABLE, "asserts that Kineto shows no calls; here it does"),
+    Rule(r"server_process_global_profiler|disable_gil", NOT_APPLICABLE, "internals of torch's agent"),
+    Rule(r"profil|record_function", OTHERWISE, "tests/rpc/test_profiling.py"),
     Rule(r"debug_info|rref_type|rref_get_type|ignore_rref_leak", NOT_APPLICABLE, "internals of torch's agent"),
     Rule(r"backend_and_set|infer_backend|dist_init_decorator", NOT_APPLICABLE, "internals of torch's agent"),
     Rule(r"no_grad_copy|grad_copy_sparse", NOT_APPLICABLE, "internals of torch's agent"),
@@ -59,9 +61,8 @@ RULES: Final = (
     Rule(r"FaultyAgent.*(options|failed_messages|custom|no_faulty)", NOT_APPLICABLE, "the test agent itself"),
     Rule(r"FaultyAgent.*message_dropped", OTHERWISE, "tests/integration/test_retries.py: broken streams"),
     Rule(r"FaultyAgent.*delay|rpc_builtin_timeout", OTHERWISE, "tests/rpc/test_faults.py, with a function that waits"),
-    Rule(r"test_duplicate_name_2|shutdown_errors", OTHERWISE, "tests/rpc/test_groups.py and test_lifetimes.py"),
+    Rule(r"shutdown_errors", OTHERWISE, "tests/rpc/test_groups.py and test_lifetimes.py"),
     Rule(r"backward_node_failure_python_udf", OTHERWISE, "tests/rpc/test_faults.py: test_backward_node_failure"),
-    Rule(r"static_init_rpc_together", MISSING, "a group either begins together or is open"),
 )
 
 

@@ -24,7 +24,7 @@ CUDA: Final = "CUDA devices and streams"
 SCRIPT: Final = "TorchScript"
 INTERNALS: Final = "internals of torch's agent"
 PICKLED: Final = "nothing is pickled: lambdas and objects of unmarked classes"
-FAULTY: Final = "torch's agent that drops and delays messages by their kind"
+FAULTY: Final = "torch's agent that drops messages by their kind; here they are sent again"
 
 _NEVER_RUN: Final = (
     (r"^rpc/jit/|:\w+\.\w*(script|_jit_)", SCRIPT),
@@ -33,7 +33,9 @@ _NEVER_RUN: Final = (
 """Patterns of `file:Class.test`, and why such a test is not run."""
 
 _ERRORS: Final = (
-    (r"is inside torch's agent", INTERNALS),
+    (r"remote_module\._RemoteModule is inside", SCRIPT),
+    (r"is inside torch's agent|no attribute '_get_type'", INTERNALS),
+    (r"Timed out waiting \d+ sec for \d+ owners and \d+ forks", INTERNALS),
     (r"\ba torch\.testing\._internal\.\S+ cannot be sent", PICKLED),
     (r"cannot be called elsewhere: a lambda", PICKLED),
     (r"\bMyClass\.my_instance_method is bound to an object", PICKLED),

@@ -8,15 +8,17 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 from unittest import mock
 
 import torch
 import torch.distributed
-from torch.distributed.rpc.internal import RPCExecMode
+from torch.distributed.rpc.internal import RPCExecMode, _build_rpc_profiling_key
 
 from ps_service import by_value, hosted, remote
+from tests.torch_suite import inside as counterparts
 from tests.torch_suite.catalogue import FILES
 from trainer_client import autograd, nn, optim, rpc
 from trainer_client.rpc import current
@@ -69,6 +71,9 @@ class NotOurs:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{self._name} is inside torch's agent")
 
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{self._name} is inside torch's agent")
+
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         return ()
 
@@ -90,6 +95,8 @@ def load() -> dict[str, ModuleType]:
     for module in (helpers, *modules.values()):
         for made in _defined(module):
             _mark(made)
+    server: Any = modules["rpc/examples/parameter_server_test.py"]  # sends its model, which is a layer of torch
+    by_value(make=lambda: torch.nn.Linear(server.in_features, server.out_features))(torch.nn.Linear)
     return modules
 
 
@@ -110,16 +117,21 @@ def _replacements() -> dict[str, ModuleType]:
         "torch.distributed.rpc.api",
         public
         | {"_barrier": rpc.barrier, "_all_gather": rpc.all_gather, "_wait_all_workers": rpc.barrier}
-        | {"_is_current_rpc_agent_set": current.has_agent},
+        | {
+            "_is_current_rpc_agent_set": current.has_agent,
+            "_get_current_rpc_agent": counterparts.get_current_rpc_agent,
+        },
     )
     seconds = {"DEFAULT_RPC_TIMEOUT_SEC": 60.0, "DEFAULT_SHUTDOWN_TIMEOUT": 0}
     constants = _module("torch.distributed.rpc.constants", seconds)
     made_by = {"BackendType": BackendType, "construct_rpc_backend_options": _options}
     backend_registry = _module("torch.distributed.rpc.backend_registry", made_by)
-    internal = _module("torch.distributed.rpc.internal", {"RPCExecMode": RPCExecMode})
+    names = {"RPCExecMode": RPCExecMode, "_build_rpc_profiling_key": _build_rpc_profiling_key}
+    internal = _module("torch.distributed.rpc.internal", names)
     inside = dict(zip(_INSIDE, (api, backend_registry, constants, internal), strict=True))
     named = {"init_rpc": _init_rpc, "BackendType": BackendType, "_set_rpc_timeout": rpc.set_rpc_timeout}
-    named |= {"TensorPipeRpcBackendOptions": Options}
+    named |= {"TensorPipeRpcBackendOptions": Options, "_get_current_rpc_agent": counterparts.get_current_rpc_agent}
+    named |= {"_rref_context_get_debug_info": counterparts.rref_context_get_debug_info}
     made = [
         *inside.values(),
         _module("torch.distributed.rpc", public | inside | named),
@@ -169,6 +181,13 @@ def _same(made: Any) -> Any:
     return made
 
 
+def _with(cls: type, attributes: dict[str, Any]) -> Any:
+    """An object of a class with these attributes, as a program would write it for a class of its own."""
+    made = cls.__new__(cls)
+    vars(made).update(attributes)
+    return made
+
+
 def _defined(module: ModuleType) -> list[Any]:
     return [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
 
@@ -177,10 +196,12 @@ def _mark(made: Any) -> None:
     """Lets other processes name a function or class, and call its methods."""
     if inspect.isfunction(made):
         remote(made)
-    elif inspect.isclass(made) and issubclass(made, (tuple, BaseException)):
+    elif inspect.isclass(made) and issubclass(made, (tuple, BaseException, enum.Enum)):
         by_value(made)
-    elif inspect.isclass(made) and not issubclass(made, enum.Enum):
+    elif inspect.isclass(made):
         hosted(made)
+        if not (issubclass(made, torch.nn.Module) or "__getstate__" in vars(made)):
+            by_value(encode=vars, decode=partial(_with, made))(made)
         for method in vars(made).values():
             function: Callable[..., Any] | None = getattr(method, "__func__", method)
             if inspect.isfunction(function):

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from torch.testing._internal.common_utils import TestCase
 
+from ps_service import by_value
 from tests.torch_suite.catalogue import FAULTY
+from tests.torch_suite.delays import DEFAULTS, delayed
 from trainer_client.rpc import TensorPipeRpcBackendOptions
 
 
@@ -32,7 +34,7 @@ class Fixture:
 
     @property
     def init_method(self) -> str:
-        return f"tcp://127.0.0.1:{self.place.port}"
+        return self.file_init_method
 
     @property
     def file_init_method(self) -> str:
@@ -47,14 +49,17 @@ class Fixture:
         return TensorPipeRpcBackendOptions(init_method=self.init_method)
 
     def setup_fault_injection(self, faulty_messages: Any, messages_to_delay: Any) -> None:
-        if faulty_messages is not None or messages_to_delay is not None:
+        """Delays messages as a test wants it. None is dropped: what is lost on the way is sent again here."""
+        if faulty_messages:
             raise unittest.SkipTest(FAULTY)
+        if type(self).__name__.startswith("Faulty"):
+            delayed(DEFAULTS if messages_to_delay is None else messages_to_delay).start()
 
     def get_shutdown_error_regex(self) -> str:
         return ".*"
 
     def get_timeout_error_regex(self) -> str:
-        return ".*"
+        return "RPC ran for more than"
 
 
 def case(cls: type, name: str, rank: int, place: Place) -> TestCase:
@@ -66,6 +71,15 @@ def case(cls: type, name: str, rank: int, place: Place) -> TestCase:
         rank: The number of the process.
         place: Where it meets the others.
     """
-    made: TestCase = type(cls.__name__, (Fixture, cls, TestCase), {})(name)
-    made.__dict__.update(rank=rank, place=place, file_name=place.file)
-    return made
+    kind: Any = type(cls.__name__, (Fixture, cls, TestCase), {})
+
+    def make(state: tuple[str, int, list[Any]]) -> TestCase:
+        made: TestCase = kind(state[0])
+        made.__dict__.update(rank=state[1], place=Place(*state[2]), file_name=state[2][1])
+        return made
+
+    # A test may send one of its methods, and is sent with it.
+    by_value(
+        encode=lambda test: (test._testMethodName, test.rank, [*test.place]), decode=make, name=f"a {cls.__name__}"
+    )(kind)
+    return make((name, rank, [*place]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from types import GeneratorType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from trainer_client.client.client import Client
 from trainer_client.contexts.context import Context
@@ -16,6 +16,10 @@ from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
+from trainer_client.replicas.replica import Replica
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.stepped import Stepped
 
 _WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)
 
@@ -74,12 +78,28 @@ class Blocking:
         return dir(self.unwrapped)
 
 
+class BlockingReplica(Replica):
+    """A replica whose pulls and pushes wait for their result. Unlike a `Blocking`, it is a module itself."""
+
+    def pull(self, *args: Any, **kwargs: Any) -> int:  # type: ignore[override]
+        return super().pull(*args, **kwargs).wait()
+
+    def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
+        return super().push(_unwrapped(opt), **kwargs).wait()
+
+    def finish(self) -> list[Stepped | None]:  # type: ignore[override]
+        return super().finish().wait()
+
+
 def wrapped(value: Any) -> Any:
     """The blocking form of a value: waits for a `Pending`, and wraps objects of the client, also in containers."""
     if isinstance(value, Pending):
         value = value.wait()
     if isinstance(value, _WRAPPED):
         return Blocking(value)
+    if type(value) is Replica:
+        value.__class__ = BlockingReplica
+        return value
     if type(value) in (list, tuple):
         return type(value)(map(wrapped, value))
     if isinstance(value, GeneratorType):

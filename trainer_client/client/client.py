@@ -32,6 +32,8 @@ from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
+    from ps_wire.policies import Policy
+    from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
@@ -61,6 +63,7 @@ class Client:
     Attributes:
         trainer: The id of this trainer, 16 random bytes.
         others: Finds further owners, and holds references to their objects.
+        keep: Makes the stores of the gradients of its passes for local leaves; None for stores of their own.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class Client:
         self._sessions = Sessions(self.trainer, connectors, settings, dial)
         self.others = self._sessions.others
         self._openings = Openings()
-        self._seeding = settings.seeding
+        self._seeding, self._tracing = settings.seeding, settings.tracing
+        self.keep: Callable[[ContextId], LocalGradients] | None = None
 
     async def open(self, names: Sequence[str] = ()) -> None:
         """Connects to every owner.
@@ -256,6 +260,7 @@ class Client:
         name: str = "",
         reads: Reads = "consistent",
         non_finite: NonFinite = "apply",
+        policy: Policy | None = None,
         **options: Any,
     ) -> Pending[DistributedOptimizer]:
         """Makes an optimizer on the owners of the parameters, or attaches to an existing one.
@@ -270,15 +275,18 @@ class Client:
                 `inconsistent`: steps write in place (Hogwild).
             non_finite: With `refuse`, a step raises if a gradient holds NaN or infinity, on any owner or here, and
                 changes nothing. With `apply`, it is applied.
+            policy: When gradients count: `Async`, `Sync`, `BoundedStaleness` or `Quorum`. None for the policy that the
+                optimizer has, or for steps that are applied at once. All parameters have to be on owners.
             options: Keyword arguments of the class, such as `lr`.
 
         Raises:
-            NameConflictError: An optimizer for these parameters exists with another class or other options.
+            NameConflictError: An optimizer for these parameters exists with another class, other options or another
+                policy.
             InvalidArgumentError: The class refuses the options, or there are no parameters.
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
         listed = list(parameters)
-        return Pending.run(self._loop, creation.create(cls, listed, options, name, reads, non_finite))
+        return Pending.run(self._loop, creation.create(cls, listed, options, name, reads, non_finite, policy))
 
     def scheduler(
         self,
@@ -322,7 +330,8 @@ class Client:
     def context(self) -> Context:
         """A new context, for one pass: `async with ps.context() as ctx`."""
         id = ContextId(self.trainer, self._openings.number())
-        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings)
+        gradients = None if self.keep is None else self.keep(id)
+        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
         self._openings.opened(context)
         return context
 

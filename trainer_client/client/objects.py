@@ -13,6 +13,7 @@ from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
 from trainer_client.graph.current import current_context
 from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.replicas.classes import MadeBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +58,8 @@ def create(
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
     # Keeps the handles among the arguments alive until the object is made.
-    read = partial(_created, session, (args, kwargs, handles))
+    made_by = None if handles else MadeBy.of(cls, args, kwargs)
+    read = partial(_created, session, (args, kwargs, handles), made_by)
     return session.submit(Request(create=request), payload, read, timeout)
 
 
@@ -66,5 +68,9 @@ def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
     return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
 
 
-def _created(session: Session, held: tuple[object, ...], reply: Reply, payload: PayloadReader) -> RemoteObject:
-    return handle_from(session, reply.create.object)
+def _created(
+    session: Session, held: tuple[object, ...], made_by: MadeBy | None, reply: Reply, payload: PayloadReader
+) -> RemoteObject:
+    handle = handle_from(session, reply.create.object)
+    handle.made_by = made_by
+    return handle

@@ -53,13 +53,10 @@ class Backwards:
     Args:
         loop: The client's event loop.
         gradients: Receives the gradients of local leaves.
-
-    Attributes:
-        current: The backward that is running.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gradients: LocalGradients) -> None:
-        self.current: RunningBackward | LocalBackward | None = None
+        self._current: RunningBackward | LocalBackward | None = None
         self._loop = loop
         self._gradients = gradients
         self._queue = Queue()
@@ -68,6 +65,14 @@ class Backwards:
         self._thread = 0
         # The latest backward on the event loop that has sent all of its requests, and these.
         self._sent: tuple[Pending[None] | None, Sequence[Pending[Any]]] = (None, ())
+
+    @property
+    def current(self) -> RunningBackward | LocalBackward | None:
+        """The backward that runs in this thread.
+
+        In a process that is also an owner, another thread may run the backward of a call whose graph reaches this pass.
+        """
+        return self._current if threading.get_ident() == self._thread else None
 
     @property
     def unfinished(self) -> Sequence[Pending[None]]:
@@ -107,7 +112,7 @@ class Backwards:
         if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short and (turn := self._queue.begin()) is not None:
-                if not graph.leaves or reservations.take_now(graph.leaves):
+                if not graph.leaves or self._gradients.take_now(graph.leaves):
                     return self._run_here(turn, graph, start)
                 self._queue.leave(turn)
         number, autocasts = self._queue.join(), Autocasts.current()
@@ -203,7 +208,7 @@ class Backwards:
                 leaves, calls = reached_from(start.roots)
                 own = [call for call in calls if call.context is context]
                 current = RunningBackward(start.retain_graph, number, own, holding_latency(leaves, own))
-            with reservations.of(leaves), borrowed_grads(leaves):
+            with self._gradients.reserved(leaves), borrowed_grads(leaves):
                 try:
                     self._propagate(current, graph, start)
                     if graph is not None and (answer := _answer_to(graph.second)) is not None:
@@ -219,12 +224,12 @@ class Backwards:
         """Runs torch's engine, up to the call that a short backward waits for."""
         second = None if graph is None else graph.second
         ends = () if graph is None or second is None else [GradientEdge(node, 0) for node in graph.ends]
-        self.current, self._thread = current, threading.get_ident()
+        self._current, self._thread = current, threading.get_ident()
         began = None if graph is None else graph.latency.begin()
         try:
             propagate(start.roots, start.gradients, start.retain_graph, ends)
         finally:
-            self.current, self._thread = None, 0
+            self._current, self._thread = None, 0
         if graph is not None and began is not None:
             graph.latency.end(began)
         if isinstance(current, LocalBackward):
@@ -256,12 +261,12 @@ class Backwards:
                 edges.append(edge)
                 found.append(gradient.to(device))
         if edges:
-            self.current, self._thread = current, threading.get_ident()
+            self._current, self._thread = current, threading.get_ident()
             began = second.latency.begin()
             try:
                 propagate_from(edges, found, start.retain_graph)
             finally:
-                self.current, self._thread = None, 0
+                self._current, self._thread = None, 0
             second.latency.end(began)
         current.finish(start.follow)
 

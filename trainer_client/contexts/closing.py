@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from trainer_client.contexts.stepped import Stepped, wait_seconds
 from trainer_client.pending import Pending, raiser
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ps_wire.v1.operations_pb2 import BackwardRequest
+    from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.contexts.context import Context
     from trainer_client.graph.batch import Answer
@@ -123,6 +124,7 @@ class Closing:
         """Asks the owner for the steps and the end."""
         for part in self._parts:
             request.steps.add().CopyFrom(part.name)
+        request.wait_seconds = wait_seconds(self._parts[0].session)
         if self._ends:
             self._context.write_end(request.end)
 
@@ -202,11 +204,12 @@ class Closing:
 
     def _stepped(self, answer: Pending[Answer]) -> tuple[list[Versions], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error = answer.result()
+        _, versions, error, replies = answer.result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        return [{owner: version} for version in versions], error
+        told: Sequence[StepReply | None] = replies or [None] * len(versions)
+        return [Stepped({owner: version}, reply) for version, reply in zip(versions, told, strict=True)], error
 
     def _end(self, versions: list[Any]) -> Any:
         if self._ends:

@@ -17,6 +17,7 @@ from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
 from trainer_client.contexts.gradients import gradients
 from trainer_client.contexts.local_gradients import LocalGradients
+from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.refs import ContextId
     from ps_wire.runtime.latency import Latency
+    from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
@@ -60,12 +62,15 @@ class Context:
         reach: Opens the session with an owner that took part through another owner.
         seeds: Makes the seeds of its calls; None for calls without seeds.
         openings: The open contexts of its client.
+        gradients: Keeps the gradients of local leaves; None for a store of its own.
+        tracing: Makes the span of its block; None if the program is not traced.
 
     Attributes:
         id: Its id on every owner.
         message: The id as a message.
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
+        local: The gradients of local leaves.
         root: The input, in the graph, of calls without inputs that require grad.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
@@ -81,7 +86,10 @@ class Context:
         reach: Reach | None = None,
         seeds: Seeds | None = None,
         openings: Openings | None = None,
+        gradients: LocalGradients | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        self._span = PassSpan(tracing, id)
         self._openings = openings
         self._reach = reach
         self.seeds = seeds
@@ -95,8 +103,8 @@ class Context:
         self._sessions: dict[str, Session] = {}
         # By owner, the number of lost sessions when the pass first called it.
         self._losses: dict[str, int] = {}
-        self._gradients = LocalGradients()
-        self._backwards = Backwards(loop, self._gradients)
+        self.local = gradients or LocalGradients()
+        self._backwards = Backwards(loop, self.local)
         self._token: Token[Context | None] | None = None
 
     # Recording
@@ -173,7 +181,7 @@ class Context:
 
     @property
     def current_backward(self) -> RunningBackward | LocalBackward | None:
-        """The backward that is running."""
+        """The backward that is running, if this is its thread."""
         return self._backwards.current
 
     @property
@@ -254,11 +262,11 @@ class Context:
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
-        return self._gradients.of(leaf)
+        return self.local.of(leaf)
 
     def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The local leaves that have a gradient in this pass, and their gradients."""
-        return self._gradients.items()
+        return self.local.items()
 
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
@@ -290,7 +298,7 @@ class Context:
 
     def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of local leaves."""
-        self._gradients.scale(leaves, factor)
+        self.local.scale(leaves, factor)
 
     # The block
 
@@ -308,16 +316,19 @@ class Context:
         """
         outer = current_context()
         if outer is not None:
-            raise RuntimeError(f"context {outer.id} is open here already; leave its block first, contexts do not nest")
+            raise RuntimeError(f"Already have an autograd context id for this thread: {outer.id}; contexts do not nest")
         self.check()
         self._token = set_current(self)
+        self._span.begin()
 
-    def end(self, over: tuple[int, Sequence[int]] | None = None) -> None:
+    def end(self, over: tuple[int, Sequence[int]] | None = None, error: BaseException | None = None) -> None:
         """Ends the block. Owners free what they keep for this pass; this does not wait for them.
 
         Args:
             over: A number, and exceptions below it: all other contexts with lower numbers have ended.
+            error: The exception that ends the block.
         """
+        self._span.end(error)
         if self._token is not None:
             reset_current(self._token)
             self._token = None
@@ -346,7 +357,7 @@ class Context:
             request.all_before = before
             request.but.extend(but)
             session.submit(frame, None, nothing)
-        self._gradients.clear()
+        self.local.clear()
 
     def finish(self, told: Session | None = None) -> None:
         """Ends the pass inside of its block, after a step.
@@ -372,7 +383,7 @@ class Context:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.end(error=error)
 
     def __enter__(self) -> Self:
         self.enter()
@@ -381,7 +392,7 @@ class Context:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.end(error=error)
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+
+from trainer_client.graph.walk import reservations
 
 
 class LocalGradients:
@@ -28,7 +31,7 @@ class LocalGradients:
                     # A view of a bucket of DistributedDataParallel, which overwrites it in the next backward.
                     grad = grad.clone()
                 held = self._held.get(id(leaf))
-                self._held[id(leaf)] = (leaf, grad if held is None else held[1] + grad)
+                self._held[id(leaf)] = (leaf, grad if held is None else _sum(held[1], grad))
 
     def of(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a leaf, if it has one."""
@@ -51,3 +54,18 @@ class LocalGradients:
     def clear(self) -> None:
         """Drops all gradients."""
         self._held.clear()
+
+    @contextmanager
+    def reserved(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Lets a block use the `.grad` of leaves; waits first until other code of this process does not."""
+        with reservations.of(leaves):
+            yield
+
+    def take_now(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Like `reserved`, for a block of `reservations.freed`; says whether that was possible without a wait."""
+        return reservations.take_now(leaves)
+
+
+def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+    # Torch adds a sparse tensor to a dense one, but not the other way round.
+    return more + held if held.is_sparse and not more.is_sparse else held + more

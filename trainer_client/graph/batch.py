@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
-    from ps_wire.v1.operations_pb2 import BackwardRequest
+    from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
     from trainer_client.graph.recorder import WayBack
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
     from trainer_client.pending import Pending
@@ -39,11 +39,13 @@ class Answer(NamedTuple):
         gradients: The gradients of the inputs of each call; empty if no call has such inputs.
         versions: The versions of the optimizers that have stepped.
         step_error: The error of the optimizer that could not step; None if there is none.
+        stepped: What the owner says of each of these steps, if one of the optimizers has a policy; empty otherwise.
     """
 
     gradients: list[list[torch.Tensor | None]]
     versions: list[int]
     step_error: PsError | None
+    stepped: Sequence[StepReply] = ()
 
 
 class Follow(Protocol):
@@ -229,4 +231,4 @@ def _read(
     if not followed:
         return Answer(gradients, [], None)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
-    return Answer(gradients, list(backward.versions), error)
+    return Answer(gradients, list(backward.versions), error, backward.stepped)

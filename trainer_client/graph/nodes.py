@@ -1,4 +1,7 @@
-"""The two nodes of a remote call in torch's autograd graph."""
+"""The two nodes of a remote call in torch's autograd graph.
+
+Profiles of a backward show them by the names of their classes, which are those in torch's own rpc.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ROOT: Final = torch.empty(0, requires_grad=True)
 """The input of calls without inputs that require grad, so that their outputs have a history."""
 
 
-class _Send(torch.autograd.Function):
+class SendRpc(torch.autograd.Function):
     """The node from the inputs of a call to its token. Its backward waits for the owner's reply."""
 
     @staticmethod
@@ -34,7 +37,7 @@ class _Send(torch.autograd.Function):
         return (None, None, *placed, *[torch.empty(0)] * ctx.tokens)
 
 
-class _Receive(torch.autograd.Function):
+class RecvRpc(torch.autograd.Function):
     """The node from the token of a call to its outputs. Its backward hands their gradients over, to be sent."""
 
     @staticmethod
@@ -66,20 +69,23 @@ class _Receive(torch.autograd.Function):
         if current is not None:
             current.add(call, positions, used, kept)
         elif used or kept:
-            raise RuntimeError("loss.backward() does not work on a loss with remote parts; call ctx.backward(loss)")
+            raise RuntimeError(
+                "loss.backward() does not work on a loss with remote parts; call ctx.backward(loss). Nor does the "
+                "backward of another call that has used it through a reference: give that call the tensor itself"
+            )
         # Without inputs the token leads to the root, at which no gradient is accumulated.
         return (torch.empty(0) if call.leads_on else None), None, None, None
 
 
-send: Final[Any] = _Send.apply
+send: Final[Any] = SendRpc.apply
 """Makes the node of a call's inputs; returns the token."""
 
-receive: Final[Any] = _Receive.apply
+receive: Final[Any] = RecvRpc.apply
 """Makes the node of a call's outputs; returns the outputs with their history."""
 
 
-RECEIVING: Final[Any] = _Receive._backward_cls
+RECEIVING: Final[Any] = RecvRpc._backward_cls
 """The class of `Receive` nodes in the graph; each has its `WayBack` as `call`."""
 
-SENDING: Final[Any] = _Send._backward_cls
+SENDING: Final[Any] = SendRpc._backward_cls
 """The class of `Send` nodes in the graph; each has its `WayBack` as `call`."""

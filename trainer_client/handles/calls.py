@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.codec.values import Decoder, Encoder, Instead
+from ps_wire.codec.values import Encoder, Instead
 from ps_wire.errors import PsError
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.scopes import LEAST_SECONDS_LEFT
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
-from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive, received
+from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive, unrecorded
 from trainer_client.numerics import write_numerics
 from trainer_client.pending import DEFAULT, Pending, raiser
 from trainer_client.session.in_flight import InFlightRequest
+from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CallRequest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context, Reserved
     from trainer_client.graph.recorder import RecordedCall
     from trainer_client.session.session import Session
+    from trainer_client.session.watched import Watch
 
 
 def call(
@@ -42,6 +44,8 @@ def call(
     keep: bool = False,
     timeout: float | None = DEFAULT,
     seed: int | None = None,
+    kind: str = "call",
+    what: str = "",
 ) -> Pending[Any]:
     """Calls a method or function on an owner; inside a context, and with grad enabled, the call is recorded.
 
@@ -55,6 +59,8 @@ def call(
         keep: Whether the result stays on the owner; the result of the call is then a handle to it.
         timeout: Seconds this may take; None is no limit.
         seed: Seed of its random numbers, instead of the client's next.
+        kind: How the call is made, for profiles and traces.
+        what: Name of what is called, for profiles and traces; empty for the name of the method or function.
 
     Raises:
         NotAllowedError, UnknownMethodError: The method or function cannot be called.
@@ -94,14 +100,17 @@ def call(
     write_numerics(request, seed)
     seconds = session.settings.timeout if timeout == DEFAULT else timeout
     in_graph = context is not None and torch.is_grad_enabled()
+    watch = begin(session, frame, kind, what or _kind_of(target, method)) if session.is_watched() else None
     if not ready:
         reserved = context.reserve(session) if context is not None and in_graph else None
-        later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds)
+        later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds, watch)
         return Pending.run(session.loop, later)
     recorded = _record(context, session, request, tensors, handles) if context is not None and in_graph else None
     # Keeps the handles among the arguments alive until the call has run.
     read = partial(_result, session, recorded, (args, kwargs, handles))
     pending = PendingCall(session, frame, payload, seconds, read, follows)
+    if watch is not None:
+        pending = WatchedCall.of(watch, session, frame, payload, seconds, read, follows)
     pending.origin = context if recorded is not None else None, recorded, target, method
     return session.send(pending)
 
@@ -174,14 +183,14 @@ class PendingCall(InFlightRequest[Any]):
     @property
     def title(self) -> str:
         *_, target, method = self.origin
-        return target if isinstance(target, str) else f"{getattr(target, 'class_name', target)}.{method or 'forward'}"
+        return _title(target, method)
 
     @property
     def reason(self) -> str:
         return "whose result is an argument of this call"
 
-    def stayed(self) -> None:
-        super().stayed()
+    def stayed(self, reply: Reply) -> None:
+        super().stayed(reply)
         if self.staying is not None:
             # The handle exists already, and gives the reference back that the answer grants.
             rref = self.staying.rref
@@ -221,6 +230,19 @@ class PendingCall(InFlightRequest[Any]):
         super()._when_cancelled()
         if self.staying is not None and self.staying.fetching is not None:
             self.staying.fetching.cancel()
+
+
+class WatchedCall(Watched, PendingCall):
+    """A call that is watched."""
+
+    __slots__ = ("watch",)
+
+    @classmethod
+    def of(cls, watch: Watch, *args: Any) -> PendingCall:
+        """A call that is watched. The other arguments as for `PendingCall`."""
+        made = cls(*args)
+        made.watch = watch
+        return made
 
 
 class _NotYet(Exception):
@@ -292,6 +314,7 @@ async def _sent_later(
     kwargs: Mapping[str, Any],
     reserved: Reserved | None,
     seconds: float | None,
+    watch: Watch | None,
 ) -> Any:
     """Sends a call once the results among its arguments have come; returns its result."""
     session, request, context, handles, _ = arguments
@@ -315,8 +338,23 @@ async def _sent_later(
             recorded = _record(context, session, request, tensors, handles, reserved)
     read = partial(_result, session, recorded, (args, kwargs, handles))
     pending = PendingCall(session, frame, payload, left(), read, arguments.follows)
+    if watch is not None:
+        pending = WatchedCall.of(watch, session, frame, payload, left(), read, arguments.follows)
     pending.origin = context if recorded is not None else None, recorded, target, method
     return await session.send(pending)
+
+
+def _kind_of(target: RRef | str, method: str) -> str:
+    """What a call calls, for profiles and traces, which count calls of the same name: without the id of the object."""
+    if isinstance(target, str):
+        return target
+    class_name = getattr(target, "class_name", "")
+    return ".".join(filter(None, (class_name, method or "forward")))
+
+
+def _title(target: RRef | str, method: str) -> str:
+    """What a call calls, for messages and profiles."""
+    return target if isinstance(target, str) else f"{getattr(target, 'class_name', target)}.{method or 'forward'}"
 
 
 def _result(
@@ -325,7 +363,7 @@ def _result(
     if recorded is None:
         if reply.call.result.HasField("none"):
             return None
-        return Decoder(payload, partial(received, session)).decode(reply.call.result)
+        return unrecorded(session, payload).decode(reply.call.result)
     return receive(session, reply.call.result, payload, recorded)
 
 

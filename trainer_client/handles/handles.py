@@ -12,10 +12,13 @@ from trainer_client.handles import calls, freezing, states
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
+from trainer_client.replicas import replica as replicas
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.pending import Pending
+    from trainer_client.replicas.classes import MadeBy
+    from trainer_client.replicas.replica import Compress, Factory, Reads, Replica
     from trainer_client.session.session import Session
 
 
@@ -30,6 +33,7 @@ class RemoteObject(RRef):
         name: Name of the object; empty if it is anonymous.
         methods: Names of the methods that may be called.
         training: Whether calls through this handle run modules in training mode.
+        made_by: The class and the plain arguments that this client made it with; None if it did not.
     """
 
     may_be_parameter = False
@@ -40,6 +44,7 @@ class RemoteObject(RRef):
         self.name = info.name
         self.methods = tuple(info.methods)
         self.training = True
+        self.made_by: MadeBy | None = None
         self._info = info
         self._timeout: float | None = DEFAULT
         self._seed: int | None = None
@@ -154,6 +159,36 @@ class RemoteModule(RemoteObject):
             if known == name:
                 return parameter
         raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
+
+    def replica(
+        self,
+        factory: Factory | None = None,
+        *,
+        compress: Compress = None,
+        error_feedback: bool = True,
+        reads: Reads = "consistent",
+        overlap: int = 0,
+    ) -> Pending[Replica]:
+        """Makes the module here, too, with the parameters and buffers that it has on the owner.
+
+        Args:
+            factory: The class of the module, or a function without arguments that makes it. None for the class and the
+                arguments that this client has made the handle with. Names of classes that an owner sends are not used.
+            compress: The codec of pushed gradients: one for all, or one for each pattern of names; see
+                `ps_wire.compression.choice.Choice`. Gradients of fewer than 1024 elements are sent as they are.
+            error_feedback: Whether the replica keeps what a codec has left out, and adds it to the next gradient. It is
+                lost with this process.
+            reads: `consistent`: pulled values are from between the same two steps. `inconsistent`: the owner waits for
+                no step.
+            overlap: How many pushes may be under way while the next forward runs. Their results come that much later.
+
+        Raises:
+            InvalidArgumentError: The class or its arguments are not known, or it makes other parameters.
+            StaleHandleError: The module no longer exists.
+        """
+        return replicas.make(
+            self, self._info.parameters, factory, compress, enabled=error_feedback, reads=reads, overlap=overlap
+        )
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes all its parameters, for all trainers and for calls that begin later.

@@ -12,7 +12,6 @@ from ps_wire.errors import NameConflictError, PsError, UnknownNameError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member
 from trainer_client.handles.references import Reference, RRef
-from trainer_client.pending import DEFAULT
 from trainer_client.session.in_flight import nothing
 from trainer_client.session.session import Session
 
@@ -34,6 +33,7 @@ class OtherOwners:
 
     Attributes:
         directory: The session with the owner to ask; None to ask all known owners.
+        addresses: Addresses of owners by name, for when that owner cannot be asked.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class OtherOwners:
         dial: Callable[[str], Connector] | None,
     ) -> None:
         self.directory: Session | None = None
+        self.addresses: dict[str, str] = {}
         self._trainer = trainer
         self._settings = settings
         self._sessions = sessions
@@ -96,7 +97,8 @@ class OtherOwners:
         Raises:
             UnknownNameError: It is not in the directory.
         """
-        timeout = None if request.wait_seconds else DEFAULT
+        # Not the default of calls, which a program may set to less than finding a member takes.
+        timeout = None if request.wait_seconds else self._settings.connect_timeout
         return directory.submit(Request(lookup=request), None, lambda reply, _: reply.lookup.member, timeout)
 
     async def connect(self, address: str, owner: str = "") -> Session:
@@ -110,6 +112,21 @@ class OtherOwners:
             UnavailableError: It cannot be reached in time.
             NameConflictError: A known owner at another address has the same name.
         """
+        session = await self.open(address, owner)
+        try:
+            self.add(session)
+        except NameConflictError:
+            self._opened.remove(session)
+            await session.close()
+            raise
+        return session
+
+    async def open(self, address: str, owner: str = "") -> Session:
+        """Like `connect`, but other sessions do not find the owner by its name before `add` was called.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
         if self._dial is None:
             raise UnknownNameError(f"this client cannot connect to {address}: it has no connector for addresses")
         session = Session(self._dial(address), self._trainer, self._settings, self, owner)
@@ -118,15 +135,21 @@ class OtherOwners:
         except BaseException:
             await session.close()
             raise
-        if session.owner in self._sessions:
-            await session.close()
-            raise NameConflictError(
-                f"the owner at {address} has the name {session.owner!r}, which another owner has already; choose "
-                "another name"
-            )
         self._opened.append(session)
-        self._sessions[session.owner] = session
         return session
+
+    def add(self, session: Session) -> None:
+        """Makes an owner known by its name.
+
+        Raises:
+            NameConflictError: Another owner has it.
+        """
+        if session.owner in self._sessions:
+            raise NameConflictError(
+                f"the owner at {session.address} has the name {session.owner!r}, which another owner has already; "
+                "choose another name"
+            )
+        self._sessions[session.owner] = session
 
     async def again(self, session: Session) -> Session:
         """Opens a new session with the owner of a session that was given up.
@@ -162,6 +185,8 @@ class OtherOwners:
         await asyncio.gather(*(session.close() for session in self._opened))
 
     async def _open(self, owner: str, address: str) -> Session:
+        if not address and self.directory is not None and self.directory.state != "connected":
+            address = self.addresses.get(owner, "")
         address = address or (await self.find(owner)).address
         self._sessions.pop(owner, None)
         return await self.connect(address, owner)

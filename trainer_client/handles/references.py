@@ -99,7 +99,8 @@ class RRef:
     def to_here(self, timeout: float | None = DEFAULT) -> Pending[Any]:
         """A copy of the value, with tensors on the CPU. Modules cannot be copied: ask for their `state_dict`.
 
-        Inside the context in which the value was computed, gradients propagate back through the copy.
+        Inside a context, gradients propagate back through the copy if the value was computed in that context or is a
+        parameter: a leaf of torch's graph that requires grad.
 
         Args:
             timeout: Seconds this may take; None is no limit.
@@ -135,14 +136,14 @@ class RRef:
 
 
 def fetch(rref: RRef, timeout: float | None) -> Pending[Any]:
-    """A copy of the value of a handle; recorded if the value was computed in the current pass."""
+    """A copy of the value of a handle; recorded if there is a current pass."""
     return fetch_in(current_context() if torch.is_grad_enabled() else None, rref, timeout)
 
 
 def fetch_in(
     context: Context | None, rref: RRef, timeout: float | None, follows: Sequence[InFlightRequest[Any]] = ()
 ) -> Pending[Any]:
-    """Like `fetch`; recorded in a context if the value was computed there.
+    """Like `fetch`, in a context that need not be the current one.
 
     Args:
         context: The context; None to record nothing.
@@ -154,9 +155,11 @@ def fetch_in(
     request = frame.request.fetch
     request.target.owner, request.target.object_id, request.target.parameter = rref.ref
     recorded = None
-    token = rref.token(context.id) if context is not None else None
-    if context is not None and token is not None:
-        recorded = context.record(rref.session, (), (token,), rref.session.backwards.of(("", "fetch")))
+    if context is not None:
+        # A value that was not computed in the pass may be a parameter, which only its owner knows.
+        token = rref.token(context.id)
+        tokens = () if token is None else (token,)
+        recorded = context.record(rref.session, (), tokens, rref.session.backwards.of(("", "fetch")))
         request.context.CopyFrom(context.message)
         request.call = recorded.number
         if len(recorded.place) > 1:
@@ -167,8 +170,17 @@ def fetch_in(
 
 def _fetched(rref: RRef, recorded: RecordedCall | None, reply: Reply, payload: PayloadReader) -> Any:
     if recorded is None:
-        return Decoder(payload, partial(received, rref.session)).decode(reply.fetch.value)
+        return unrecorded(rref.session, payload).decode(reply.fetch.value)
     return receive(rref.session, reply.fetch.value, payload, recorded)
+
+
+def unrecorded(session: Session, payload: PayloadReader) -> Decoder:
+    """Decodes results that have no history."""
+    return Decoder(payload, partial(received, session), _marked if session.settings.marks else None)
+
+
+def _marked(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
 def receive(session: Session, message: Value, payload: PayloadReader, recorded: RecordedCall) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import optim
 
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_wire.policies import to_plain
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.handles.handles import RemoteObject, handle_from
@@ -18,8 +19,10 @@ from trainer_client.optimizers.layout import split_groups
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.rounds import Rounds
 
 if TYPE_CHECKING:
+    from ps_wire.policies import Policy
     from trainer_client.handles.references import RRef
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
@@ -38,6 +41,7 @@ async def create(
     name: str,
     reads: Reads,
     non_finite: NonFinite,
+    policy: Policy | None = None,
 ) -> DistributedOptimizer:
     """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
 
@@ -53,13 +57,53 @@ async def create(
         if isinstance(cls, str):
             raise InvalidArgumentError("with local parameters, give the optimizer's class instead of its name")
         local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
+    if policy is not None and (local is not None or not by_session):
+        raise InvalidArgumentError("an optimizer with a policy has all of its parameters on owners, and none here")
+    owners = sorted(session.owner for session in by_session)
     making = {
-        session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite)
+        session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite, policy, owners)
         for session, groups in by_session.items()
     }
-    made = await all_of(making)
-    remotes = {owner: RemoteOptimizer(handle) for owner, handle in made.items()}
-    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse")
+    made: dict[str, Made] = await all_of(making)
+    remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
+    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse", _rounds(made, remotes, local))
+
+
+class Made(NamedTuple):
+    """The part of an optimizer that an owner has made or found.
+
+    Attributes:
+        handle: Its handle.
+        owners: The owners that its rounds are over, if there are several; the first decides.
+        epoch: The number of this trainer's join there, if this owner decides.
+    """
+
+    handle: RemoteObject
+    owners: tuple[str, ...]
+    epoch: int
+
+
+def _rounds(
+    made: Mapping[str, Made], remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None
+) -> Rounds | None:
+    """The rounds over several owners; None if there are none.
+
+    Raises:
+        NameConflictError: The owners have parts of several optimizers under these names.
+        InvalidArgumentError: There are rounds, and local parameters.
+    """
+    over = {each.owners for each in made.values()}
+    if over <= {()}:
+        return None
+    if len(over) > 1:
+        raise NameConflictError(
+            "only some of these owners have an optimizer with a policy; give this one another name, or make both alike"
+        )
+    if local is not None:
+        raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")
+    (owners,) = over
+    first = made[owners[0]]
+    return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
 
 
 def _create_remote(
@@ -70,19 +114,26 @@ def _create_remote(
     name: str,
     reads: Reads,
     non_finite: NonFinite,
-) -> Pending[RemoteObject]:
+    policy: Policy | None,
+    owners: Sequence[str],
+) -> Pending[Made]:
     payload = PayloadWriter()
     encoder = Encoder(payload)
     request = pb.OptimizerRequest(
         class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite]
     )
     encoder.encode_into(request.options, dict(sorted(options.items())))
+    if policy is not None:
+        encoder.encode_into(request.policy, to_plain(policy))
+    if len(owners) > 1:
+        request.owners.extend(owners)
     for members, own in groups:
         group = request.groups.add(parameters=[member.ref.to_message() for member in members])
         encoder.encode_into(group.options, dict(sorted(own.items())))
     held = [groups]
 
-    def finish(reply: Any, _: Any, __: Any = held) -> RemoteObject:
-        return handle_from(session, reply.optimizer.object)
+    def finish(reply: Any, _: Any, __: Any = held) -> Made:
+        made = reply.optimizer
+        return Made(handle_from(session, made.object), tuple(made.owners), made.epoch)
 
     return session.submit(Request(optimizer=request), payload, finish)

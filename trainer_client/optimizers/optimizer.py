@@ -12,14 +12,18 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
+from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.layout import Layout
-from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, version, versions_of
+from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, stepped, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
+    from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
+    from trainer_client.optimizers.rounds import Rounds
+    from trainer_client.session.session import Session
 
 
 class DistributedOptimizer(Stepping):
@@ -39,9 +43,11 @@ class DistributedOptimizer(Stepping):
         local: LocalOptimizer | None,
         layout: Layout,
         refuses: bool = False,
+        rounds: Rounds | None = None,
     ) -> None:
         self.remotes = remotes
         self.local = local
+        self._rounds = rounds
         self._layout = layout
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._looks_first = refuses and len(remotes) + (local is not None) > 1
@@ -53,10 +59,10 @@ class DistributedOptimizer(Stepping):
         self._loop = sessions[0].loop if sessions else asyncio.get_running_loop()
 
     @overload
-    def step(self, context: Context, scaler: None = None) -> Pending[dict[str, int]]: ...
+    def step(self, context: Context, scaler: None = None) -> Pending[Stepped]: ...
 
     @overload
-    def step(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[dict[str, int] | None]: ...
+    def step(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[Stepped | None]: ...
 
     def step(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Pending[Any]:
         """Applies the gradients of a context: on each owner to all parameters or none, then to the local parameters.
@@ -71,7 +77,8 @@ class DistributedOptimizer(Stepping):
                 in torch.
 
         Returns:
-            The version of the optimizer on each owner after the step; None if the scaler has skipped the step.
+            The version of the optimizer on each owner after the step, as a dictionary that also says what its policy
+            made of the gradients; None if the scaler has skipped the step.
 
         Raises:
             ContextEndedError: The context has ended.
@@ -90,15 +97,18 @@ class DistributedOptimizer(Stepping):
             self._check_pass(context)
             work = self._work(context, scaler)
             return Pending.run(self._loop, BLOCKING.run(self._scaled.step_unless_infinite, work, scaler))
+        if self._rounds is not None:
+            self._check_pass(context)
+            return self._rounds.step(context)
         if self._looks_first:
             self._check_pass(context)
             return Pending.run(self._loop, BLOCKING.run(self.apply, context))
         if self.local is None and len(self.remotes) == 1:
             (part,) = self.remotes.values()
             context.check(part.handle.session)
-            return part.step(context, partial(versions_of, part.owner))
+            return part.step(context, partial(stepped, part.owner))
         steps = Pending.all_of(self._loop, self._begin(context))
-        return steps if self.local is None else Pending.run(self._loop, self._step(context, steps))
+        return Pending.run(self._loop, self._step(context, steps))
 
     def _step_behind(self, context: Context, scaler: torch.amp.GradScaler | None) -> Pending[Any]:
         """Steps once the backwards that were begun have succeeded."""
@@ -106,13 +116,13 @@ class DistributedOptimizer(Stepping):
             (part,) = self.remotes.values()
             context.check(part.handle.session)
             if follows := context.sent_to(part.handle.session):
-                return part.step(context, partial(versions_of, part.owner), follows=follows)
+                return part.step(context, partial(stepped, part.owner), follows=follows)
         return Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step_later(context, scaler)))
 
     async def _step_later(self, context: Context, scaler: torch.amp.GradScaler | None) -> Any:
         return await self._step_now(context, scaler)
 
-    def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> dict[str, int] | None:
+    def apply(self, context: Context, scaler: torch.amp.GradScaler | None = None) -> Stepped | None:
         """Like `step`, in this thread, which must not be that of the client's event loop.
 
         Raises:
@@ -121,7 +131,7 @@ class DistributedOptimizer(Stepping):
         if scaler is not None and scaler.is_enabled():
             self._check_pass(context)
             return self._scaled.step_unless_infinite(self._work(context, scaler), scaler)
-        if self._looks_first:
+        if self._looks_first and self._rounds is None:
             self._look(context)
         return self._step_all(context)
 
@@ -166,10 +176,13 @@ class DistributedOptimizer(Stepping):
             self.local.check(context)
         all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
 
-    def _step_all(self, context: Context) -> dict[str, int]:
+    def _step_all(self, context: Context) -> Stepped:
+        if self._rounds is not None:
+            self._check_pass(context)
+            return self._rounds.step(context).wait()
         versions = all_here(self._begin(context))
         self.apply_local_part(context)
-        return versions
+        return Stepped(versions)
 
     def _begin(self, context: Context) -> dict[str, Pending[int]]:
         self._check_pass(context)
@@ -180,10 +193,10 @@ class DistributedOptimizer(Stepping):
     def _check_pass(self, context: Context) -> None:
         context.check(*[part.handle.session for part in self.remotes.values()])
 
-    async def _step(self, context: Context, steps: Pending[dict[str, int]]) -> dict[str, int]:
+    async def _step(self, context: Context, steps: Pending[dict[str, int]]) -> Stepped:
         versions = await steps
         await self.step_local_part(context)
-        return versions
+        return Stepped(versions)
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.
@@ -197,6 +210,53 @@ class DistributedOptimizer(Stepping):
             PsError: An owner failed; others may have changed theirs.
         """
         return Pending.run(self._loop, self._set_options(group, options))
+
+    def set_policy(self, policy: Policy) -> Pending[None]:
+        """Changes when gradients count, for all trainers and while they train. The open round ends with what it has.
+
+        Args:
+            policy: `Async`, `Sync`, `BoundedStaleness` or `Quorum`.
+
+        Raises:
+            InvalidArgumentError: The optimizer has parameters on several owners and was made without a policy, or has
+                parameters in this process.
+        """
+        return Pending.run(self._loop, _done(self._with_policy("a policy").set_policy(policy)))
+
+    def leave(self) -> Pending[None]:
+        """Says that this trainer steps no more, so that no round waits for it. Its next step joins again.
+
+        A trainer whose client is closed, or which is lost, has left.
+
+        Raises:
+            InvalidArgumentError: As in `set_policy`.
+        """
+        return Pending.run(self._loop, _done(self._with_policy("leaving").leave()))
+
+    def part_on(self, session: Session) -> RemoteOptimizer:
+        """Its part on one owner, if it has no other part.
+
+        Args:
+            session: This client's session with the owner.
+
+        Raises:
+            InvalidArgumentError: It has parameters elsewhere, or was made by another client.
+        """
+        part = self._only_part("the push of a replica")
+        if part.handle.session is not session:
+            raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
+        return part
+
+    def _with_policy(self, what: str) -> Rounds | RemoteOptimizer:
+        return self._rounds or self._only_part(what, ", or which was made with a policy")
+
+    def _only_part(self, what: str, unless: str = "") -> RemoteOptimizer:
+        if len(self.remotes) != 1 or self.local is not None:
+            raise InvalidArgumentError(
+                f"{what} needs an optimizer whose parameters are all on one owner{unless}; this is {self!r}"
+            )
+        (part,) = self.remotes.values()
+        return part
 
     async def _set_options(self, group: int | None, options: dict[str, Any]) -> None:
         places = self._layout.places(group)
@@ -252,3 +312,8 @@ class DistributedOptimizer(Stepping):
 
 async def _nothing() -> None:
     """Does nothing."""
+
+
+async def _done(pending: Pending[Any]) -> None:
+    """Waits for what has no result for the caller."""
+    await pending

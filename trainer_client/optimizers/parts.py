@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -14,10 +14,12 @@ from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
+from ps_wire.policies import Policy, to_plain
 from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.contexts.closing import Part
+from trainer_client.contexts.stepped import Stepped, wait_seconds
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
 from trainer_client.optimizers.scaling import Unscaled
@@ -72,7 +74,67 @@ class RemoteOptimizer:
         request.optimizer.CopyFrom(self._name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
+        request.wait_seconds = wait_seconds(self.handle.session)
         return self.handle.session.submit(frame, None, read, follows=follows)
+
+    def push(
+        self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
+    ) -> Pending[T]:
+        """Sends the gradients of a replica.
+
+        Args:
+            frame: The push; which optimizer it is for is written into it.
+            payload: Its tensor bytes.
+            read: Makes the result of the reply and of what it says of the step.
+        """
+        request = frame.request.push
+        request.optimizer.CopyFrom(self._name)
+        request.wait_seconds = wait_seconds(self.handle.session)
+        owner = self.owner
+
+        def read_push(reply: Reply, payload: PayloadReader) -> T:
+            step = reply.push.step
+            return read(Stepped({owner: step.version}, step), reply, payload)
+
+        return self.handle.session.submit(frame, payload, read_push)
+
+    def set_policy(self, policy: Policy) -> Pending[pb.Decisions]:
+        """Changes when gradients count; the decisions are for other owners of the optimizer."""
+        request = pb.SetOptionsRequest(optimizer=self._name)
+        Encoder(None).encode_into(request.policy, to_plain(policy))
+        return self.handle.session.submit(
+            Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
+        )
+
+    def leave(self) -> Pending[pb.Decisions]:
+        """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""
+        request = Request(leave=pb.LeaveRequest(optimizer=self._name))
+        return self.handle.session.submit(request, None, lambda reply, _: reply.leave.decisions)
+
+    def hold(self, context: Context, number: int, epoch: int) -> Pending[int]:
+        """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
+        request = pb.HoldRequest(optimizer=self._name, context=context.message, number=number, epoch=epoch)
+        return self.handle.session.submit(Request(hold=request), None, lambda reply, _: reply.hold.applied)
+
+    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> Pending[pb.SettleReply]:
+        """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
+        request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)
+        if decisions is not None:
+            request.decisions.CopyFrom(decisions)
+        return self.handle.session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
+
+    def offer(self, context: Context, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
+        """Offers gradients to the rounds that this owner decides for several."""
+        request = pb.StepRequest(optimizer=self._name, context=context.message)
+        request.wait_seconds = wait_seconds(self.handle.session)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
+        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step)
+
+    def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
+        """Takes such an offer back; the number 0 only asks for the decisions."""
+        request = pb.StepRequest(optimizer=self._name)
+        request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied, withdraw=True))
+        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
@@ -101,9 +163,9 @@ def version(reply: Reply, payload: PayloadReader) -> int:
     return reply.step.version
 
 
-def versions_of(owner: str, reply: Reply, payload: PayloadReader) -> dict[str, int]:
-    """The same under the name of its owner."""
-    return {owner: reply.step.version}
+def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
+    """What an owner says of a step."""
+    return Stepped({owner: reply.step.version}, reply.step)
 
 
 class LocalOptimizer:
@@ -145,7 +207,7 @@ class LocalOptimizer:
 
     def step(self, context: Context) -> None:
         """Applies the context's gradients of these parameters. Waits for passes that use the parameters."""
-        with reservations.of(self._parameters):
+        with context.local.reserved(self._parameters):
             self._apply(context)
 
     def step_now(self, context: Context) -> bool:
@@ -165,7 +227,7 @@ class LocalOptimizer:
             or optimizer._optimizer_step_post_hooks
             or torch.is_inference_mode_enabled()
             or Autocasts.current().regions
-            or not reservations.take_now(self._parameters)
+            or not context.local.take_now(self._parameters)
         ):
             return False
         with reservations.freed(self._parameters):

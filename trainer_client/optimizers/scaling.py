@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ps_wire.runtime.locks import ReportingLock
+from trainer_client.contexts.stepped import Stepped
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
@@ -39,7 +40,7 @@ class Work(NamedTuple):
     context: ContextId
     scale: float
     unscale: Callable[[float], Unscaled]
-    step: Callable[[], dict[str, int]]
+    step: Callable[[], Stepped]
 
 
 class Scaled:
@@ -68,7 +69,7 @@ class Scaled:
         with self._working(work):
             scaler.unscale_(self)  # type: ignore[arg-type]
 
-    def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> dict[str, int] | None:
+    def step_unless_infinite(self, work: Work, scaler: torch.amp.GradScaler) -> Stepped | None:
         """Lets a scaler step, after it has unscaled the gradients unless that was done before.
 
         Returns:
@@ -78,9 +79,9 @@ class Scaled:
             RuntimeError: The scaler raised it, or has unscaled another pass since its last update.
         """
         with self._working(work):
-            versions: Any = scaler.step(self)  # type: ignore[arg-type]
+            stepped: Any = scaler.step(self)  # type: ignore[arg-type]
             self._check(work)
-            return None if versions is None else dict(versions)
+            return stepped if isinstance(stepped, Stepped) else None
 
     # The interface of an optimizer that the scaler uses
 

@@ -24,17 +24,19 @@ from trainer_client.rpc.invoke import (
     address,
     get_rpc_timeout,
     get_worker_info,
+    get_worker_infos,
     remote,
     rpc_async,
     rpc_sync,
     set_rpc_timeout,
 )
 from trainer_client.rpc.joining import init_rpc, shutdown
-from trainer_client.rpc.options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from trainer_client.rpc.options import BackendType, RpcBackendOptions, TensorPipeRpcBackendOptions
 from trainer_client.rpc.rref import RRef
 from trainer_client.rpc.workers import WorkerInfo
 
 __all__ = [
+    "BackendType",
     "Future",
     "RRef",
     "RpcBackendOptions",
@@ -49,6 +51,7 @@ __all__ = [
     "functions",
     "get_rpc_timeout",
     "get_worker_info",
+    "get_worker_infos",
     "hosted",
     "init_rpc",
     "remote",

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_service.passes import calls
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError
+from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, RegisterRequest
+from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.client.client import Client
 from trainer_client.handles.handles import RemoteModule, handle_from
 from trainer_client.pending import Pending
+from trainer_client.profiling.members import NO_NUMBER
+from trainer_client.rpc.devices import DeviceMaps
+from trainer_client.rpc.entry import Entry, Plan
 from trainer_client.rpc.futures import Future
+from trainer_client.rpc.gradients import OwnGradients
+from trainer_client.rpc.members import GroupMembers
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.rendezvous import Group
 from trainer_client.rpc.rref import wrapped
+from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
 
 if TYPE_CHECKING:
+    from ps_service.group.waits import Wait
     from ps_service.hosting.references import RRef as HostedRRef
     from ps_service.server import Server
     from trainer_client.handles.references import RRef as Handle
-    from trainer_client.rpc.rendezvous import Group
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
 
@@ -39,9 +46,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FIRST_TRY_SECONDS: Final = 0.5
-_LONGEST_TRY_SECONDS: Final = 10.0
-"""Longest pause between two attempts to enter the directory again."""
+_TELL_SECONDS: Final = 3.0
+"""Longest time for which the member with the directory stays, until all others know how the group has begun."""
 
 _LAST_ONE_SECONDS: Final = 0.5
 """Least time that the member with the directory waits for others that leave, too: they may still need an answer."""
@@ -61,8 +67,10 @@ class Agent:
         server: The owner.
         client: The client.
         loop: Their event loop.
-        member: Its entry in the directory.
+        address: Address under which others reach the owner.
+        entry: Its entry in the directory; None before it joins.
         group: The members that began together with `world_size`; None in an open group.
+        placement: The device maps of this process.
         rendezvous_counts: Number of rendezvous by name and members, so that each has its own key.
     """
 
@@ -72,64 +80,43 @@ class Agent:
         self.name = server.engine.name
         self.loop = asyncio.get_running_loop()
         self._settings = settings
-        self.member = Member()
-        self._returning: asyncio.Task[None] | None = None
+        settings.members = GroupMembers(self)
+        self.entry: Entry | None = None
         self.group: Group | None = None
+        self.placement = DeviceMaps(None, None)
         self.keeps_directory = True
-        self._address = address or server.address
+        self.address = address or server.address
         self._outstanding: weakref.WeakSet[Pending[Any]] = weakref.WeakSet()
         self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
+        self.client.keep = partial(OwnGradients, self.engine)
 
-    async def join(self, directory: str = "", id: int | None = None) -> None:
+    async def join(self, plan: Plan) -> None:
         """Enters the group.
-
-        Args:
-            directory: Address of the owner that keeps the directory; empty for this process's own directory.
-            id: The rank to enter with; None for a free number.
 
         Raises:
             UnavailableError: The directory cannot be reached in time.
+            DeadlineExceededError: A group that begins as a whole did not come together in time.
             NameConflictError: The name or number is taken.
+            InvalidArgumentError: The group does not begin as this process was told.
         """
         await self.client.open()
         others = self.client.others
-        others.directory = await others.connect(directory) if directory else self.session_here
-        self.keeps_directory = not directory
+        entry = self.entry = Entry(self.name, self.address, others, plan)
+        others.directory = (None if plan.keeps_directory else await entry.reach()) or self.session_here
+        self.keeps_directory = plan.keeps_directory
+        if plan.size and plan.keeps_directory:
+            self.engine.directory.begin(plan.size)
         self.engine.membership.join(GroupPeers(self))
-        await self._enter(others.directory, id)
-
-    async def _enter(self, directory: Session, id: int | None) -> None:
-        directory.when_lost(self._has_lost_its_place)
-        request = RegisterRequest(name=self.name, address=self._address, id=id)
-        self.member = await directory.submit(Request(register=request), None, lambda reply, _: reply.register.member)
-
-    def _has_lost_its_place(self) -> None:
-        """The directory's owner has ended the session, and with it the entry: enters again."""
-        if self._returning is None or self._returning.done():
-            work = self._return()
-            self._returning = self.loop.create_task(work, context=contextvars.Context())
-
-    async def _return(self) -> None:
-        delay = _FIRST_TRY_SECONDS
-        while True:
-            directory = self.directory
-            try:
-                if directory.state == "closed":
-                    directory = self.client.others.directory = await self.client.others.again(directory)
-                await self._enter(directory, self.member.id)
-            except PsError as error:
-                _log.warning("%s is not in the directory at %s: %s", self.name, directory.address, error)
-            except Exception:
-                # If this task ended, no member would find this one again.
-                _log.exception("%s could not enter the directory at %s", self.name, directory.address)
-            else:
-                _log.info("%s has entered the directory at %s again", self.name, directory.address)
-                return
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_TRY_SECONDS)
+        members = await entry.make(others.directory)
+        if not plan.keeps_directory:
+            others.add(others.directory)
+        if plan.size:
+            self.group = Group(self, (member.name for member in members))
+            self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
+            others.addresses.update((member.name, member.address) for member in members)
 
     async def leave(self, drain_seconds: float) -> None:
         """Closes the client, drains the owner, and stops. The member with the directory waits until others have left.
@@ -143,25 +130,32 @@ class Agent:
             # Passes that finish here may still call other members.
             await self.server.quiet(drain_seconds)
         elif self.keeps_directory:
-            wait = self.engine.directory.alone(self.name)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(drain_seconds, _LAST_ONE_SECONDS)):
-                    await asyncio.wrap_future(wait.future)
+            directory = self.engine.directory
+            await _within(_TELL_SECONDS, directory.told(self.client.trainer))
+            directory.close(f"{self.name}, which kept the directory, has left the group")
+            await _within(max(drain_seconds, _LAST_ONE_SECONDS), directory.alone(self.name))
+            if self.entry is not None and self.entry.plan.file is not None:
+                # Members of an open group that are left would not meet those of a group that begins anew.
+                alone = directory.members() == [] or [each.name for each in directory.members()] == [self.name]
+                self.entry.plan.file.leave(over=alone or self.entry.plan.size > 0)
         try:
             await self._close_client()
         finally:
             await self.server.drain(drain_seconds)
 
-    async def withdraw(self) -> None:
+    async def withdraw(self, why: BaseException) -> None:
         """Undoes a `join` that failed, and stops the owner without a checkpoint."""
+        if self.keeps_directory:
+            self.engine.directory.give_up(f"{self.name!r}, which keeps the directory, has left: {why}")
+            await _within(_TELL_SECONDS, self.engine.directory.told(self.client.trainer))
         try:
             await self._close_client()
         finally:
             await self.server.stop()
 
     async def _close_client(self) -> None:
-        if self._returning is not None:
-            self._returning.cancel()
+        if self.entry is not None:
+            self.entry.give_up()
         await self.client.close()
 
     @property
@@ -177,6 +171,16 @@ class Agent:
     def session_here(self) -> Session:
         """The session with the owner of this process."""
         return self.client.session(self.name)
+
+    @property
+    def member(self) -> Member:
+        """What the directory says of it."""
+        return Member(name=self.name) if self.entry is None else self.entry.member
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for members that have not joined."""
+        return Plan().seconds if self.entry is None else self.entry.plan.seconds
 
     @property
     def directory(self) -> Session:
@@ -200,23 +204,82 @@ class Agent:
             raise InvalidArgumentError(
                 f"a member is given by name, number or WorkerInfo, not by a {type(who).__name__}"
             )
+        if isinstance(who, int) and not 0 <= who < 1 << 63:
+            raise RuntimeError(f"could not find destination: unknown member {who}: the numbers of members begin at 0")
         known = self._workers.get(who) if isinstance(who, str) else None
-        if known is None:
-            request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
-            try:
-                member = self.client.others.ask(self.directory, request).wait()
-            except PsError as error:
-                raise RuntimeError(f"could not find destination: unknown member {who!r}: {error}") from error
-            known = self._workers[member.name] = WorkerInfo(member.name, member.id)
+        return known or self._looked_up(who)
+
+    def _looked_up(self, who: str | int, seconds: float = 0.0) -> WorkerInfo:
+        """Asks the directory for a member, and waits until it has joined."""
+        request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
+        request.wait_seconds = seconds
+        try:
+            member = Pending.run(self.loop, self._found(request)).wait()
+        except PsError as error:
+            raise RuntimeError(f"could not find destination: unknown member {who!r}: {error}") from error
+        known = self._workers[member.name] = WorkerInfo(member.name, member.id)
         return known
 
-    def session(self, who: str | int | WorkerInfo) -> Session:
-        """The session with a member; opens one if there is none."""
+    async def _found(self, request: LookupRequest) -> Member:
+        async with told(
+            lambda: f"{self.name!r} calls {request.name!r}, which is not in the directory at {self.directory.address}",
+            Deadline(request.wait_seconds or self.patience),
+        ):
+            return await self.client.others.ask(self.directory, request)
+
+    def workers(self) -> list[WorkerInfo]:
+        """All members, in the order of their numbers."""
+        request = Request(members=MembersRequest())
+        members = self.directory.submit(request, None, lambda reply, _: list(reply.members.members)).wait()
+        return [WorkerInfo(member.name, member.id) for member in members]
+
+    def number_of(self, name: str) -> int:
+        """Number of a member, for profiles; -1 if finding it would block the event loop."""
+        known = self._workers.get(name)
+        if known is None and asyncio._get_running_loop() is self.loop:
+            return NO_NUMBER
+        return self.worker(name).id
+
+    def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
+        """The session with a member; opens one if there is none.
+
+        A member of an open group that has not joined is waited for, if it is given by its name.
+
+        Args:
+            who: The member.
+            timeout: Seconds that the call may take for which it is needed; 0 for no limit, -1 for the default.
+
+        Raises:
+            RuntimeError: There is no such member, or it has not joined in time.
+            UnavailableError: It cannot be reached in time, and the same holds for the two errors that follow.
+            DeadlineExceededError: Because of the timeout.
+            UnknownNameError: Because it has left.
+            InvalidArgumentError: The member has another device than its device map says.
+        """
         name = who if isinstance(who, str) else self.worker(who).name
         session = self.client.sessions.get(name)
         if session is not None and session.state != "closed":
             return session
-        return Pending.run(self.loop, self.client.reach(name)).wait()
+        seconds = min(self.seconds(timeout) or self.patience, self.patience)
+        if self.group is None:
+            self._looked_up(name, seconds)
+        elif name not in self._workers:
+            self._looked_up(name)
+        session = Pending.run(self.loop, self._reached(name, seconds)).wait()
+        self.placement.check(name, session.device)
+        return session
+
+    async def _reached(self, name: str, seconds: float) -> Session:
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                told(lambda: f"{self.name!r} calls {name!r}, which cannot be reached", Deadline(seconds)),
+            ):
+                return await self.client.reach(name)
+        except TimeoutError as error:
+            if isinstance(error, PsError):
+                raise
+            raise DeadlineExceededError(f"{RAN_OUT}: {name!r} could not be reached within {seconds:.3g} s") from None
 
     # Calls
 
@@ -240,6 +303,12 @@ class Agent:
         with self._lock:
             self._outstanding.add(pending)
         return pending
+
+    @property
+    def unanswered(self) -> int:
+        """Number of calls of this process that have no answer yet."""
+        with self._lock:
+            return sum(not pending.done() for pending in self._outstanding)
 
     def future(self, pending: Pending[Any]) -> Future[Any]:
         """A future for a call, which `finish` waits for."""
@@ -290,6 +359,12 @@ class Agent:
         if rref.parameter and isinstance(handle, RemoteModule):
             return handle.parameter(rref.parameter)
         return handle
+
+
+async def _within(seconds: float, wait: Wait) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.wrap_future(wait.future)
 
 
 def _nothing() -> None:

@@ -20,6 +20,7 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
 
     Raises:
         DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
+        UnavailableError: A member was lost or has left since this one joined.
         InvalidArgumentError: This process is not among `names`, or the group is open and no names were given.
     """
     _group(names).rendezvous("barrier", agent().seconds(timeout) or 0.0)
@@ -34,7 +35,7 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
         timeout: Seconds to wait, as in `barrier`.
 
     Raises:
-        DeadlineExceededError, InvalidArgumentError: As in `barrier`.
+        DeadlineExceededError, UnavailableError, InvalidArgumentError: As in `barrier`.
     """
     return _group(names).rendezvous("all_gather", agent().seconds(timeout) or 0.0, value)
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch.autograd.profiler import record_function
 
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
 from ps_wire.refs import ContextId
 from trainer_client.rpc.current import agent
+from trainer_client.session.watched import is_profiled
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
 
 _NUMBER_BYTES: Final = 8
+
+_IN_PROFILES: Final = "torch::distributed::autograd::backward"
+"""The name of a backward in profiles, as in torch."""
 
 open_contexts: Final[dict[int, Context]] = {}
 """The open contexts, by id."""
@@ -54,8 +60,14 @@ def backward(context_id: int, roots: Sequence[torch.Tensor], retain_graph: bool 
             )
         if root.numel() != 1:
             raise RuntimeError(f"a root of shape {tuple(root.shape)} is not a scalar, all roots need to be scalar")
+        if root.grad_fn is None:
+            raise RuntimeError(
+                "a root does not have a valid gradient function: nothing has computed it; compute it from other "
+                "tensors, inside the context"
+            )
     try:
-        context.propagate(roots, None, retain_graph)
+        with record_function(_IN_PROFILES) if is_profiled() else nullcontext():
+            context.propagate(roots, None, retain_graph)
     except RuntimeError:
         raise
     except Exception as error:

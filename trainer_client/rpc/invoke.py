@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.names import name_of
 from ps_wire.codec.records import codec_of
+from ps_wire.errors import DeadlineExceededError, UnavailableError, UnknownNameError
 from trainer_client.handles import calls
+from trainer_client.pending import Pending, raiser
 from trainer_client.rpc.current import agent
 from trainer_client.rpc.options import UNSET
 from trainer_client.rpc.rref import RRef, wrapped
 from trainer_client.rpc.workers import WorkerInfo
 
 if TYPE_CHECKING:
-    from trainer_client.pending import Pending
     from trainer_client.rpc.futures import Future
 
 To = str | int | WorkerInfo
@@ -49,9 +50,11 @@ def rpc_sync(
         RemoteError: It raised an exception. The error is also an instance of the exception's type, if that is built in
             or registered here.
         DeadlineExceededError: The result did not arrive in time.
-        RuntimeError: There is no such member.
+        UnavailableError: The member could not be reached in time.
+        RuntimeError: There is no such member. In an open group, one that is given by name is waited for, as long as the
+            call may take, and at most as long as `init_rpc` was allowed to wait.
     """
-    return wrapped(_call(to, func, args, kwargs, timeout, keep=False).wait())
+    return wrapped(_call(to, func, args, kwargs, timeout, "sync").wait())
 
 
 def rpc_async(
@@ -62,7 +65,7 @@ def rpc_async(
     timeout: float = UNSET,
 ) -> Future[Any]:
     """Like `rpc_sync`, but returns a future at once."""
-    return agent().future(_call(to, func, args, kwargs, timeout, keep=False))
+    return agent().future(_call(to, func, args, kwargs, timeout, "async"))
 
 
 def remote(
@@ -76,8 +79,8 @@ def remote(
 
     An error of the call is raised when the reference is used. Arguments as for `rpc_sync`.
     """
+    pending = _call(to, func, args, kwargs, timeout, "remote")
     owner = agent().worker(to).name
-    pending = _call(to, func, args, kwargs, timeout, keep=True)
     return RRef.of_pending(agent().outstanding(pending), owner)
 
 
@@ -90,6 +93,11 @@ def get_worker_info(worker_name: str | None = None) -> WorkerInfo:
     if worker_name is None:
         return WorkerInfo(agent().name, agent().member.id)
     return agent().worker(worker_name)
+
+
+def get_worker_infos() -> list[WorkerInfo]:
+    """The names and numbers of all members that are in the group now, in the order of their numbers."""
+    return agent().workers()
 
 
 def address() -> str:
@@ -113,7 +121,7 @@ def _call(
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
     timeout: float,
-    keep: bool,
+    kind: str,
 ) -> Pending[Any]:
     given = tuple(args or ())
     if isinstance(func, MethodType):
@@ -123,12 +131,26 @@ def _call(
             func, given = bound.__func__, (bound.__self__, *given)
     if not callable(func) and not isinstance(func, str):
         raise TypeError(f"func must be a function or its name, not a {type(func).__name__}")
+    name = name_of(func)
+    try:
+        session = agent().session(to, timeout)
+    except (UnavailableError, UnknownNameError, DeadlineExceededError) as error:
+        failed: Pending[Any] = Pending(agent().loop)
+        failed.resolve(raiser(error))
+        return failed
     return calls.call(
-        agent().session(to),
-        name_of(func),
+        session,
+        name,
         "",
         given,
         kwargs or {},
-        keep=keep,
+        keep=kind == "remote",
         timeout=agent().seconds(timeout),
+        kind=kind,
+        what=_shown(func),
     )
+
+
+def _shown(func: Callable[..., Any] | type | str) -> str:
+    """The name of a function or class in profiles, as torch writes it; empty for that in messages."""
+    return func.__qualname__ if isinstance(func, (FunctionType, type)) else ""

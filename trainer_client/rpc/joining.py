@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import importlib
+import os
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final
@@ -15,20 +16,33 @@ from typing import Any, Final
 import torch
 
 from ps_service.engine import Engine
+from ps_service.functions.group import Level
+from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NameConflictError
+from ps_wire import tracing
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from trainer_client.client.portal import Portal
+from trainer_client.rpc import current
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
-from trainer_client.rpc.options import UNSET, RpcBackendOptions, master_address
-from trainer_client.rpc.rendezvous import Deadline, Group, gathered
+from trainer_client.rpc.devices import usable
+from trainer_client.rpc.entry import Plan
+from trainer_client.rpc.options import UNSET, RpcBackendOptions, checked_options
+from trainer_client.rpc.planning import planned
+from trainer_client.rpc.rendezvous import Group
+from trainer_client.rpc.waiting import DAY, Deadline
+from trainer_client.rpc.workers import check_name
 from trainer_client.session.settings import Settings
 
 Offer = str | ModuleType | type | Callable[..., Any]
 
-_LONGEST_NAME: Final = 128
+_ANYWHERE: Final = "127.0.0.1:0"
+
+_SECOND_KEEPER_SECONDS: Final = 5.0
+"""Seconds that a second member of rank 0 waits for an answer from what listens at the address of rank 0."""
+
 _portal: Portal | None = None
 _lock = threading.Lock()
 
@@ -44,7 +58,7 @@ def init_rpc(
     listen: str = "",
     advertise: str = "",
     allow: Iterable[Offer] = (),
-    device: str = "cpu",
+    device: str | torch.device | None = None,
     timeout: float = UNSET,
     join_timeout: float = 60.0,
     lease_seconds: float = 30.0,
@@ -54,22 +68,23 @@ def init_rpc(
 ) -> None:
     """Joins a group: this process can then call the other members and be called by them.
 
-    With `directory`, the group is open: members join and leave at any time. With `world_size` it is as in torch: rank 0
-    keeps the directory at `MASTER_ADDR:MASTER_PORT` (or at the address in `init_method`), and this returns when all
-    members have joined. With neither, this process keeps the directory of an open group.
+    With `world_size`, the group begins as a whole, as in torch: this returns when all members have joined, or raises
+    the same error in all of them. Otherwise the group is open: members join and leave at any time. One member keeps
+    the directory of the group. Without `directory`, that is rank 0, at `MASTER_ADDR:MASTER_PORT` or at the address in
+    `init_method`, or at one that rank 0 writes into the file of `init_method`.
 
     Args:
-        name: Name of this process in the group: letters, digits, `_`, `.` and `-`.
-        backend: Ignored; there is only one.
-        rank: The number of this process; optional in an open group.
-        world_size: Number of members of the group.
+        name: Name of this process in the group: letters, digits, `_`, `.`, `:` and `-`.
+        backend: A member of `BackendType`; there is only one backend.
+        rank: The number of this process; optional with `directory`, and where the environment has it as `RANK`.
+        world_size: Number of members of a group that begins as a whole.
         rpc_backend_options: Options by their names in torch.
-        directory: Address of the owner that keeps the directory.
+        directory: Address of the owner that keeps the directory of an open group; `self` if this process does.
         listen: Host and port to listen on; empty for a free port of the loopback.
         advertise: Address under which others reach this process, if not `listen`.
         allow: Modules (or their names), classes and functions that others may call, in addition to those that the
             running program defines. Only marked classes and functions count (`@hosted`, `@remote`).
-        device: Device of the modules and arguments in this process.
+        device: Device of the modules and arguments in this process; None for the one of the options, or else the CPU.
         timeout: Default timeout of calls, in seconds; 0 is no limit.
         join_timeout: Seconds to wait for the directory, and for the other members.
         lease_seconds: Seconds that the session of another member outlives its connection.
@@ -79,41 +94,58 @@ def init_rpc(
         insecure: Whether to listen beyond loopback although traffic is not encrypted.
 
     Raises:
-        RuntimeError: This process is in a group already, or the name or number is taken.
-        DeadlineExceededError: Some members did not arrive in time; the message names those that did.
+        RuntimeError: This process is in a group already.
+        NameConflictError: The name or rank is not unique; in a group that begins as a whole, all members get this.
+        DeadlineExceededError: Some members did not arrive in time; the message names those that did, and the others.
         UnavailableError: The directory cannot be reached in time.
-        InvalidArgumentError: The name, the rank, an address or an entry of `allow` is not valid.
+        InvalidArgumentError: The name, the rank, an address or an entry of `allow` is not valid; the rank is missing;
+            or not all members gave the same `world_size`.
+        TypeError: The backend or its options are of another type.
     """
-    options = rpc_backend_options or RpcBackendOptions()
-    if not isinstance(options, RpcBackendOptions):
-        raise TypeError(f"rpc_backend_options must be RpcBackendOptions, not a {type(options).__name__}")
+    options = checked_options(backend, rpc_backend_options)
     _check(name, rank, world_size)
+    placement = options.placement()
     with _lock:
         if has_agent():
             raise RuntimeError(
                 f"RPC is already initialized: this process is in a group already, as {agent().name!r}; "
                 "call rpc.shutdown() first"
             )
-        in_torchs_way = world_size is not None and not directory
-        if in_torchs_way:
-            master = master_address(options.init_method)
-            listen, directory = (listen or master, "") if rank == 0 else (listen, master)
-        default = options.rpc_timeout if timeout == UNSET else timeout
-        settings = Settings(default or None, join_timeout or 86_400.0, shared_memory=shared_memory, direct=direct)
-        engine = Engine(
-            name,
-            _allowed(allow),
-            device=torch.device(device),
-            limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0),
-            threads=options.num_worker_threads,
-        )
-        made = _start(engine, listen or "127.0.0.1:0", advertise, insecure, settings, directory, rank)
-    if in_torchs_way and world_size is not None:
+        plan, listen = planned(options.init_method, rank, world_size or 0, directory, listen, join_timeout)
         try:
-            made.group = gathered(made, world_size, join_timeout)
+            default = options.rpc_timeout if timeout == UNSET else timeout
+            settings = Settings(
+                default or None, join_timeout or DAY, shared_memory=shared_memory, direct=direct, marks=True
+            )
+            settings.tracing = tracing.of_program(name)
+            engine = Engine(
+                name,
+                _allowed(allow),
+                device=usable(device or placement.here or "cpu"),
+                limits=Limits(lease_seconds=lease_seconds, max_segment_bytes=MAX_SEGMENT_BYTES if shared_memory else 0),
+                threads=options.num_worker_threads,
+            )
+            if plan.size and plan.keeps_directory:
+                engine.directory.begin(plan.size)
+            taken: OSError | None = None
+            try:
+                made = _start(engine, listen or _ANYWHERE, advertise, insecure, settings)
+            except OSError as error:
+                if not plan.size or not plan.keeps_directory:
+                    raise
+                # Perhaps another process has this rank, too. If so, its directory tells all members.
+                taken, plan = error, plan._replace(directory=listen)
+                settings.connect_timeout = _SECOND_KEEPER_SECONDS
+                made = _start(engine, _ANYWHERE, advertise, insecure, settings)
         except BaseException:
-            shutdown(graceful=False)
+            if plan.file is not None:
+                plan.file.leave(over=True)
             raise
+        made.placement = placement
+    try:
+        _enter(made, plan)
+    except UnavailableError as error:
+        raise taken or error from None
 
 
 async def join(
@@ -136,9 +168,9 @@ async def join(
     """
     member = Agent(server, settings, address)
     try:
-        await member.join(directory, id)
-    except BaseException:
-        await member.withdraw()
+        await member.join(Plan(directory, id))
+    except BaseException as error:
+        await member.withdraw(error)
         raise
     set_agent(member)
     return member
@@ -151,12 +183,15 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         graceful: Whether to wait for the answers to all calls of this process, for calls that run in it, and, if the
             members began together, until all of them call `shutdown`.
         timeout: Seconds to wait in total; 0 is no limit.
-        group: Names of the members to wait for, in an open group.
+        group: Names of the members to wait for, in an open group. With no limit, those that have not joined are waited
+            for as long as `init_rpc` was allowed to wait.
 
     Raises:
         RuntimeError: This process is in no group.
         DeadlineExceededError: A member did not call `shutdown` in time, and the message names it; or a call did not
             end. This process has left nevertheless.
+        UnavailableError: A member was lost, and the message names it; or the directory was. This process has left
+            nevertheless.
         InvalidArgumentError: This process is not in `group`, and has not left.
     """
     leaving = agent()
@@ -166,34 +201,34 @@ def shutdown(graceful: bool = True, timeout: float = 0.0, *, group: Iterable[str
         if graceful:
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown", deadline.left())
+                members.rendezvous("shutdown", deadline.remaining, leaving=True)
             # The last calls of other members may call further members.
             _run(leaving.server.servicer.settled(), deadline.left())
             leaving.finish(deadline.left)
             if members is not None:
-                members.rendezvous("shutdown for good", deadline.left())
+                members.rendezvous("shutdown for good", deadline.remaining, leaving=True)
     finally:
-        _stop(leaving, min(deadline.left(), 5.0) if graceful and members is not None else 0.0)
+        _end(leaving.leave(min(deadline.left(), 5.0) if graceful and members is not None else 0.0))
 
 
 def _check(name: str, rank: int, world_size: int | None) -> None:
-    if not isinstance(name, str) or not name.replace("_", "").replace(".", "").replace("-", "").isalnum():
-        raise InvalidArgumentError(f"the name of a member has only letters, digits, '_', '.' and '-', unlike {name!r}")
-    if len(name) > _LONGEST_NAME:
-        raise InvalidArgumentError(
-            f"the name of a member has at most {_LONGEST_NAME} characters; {name[:20]}… has {len(name)}"
-        )
-    if world_size is not None and not 0 <= rank < world_size:
+    check_name(name)
+    if not isinstance(rank, int) or isinstance(rank, bool):
+        raise TypeError(f"rank is a number, not a {type(rank).__name__}")
+    if rank < -1:
+        raise InvalidArgumentError(f"rank {rank} is negative; leave it out, or give one from 0")
+    of_environment = rank == -1 and "RANK" in os.environ
+    if world_size is not None and not of_environment and not 0 <= rank < world_size:
         raise InvalidArgumentError(f"rank {rank} is not one of {world_size}; give rank= beside world_size=")
 
 
 def _allowed(offers: Iterable[Offer]) -> AllowList:
-    allowed = AllowList()
+    allowed = AllowList(functions=TorchFunctions(Level.ALL))
     import __main__ as program
 
     with suppress(ValueError):  # it need not define anything that others may call
         allowed.add(program)
-    for offer in offers:
+    for offer in (*current.offers, *offers):
         if isinstance(offer, str):
             allowed.add(importlib.import_module(offer))
         elif isinstance(offer, ModuleType):
@@ -203,28 +238,45 @@ def _allowed(offers: Iterable[Offer]) -> AllowList:
     return allowed
 
 
-def _start(
-    engine: Engine, listen: str, advertise: str, insecure: bool, settings: Settings, directory: str, rank: int
-) -> Agent:
+def _start(engine: Engine, listen: str, advertise: str, insecure: bool, settings: Settings) -> Agent:
+    """Starts the owner of this process, and makes it the agent. Others may call it as soon as it has entered."""
     global _portal
 
     async def start() -> Agent:
         server = Server(engine, listen, insecure, direct_port=0 if settings.direct else "off")
         await server.start()
-        address = advertise or _advertised(server.address)
-        return await join(server, settings, directory, address, rank if rank >= 0 else None)
+        try:
+            return Agent(server, settings, advertise or _advertised(server.address))
+        except BaseException:
+            await server.stop()
+            raise
 
     _portal = Portal.acquire()
     try:
         made = _portal.run(start())
-    except BaseException as error:
+    except BaseException:
         _portal.release()
         _portal = None
-        if isinstance(error, NameConflictError):
-            raise RuntimeError(str(error)) from error
         raise
+    set_agent(made)
     atexit.register(_at_exit)
     return made
+
+
+def _enter(made: Agent, plan: Plan) -> None:
+    """Enters the group; this process is in none again if that fails."""
+    assert _portal is not None
+    try:
+        if plan.keeps_directory and plan.store is not None:
+            plan.store.tell(made.address)
+        if plan.keeps_directory and plan.file is not None:
+            plan.file.publish(made.address, plan.size)
+        _portal.run(made.join(plan))
+    except BaseException as error:
+        _end(made.withdraw(error))
+        if plan.file is not None:
+            plan.file.leave(over=True)
+        raise
 
 
 def _run(work: Any, seconds: float) -> None:
@@ -239,17 +291,20 @@ def _run(work: Any, seconds: float) -> None:
     _portal.run(within())
 
 
-def _stop(leaving: Agent, drain_seconds: float) -> None:
+def _end(work: Coroutine[Any, Any, None]) -> None:
+    """Leaves the group with a coroutine; this process is in none from now on."""
     global _portal
     with _lock:
         portal, _portal = _portal, None
         set_agent(None)
         atexit.unregister(_at_exit)
-    if portal is not None:
-        try:
-            portal.run(leaving.leave(drain_seconds))
-        finally:
-            portal.release()
+    if portal is None:
+        work.close()
+        return
+    try:
+        portal.run(work)
+    finally:
+        portal.release()
 
 
 def _at_exit() -> None:

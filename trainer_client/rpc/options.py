@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import enum
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ps_wire.errors import InvalidArgumentError
+from trainer_client.rpc.devices import Device, DeviceMaps
 
 UNSET: Final = -1.0
 """A timeout that was not given: the default of this process applies."""
@@ -23,33 +25,90 @@ class RpcBackendOptions:
 
     Attributes:
         rpc_timeout: Default timeout of calls, in seconds; 0 is no limit.
-        init_method: Address of rank 0, which keeps the directory, as `tcp://host:port`.
+        init_method: Address of rank 0, which keeps the directory, as `tcp://host:port`; or `file:///path`, for a group
+            that begins through a file, `path.rpc`, which all members can read and write.
         num_worker_threads: Number of compute threads of this process; 0 chooses by the number of cores.
-        device_maps: Not supported: tensors arrive on the device of the owner. Must be empty.
-        devices: Not supported; see `device_maps`.
+        device_maps: By the name of a member: the device of this process, and the member's, as
+            `{"ps0": {"cuda:0": "cuda:0"}}`. Every process has one device. With maps, tensors of results arrive on the
+            device of this process, and otherwise on the CPU.
+        devices: The device of this process, as a list of one.
 
     Raises:
-        InvalidArgumentError: A device map was given.
+        InvalidArgumentError: A device map has several devices, or two name different devices of this process.
     """
 
     rpc_timeout: float = DEFAULT_TIMEOUT
     init_method: str = "env://"
     num_worker_threads: int = 0
-    device_maps: Any = None
-    devices: Sequence[Any] | None = None
+    device_maps: Mapping[str, Mapping[Device, Device]] | None = None
+    devices: Sequence[Device] | None = None
 
     def __post_init__(self) -> None:
-        if self.device_maps or self.devices:
-            raise InvalidArgumentError(
-                "device_maps are not supported: tensors travel through the memory of the host, and arrive on the "
-                "device of the owner; give init_rpc(device=...)"
-            )
+        self.placement()
         if not isinstance(self.rpc_timeout, (int, float)):
-            raise TypeError(f"rpc_timeout is a number of seconds, not a {type(self.rpc_timeout).__name__}")
+            raise TypeError(
+                "incompatible constructor arguments: rpc_timeout is a number of seconds, not a "
+                f"{type(self.rpc_timeout).__name__}"
+            )
+
+    def placement(self) -> DeviceMaps:
+        """The device maps and devices, checked."""
+        return DeviceMaps(self.device_maps, self.devices)
+
+    def set_device_map(self, to: str, device_map: Mapping[Device, Device]) -> None:
+        """Sets the device map of a member, in addition to those of others.
+
+        Raises:
+            InvalidArgumentError: It has several devices, or another device of this process than the other maps.
+        """
+        maps = {**(self.device_maps or {}), to: device_map}
+        DeviceMaps(maps, self.devices)
+        self.device_maps = maps
+
+    def set_devices(self, devices: Sequence[Device]) -> None:
+        """Sets the device of this process, as a list of one.
+
+        Raises:
+            InvalidArgumentError: There are several, or the device maps name another.
+        """
+        DeviceMaps(self.device_maps, devices)
+        self.devices = devices
 
 
 class TensorPipeRpcBackendOptions(RpcBackendOptions):
     """Like `RpcBackendOptions`, under the name that torch has for them."""
+
+
+class BackendType(enum.Enum):
+    """The backends of torch by name. There is one backend here, whatever the name."""
+
+    TENSORPIPE = "TENSORPIPE"
+
+
+def checked_options(backend: Any, options: RpcBackendOptions | None) -> RpcBackendOptions:
+    """The options that `init_rpc` was given, or the defaults.
+
+    Args:
+        backend: A member of an enumeration of backends, ours or torch's; None is the only one.
+        options: What was given.
+
+    Raises:
+        TypeError: The backend or the options are of another type.
+    """
+    if backend is not None and not isinstance(backend, enum.Enum):
+        raise TypeError(f"Argument backend must be a member of BackendType, not a {type(backend).__name__}")
+    if options is None:
+        return RpcBackendOptions()
+    if not isinstance(options, RpcBackendOptions):
+        raise TypeError(
+            f"Argument rpc_backend_options must be an instance of RpcBackendOptions, not a {type(options).__name__}"
+        )
+    if backend is not None and not isinstance(options, TensorPipeRpcBackendOptions):
+        raise TypeError(
+            "`rpc_backend_options` must be a `TensorPipeRpcBackendOptions` for that backend, not a "
+            f"{type(options).__name__}"
+        )
+    return options
 
 
 def master_address(init_method: str) -> str:
@@ -62,7 +121,7 @@ def master_address(init_method: str) -> str:
     if url.scheme == "tcp" and url.hostname and url.port:
         return f"{url.hostname}:{url.port}"
     if url.scheme != "env":
-        raise InvalidArgumentError(f"init_method must be tcp://host:port or env://, not {init_method!r}")
+        raise InvalidArgumentError(f"init_method must be tcp://host:port, file:///path or env://, not {init_method!r}")
     try:
         host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     except KeyError as missing:

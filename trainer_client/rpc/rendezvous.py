@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError
-from ps_wire.v1.frames_pb2 import Reply, Request
-from ps_wire.v1.operations_pb2 import MembersRequest, RendezvousRequest
+from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import RendezvousReply, RendezvousRequest
+from ps_wire.v1.values_pb2 import Value
+from trainer_client.pending import Pending
+from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
 
 if TYPE_CHECKING:
     from trainer_client.rpc.agent import Agent
 
-_DAY = 86_400.0
+Answer = tuple[RendezvousReply, PayloadReader]
 
 
 class Group:
@@ -38,65 +41,111 @@ class Group:
             )
         self._agent = agent
 
-    def rendezvous(self, what: str, seconds: float, value: Any = None) -> dict[str, Any]:
+    def rendezvous(self, what: str, seconds: float, value: Any = None, *, leaving: bool = False) -> dict[str, Any]:
         """Waits until all members have called it with the same name, and returns their values.
 
         Args:
             what: Name of the rendezvous, for its key and for error messages.
-            seconds: Seconds to wait.
+            seconds: Seconds to wait; 0 is no limit for members that are there.
             value: The value of this process.
+            leaving: Whether the members leave: those that have left already are not waited for.
 
         Raises:
             DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
+            UnavailableError: A member is lost, or has left; or the directory is.
         """
         counted = (what, self.names)
         with _lock:
             self._agent.rendezvous_counts[counted] += 1
             key = f"{what} {self._agent.rendezvous_counts[counted]} of {' '.join(self.names)}"
-        payload = PayloadWriter()
-        request = RendezvousRequest(key=key, name=self._agent.name, names=self.names, wait_seconds=seconds or _DAY)
-        Encoder(payload).encode_into(request.value, value)
+        request = RendezvousRequest(key=key, name=self._agent.name, names=self.names, leaving=leaving)
+        arrival = Arrival(self._agent, what, request, value, seconds)
+        try:
+            reply, answer = Pending.run(self._agent.loop, arrival.complete()).wait()
+        except BaseException:
+            with _lock:
+                self._agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
+            raise
+        return dict(zip(reply.names, Decoder(answer).decode(reply.values), strict=True))
 
-        def finish(reply: Reply, answer: PayloadReader) -> dict[str, Any]:
-            if reply.rendezvous.missing:
-                with _lock:
-                    self._agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
-                raise DeadlineExceededError(
-                    f"{what}: {', '.join(reply.rendezvous.missing)} did not come within {seconds:.3g} s"
-                )
-            return dict(zip(reply.rendezvous.names, Decoder(answer).decode(reply.rendezvous.values), strict=True))
 
-        return self._agent.directory.submit(Request(rendezvous=request), payload, finish, None).wait()
+class Arrival:
+    """The arrival of this process at a rendezvous.
+
+    Args:
+        agent: The agent of this process.
+        what: Name of the rendezvous, for messages.
+        request: Its request, without the value and the time.
+        value: The value of this process.
+        seconds: Seconds to wait; 0 is no limit for members that are there.
+    """
+
+    def __init__(self, agent: Agent, what: str, request: RendezvousRequest, value: Any, seconds: float) -> None:
+        self._agent = agent
+        self._what = what
+        self._request = request
+        self._payload = PayloadWriter()
+        self._value = Value()
+        Encoder(self._payload).encode_into(self._value, value)
+        self._deadline = Deadline(seconds)
+        # A limit where there is none, for members that have not joined.
+        self._absent_until = Deadline(0.0 if seconds else agent.patience)
+        self._waits_for = self._directory
+
+    async def complete(self) -> Answer:
+        """Waits until all have arrived."""
+        try:
+            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._says, self._deadline):
+                return await self._asked()
+        except UnavailableError as error:
+            raise UnavailableError(f"{self._what}: {error}") from error
+        except TimeoutError as error:
+            if isinstance(error, DeadlineExceededError):
+                raise
+            raise DeadlineExceededError(
+                f"{self._what}: {self._directory} did not answer within {self._deadline.seconds:.3g} s"
+            ) from None
+
+    async def _asked(self) -> Answer:
+        with_value = True
+        while True:
+            left = self._deadline.left()
+            stays = left > LOOK_SECONDS
+            asked = self._ask(with_value, min(left, LOOK_SECONDS), stays)
+            try:
+                reply, answer = await asked
+            except asyncio.CancelledError:
+                self._ask(with_value=False, seconds=0.0, stays=False)  # it does not wait any longer
+                raise
+            if not reply.missing:
+                return reply, answer
+            with_value = self._agent.name in reply.missing
+            missing = self._waits_for = ", ".join(reply.missing)
+            if reply.absent and self._absent_until.over:
+                self._ask(with_value=False, seconds=0.0, stays=False)
+                missing, stays = ", ".join(reply.absent), False
+            if not stays:
+                seconds = self._deadline.seconds or self._absent_until.seconds
+                raise DeadlineExceededError(f"{self._what}: {missing} did not come within {seconds:.3g} s")
+
+    def _ask(self, with_value: bool, seconds: float, stays: bool) -> Pending[Answer]:
+        request = Request(rendezvous=self._request)
+        request.rendezvous.wait_seconds = seconds
+        request.rendezvous.stays = stays
+        request.rendezvous.again = not with_value
+        if with_value:
+            request.rendezvous.value.CopyFrom(self._value)
+        payload = self._payload if with_value else None
+        return self._agent.directory.submit(request, payload, lambda reply, answer: (reply.rendezvous, answer), None)
+
+    def _says(self) -> str:
+        gone = self._agent.directory.state != "connected"
+        waits_for = self._directory if gone else self._waits_for
+        return f"{self._agent.name!r} has called {self._what}, and waits for {waits_for}"
+
+    @property
+    def _directory(self) -> str:
+        return f"the directory at {self._agent.directory.address}"
 
 
 _lock = threading.Lock()
-
-
-def gathered(agent: Agent, size: int, seconds: float) -> Group:
-    """Waits until there are `size` members, and returns the group of all of them.
-
-    Raises:
-        DeadlineExceededError: Some members did not arrive in time; the message names those that did.
-    """
-    request = MembersRequest(at_least=size, wait_seconds=seconds or _DAY)
-    pending = agent.directory.submit(Request(members=request), None, lambda reply, _: list(reply.members.members), None)
-    members = pending.wait()
-    if len(members) < size:
-        there = ", ".join(f"{member.name} ({member.id})" for member in members)
-        raise DeadlineExceededError(f"{len(members)} of {size} members came within {seconds:g} s: {there}")
-    return Group(agent, (member.name for member in members))
-
-
-class Deadline:
-    """A deadline.
-
-    Args:
-        seconds: Seconds from now; 0 for no deadline.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds if seconds else None
-
-    def left(self) -> float:
-        """The seconds that are left."""
-        return _DAY if self._at is None else max(self._at - time.monotonic(), 0.001)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.hosting.references import RRef as HostedRRef
-from ps_wire.errors import PsError
+from ps_wire.codec.records import codec_of
+from ps_wire.codec.trees import parts_of
+from ps_wire.errors import RAN_OUT, DeadlineExceededError, PsError, caused
+from trainer_client.graph.current import current_context
 from trainer_client.handles import calls
 from trainer_client.handles.references import RRef as Handle
 from trainer_client.rpc.contexts import backward
-from trainer_client.rpc.current import agent
+from trainer_client.rpc.current import agent, has_agent
 from trainer_client.rpc.futures import Future
 from trainer_client.rpc.options import UNSET
 
@@ -30,9 +33,13 @@ class RRef:
 
     Args:
         value: Any object. Other members can call its methods that are marked `@remote`.
+
+    Raises:
+        RuntimeError: This process is in no group.
     """
 
     def __init__(self, value: Any) -> None:
+        agent()  # without a group, no member could ever use it
         self._hosted: HostedRRef | None = HostedRRef(value)
         self._handle: Handle | None = None
         self._pending: Pending[Handle] | None = None
@@ -68,15 +75,19 @@ class RRef:
         """The reference of the owner in this process; None if there is only a handle of the client."""
         return self._hosted
 
-    def handle(self) -> Handle:
+    def handle(self, seconds: float | None = None) -> Handle:
         """The client's handle. For a value of this process, it is made at the first call.
 
+        Args:
+            seconds: Seconds to wait for the call that makes the value; None is no limit but that of the call.
+
         Raises:
-            PsError: The call that was to make the value failed.
+            DeadlineExceededError: The call that makes the value ran out of time, or is not done after these seconds.
+            PsError: It failed.
         """
         if self._handle is None:
             if self._pending is not None:
-                self._handle = self._pending.wait()
+                self._handle = _made(self._pending, seconds)
             else:
                 assert self._hosted is not None
                 self._handle = agent().publish(self._hosted)
@@ -118,14 +129,15 @@ class RRef:
             return self._hosted.local_value()
         if not self.is_owner():
             raise RuntimeError(
-                f"local_value() of a value on {self.owner_name()!r} was called on {agent().name!r}; use to_here()"
+                f"can't call localValue() on user {agent().name!r}. Call it on owner {self.owner_name()!r}, or use "
+                "to_here()"
             )
-        handle = self.handle()
-        self._hosted = HostedRRef.to(agent().engine.registry.find(handle.ref), handle.ref.parameter)
-        return self._hosted.local_value()
+        return self._own_value(self.handle(), UNSET)
 
     def to_here(self, timeout: float = UNSET) -> Any:
         """The value; a copy, with tensors on the CPU, if another process has it.
+
+        Inside a context, gradients go back through the copy.
 
         Args:
             timeout: Seconds this may take; 0 is no limit.
@@ -133,23 +145,42 @@ class RRef:
         Raises:
             DeadlineExceededError: The value did not arrive in time.
             PsError: The call that was to make the value failed, or the value cannot be sent.
+            RuntimeError: This process has left the group, and given the reference back.
         """
         if self._hosted is not None:
             return self._hosted.local_value()
-        return wrapped(self.handle().to_here(agent().seconds(timeout)).wait())
+        if not has_agent():
+            raise RuntimeError(
+                "this process is in no group any more, and has given its references back. Cannot call to_here() on it "
+                "after deletion."
+            )
+        seconds = agent().seconds(timeout)
+        handle = self.handle(seconds)
+        return self._own_value(handle, timeout) if self.is_owner() else wrapped(handle.to_here(seconds).wait())
+
+    def _own_value(self, handle: Handle, timeout: float) -> Any:
+        """The value of a handle to an object of this process."""
+        context = current_context()
+        if context is not None and torch.is_grad_enabled() and handle.token(context.id) is not None:
+            # A call of this pass has computed it, and only a copy has its history here.
+            return wrapped(handle.to_here(agent().seconds(timeout)).wait())
+        hosted = HostedRRef.to(agent().engine.registry.find(handle.ref), handle.ref.parameter)
+        if context is None:
+            self._hosted = hosted
+        return hosted.local_value()
 
     def rpc_sync(self, timeout: float = UNSET) -> Proxy:
         """A proxy whose methods call those of the value and wait: `rref.rpc_sync().method(...)`."""
-        return Proxy(self, lambda pending: wrapped(pending.wait()), timeout, keep=False)
+        return Proxy(self, lambda pending: wrapped(pending.wait()), timeout, "sync")
 
     def rpc_async(self, timeout: float = UNSET) -> Proxy:
         """A proxy whose methods call those of the value and return futures."""
-        return Proxy(self, lambda pending: agent().future(pending), timeout, keep=False)
+        return Proxy(self, lambda pending: agent().future(pending), timeout, "async")
 
     def remote(self, timeout: float = UNSET) -> Proxy:
         """A proxy whose methods call those of the value and return references; results stay on the owner."""
         owner = self.owner_name()
-        return Proxy(self, lambda pending: RRef.of_pending(agent().outstanding(pending), owner), timeout, keep=True)
+        return Proxy(self, lambda pending: RRef.of_pending(agent().outstanding(pending), owner), timeout, "remote")
 
     def backward(self, context_id: int = -1, retain_graph: bool = False) -> None:
         """Propagates from the value, which has to be a tensor with one element.
@@ -162,10 +193,12 @@ class RRef:
             RuntimeError: The value is no tensor, or another process has it and `context_id` is -1.
         """
         if context_id == -1 and not self.is_owner():
-            raise RuntimeError("backward() of a value on another member needs a context id")
+            raise RuntimeError(
+                "User RRefs require 'dist_autograd_ctx_id' to be specified: another member has the value"
+            )
         value = self.to_here()
         if not isinstance(value, torch.Tensor):
-            raise RuntimeError(f"backward() needs a tensor, and this is a {type(value).__name__}")
+            raise RuntimeError(f"RRef should contain a tensor for .backward(), and this is a {type(value).__name__}")
         if context_id == -1:
             value.backward(retain_graph=retain_graph)
         else:
@@ -179,6 +212,10 @@ class RRef:
             return made
         return Future(self._pending, lambda _: self)
 
+    def _get_profiling_future(self) -> Future[RRef]:
+        """Done when the call that makes the value is complete in the profile of this thread."""
+        return self._get_future()
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RRef) and (self is other or self.handle() == other.handle())
 
@@ -186,6 +223,11 @@ class RRef:
         return hash(self.handle())
 
     def __reduce__(self) -> Any:
+        if not has_agent():
+            raise RuntimeError(
+                "this process is in no group any more, and has given its references back. Cannot call fork an UserRRef "
+                "after deletion."
+            )
         raise RuntimeError(
             "Can not pickle rref in python pickler: pass it as an argument of a call, or return it from one instead"
         )
@@ -198,30 +240,55 @@ class RRef:
 class Proxy:
     """The methods of a referenced value."""
 
-    def __init__(self, rref: RRef, give: Callable[[Pending[Any]], Any], timeout: float, keep: bool) -> None:
+    def __init__(self, rref: RRef, give: Callable[[Pending[Any]], Any], timeout: float, kind: str) -> None:
         self._rref = rref
         self._give = give
         self._timeout = timeout
-        self._keep = keep
+        self._kind = kind
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
 
         def method(*args: Any, **kwargs: Any) -> Any:
-            handle = self._rref.handle()
             seconds = agent().seconds(self._timeout)
-            return self._give(calls.call(handle.session, handle, name, args, kwargs, keep=self._keep, timeout=seconds))
+            handle = self._rref.handle(seconds)
+            keep, kind = self._kind == "remote", self._kind
+            return self._give(
+                calls.call(handle.session, handle, name, args, kwargs, keep=keep, timeout=seconds, kind=kind)
+            )
 
         return method
 
 
+def _made(pending: Pending[Handle], seconds: float | None) -> Handle:
+    """The handle of a value that a call makes.
+
+    Args:
+        pending: The call.
+        seconds: Seconds to wait for it; None is no limit but that of the call.
+    """
+    try:
+        return pending.wait(seconds)
+    except DeadlineExceededError as error:
+        if not pending.done():
+            raise DeadlineExceededError(f"{RAN_OUT}: the value is not made yet after {seconds:g} s") from error
+        raise caused(error, "RRef creation via rpc.remote() timed out") from error
+
+
 def wrapped(value: Any) -> Any:
-    """Replaces the client's handles in a result by references."""
+    """Replaces the client's handles in a result by references, and places tensors by the device maps."""
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        return agent().placement.place(value)
     if isinstance(value, Handle):
         return RRef.of_handle(value)
     if type(value) in (list, tuple):
         return type(value)(map(wrapped, value))
     if type(value) is dict:
         return {wrapped(key): wrapped(item) for key, item in value.items()}
+    codec = codec_of(type(value))
+    if codec is not None and any(isinstance(part, Handle) for part in parts_of(value)):
+        return codec.decode(wrapped(codec.encode(value)))
     return value

@@ -12,6 +12,7 @@ from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending, raiser
+from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
@@ -23,6 +24,9 @@ Read = Callable[[Reply, PayloadReader], T]
 """Makes the result from a reply and its payload."""
 
 _NO_FRAME: Final = Frame()
+
+_OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
+"""Operations of the directory, which finds the number of an owner."""
 
 
 class InFlightRequest(Pending[T]):
@@ -130,8 +134,8 @@ class InFlightRequest(Pending[T]):
             self._read, self.frame, self.chunks = None, _NO_FRAME, ()
             self.resolve(partial(read, reply, NO_PAYLOAD if payload is None else PayloadReader(payload)))
 
-    def stayed(self) -> None:
-        """Notes that the owner has answered, and that the result stays there."""
+    def stayed(self, reply: Reply) -> None:
+        """Notes that the owner has answered with a reply, and that the result stays there."""
         self.answered = True
         self.let_go()
 
@@ -174,6 +178,24 @@ class InFlightRequest(Pending[T]):
 
     def _when_cancelled(self) -> None:
         self._session.cancel(self)
+
+
+class WatchedRequest(Watched, InFlightRequest[T]):
+    """A request, other than a call, that is watched."""
+
+    __slots__ = ("watch",)
+
+    @classmethod
+    def of(cls, session: Session, frame: Frame, *args: Any) -> InFlightRequest[T]:
+        """A request, which is watched if its caller waits for it. Arguments as for `InFlightRequest`."""
+        operation = frame.request.WhichOneof("operation") or ""
+        if operation not in NOT_AWAITED and operation not in _OF_GROUPS:
+            found = begin(session, frame, operation)
+            if found is not None:
+                made = cls(session, frame, *args)
+                made.watch = found
+                return made
+        return InFlightRequest(session, frame, *args)
 
 
 class Grants:

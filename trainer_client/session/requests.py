@@ -165,7 +165,7 @@ class Requests:
             if in_flight.staying is None:
                 in_flight.answer(reply, payload, held)
             else:
-                in_flight.stayed()
+                in_flight.stayed(reply)
         if self.window.waiting or self.window.large:
             self._send_waiting()
 

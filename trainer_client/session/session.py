@@ -22,10 +22,11 @@ from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
 from trainer_client.session.borrowing import Borrowing
-from trainer_client.session.in_flight import InFlightRequest, nothing
+from trainer_client.session.in_flight import InFlightRequest, WatchedRequest, nothing
 from trainer_client.session.link import Link
 from trainer_client.session.releases import Releases
 from trainer_client.session.requests import Requests
+from trainer_client.session.watched import is_profiled
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
@@ -60,6 +61,7 @@ class Session:
         losses: How often the owner has ended the session, and with it all references.
         restarts: How often the owner has restarted from an earlier state.
         backwards: How long the backwards of calls take on the owner, by object and method.
+        is_watched: Whether requests that this thread makes now stand in a profile or in a trace.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Session:
         self.losses = 0
         self.restarts = 0
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
+        self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
         self._expected = expected
         self._when_lost: Callable[[], None] = _do_nothing
         self.owner = ""
@@ -135,7 +138,8 @@ class Session:
         """
         frame = message if isinstance(message, Frame) else Frame(request=message)
         seconds = self.settings.timeout if timeout == DEFAULT else timeout
-        return self.send(InFlightRequest(self, frame, payload, seconds, read, follows))
+        make = WatchedRequest.of if self.is_watched() else InFlightRequest
+        return self.send(make(self, frame, payload, seconds, read, follows))
 
     def send(self, in_flight: InFlightRequest[T]) -> Pending[T]:
         """Sends a request: at the end of this turn of the event loop if it is collected, otherwise at once.
@@ -195,6 +199,11 @@ class Session:
     def forked(self) -> None:
         """Called in a forked child: it has no thread with the loop, so requests are refused."""
         self._thread = 0
+
+    @property
+    def device(self) -> str:
+        """The device of the owner's modules, as it says itself; known once the session is open."""
+        return (self._welcome.device if self._welcome is not None else "") or "cpu"
 
     @property
     def max_message_bytes(self) -> float:
@@ -280,6 +289,11 @@ def _lost(before: Welcome, now: Welcome) -> SessionLostError:
         f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known; "
         "attach to named objects again and repeat the pass"
     )
+
+
+def _yes() -> bool:
+    """The check of a program that is traced."""
+    return True
 
 
 def _do_nothing() -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from ps_wire import tracing
 from trainer_client.numerics import Seeding
+from trainer_client.profiling.members import Members, Numbered
+
+if TYPE_CHECKING:
+    from ps_wire.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -17,7 +23,11 @@ class Settings:
         reconnect_timeout: Limit of the attempts to open a broken stream again; then the session is given up.
         shared_memory: Whether to use a shared-memory connection if an owner offers one.
         direct: Whether to use a direct connection if an owner offers one, and none over shared memory is open.
+        marks: Whether tensors that are received outside of contexts require grad if they do on their owner. They are
+            leaves then.
         seeding: Makes the seeds of its calls.
+        members: Names and numbers of the processes in profiles.
+        tracing: Makes the spans of its passes and requests; None if the program is not traced.
     """
 
     timeout: float | None = 60.0
@@ -25,4 +35,7 @@ class Settings:
     reconnect_timeout: float = 60.0
     shared_memory: bool = True
     direct: bool = True
+    marks: bool = False
     seeding: Seeding = field(default_factory=Seeding)
+    members: Members = field(default_factory=Numbered)
+    tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())

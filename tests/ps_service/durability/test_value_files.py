@@ -106,3 +106,11 @@ def test_a_record_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
         ["net/0", "net/0"], "has 8 bytes instead of 12")):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=reason):
             value_files.load(record.state, names, reader)
+
+
+def test_the_strides_of_tensors_are_kept(tmp_path: Path) -> None:
+    image = torch.arange(120.0).reshape(2, 3, 4, 5)
+    value = [image.contiguous(memory_format=torch.channels_last), image.permute(3, 1, 0, 2), image[:, :, ::2].half()]
+    (found,) = through_files([value], tmp_path)
+    assert same(found, value)
+    assert [each.stride() for each in found[:2]] == [each.stride() for each in value[:2]]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ps_service.functions.listing import Listed
+from tests.ps_service.functions.more_samples import BUILTINS, LINALG
 from tests.ps_service.functions.sample_tensors import bools, coo, floats, ints, spd
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -369,12 +370,15 @@ SAMPLES: dict[str, Callable[[], list[Call]]] = {
     "view_as_real": lambda: [_args(torch.complex(floats(4), floats(4)))],
     "complex": lambda: [_args(floats(4), floats(4))],
     "cov": lambda: [_args(floats(*X))],
+    **LINALG,
+    **BUILTINS,
 }
 
 _SPARSE: dict[str, Callable[[], list[Call]]] = {
     **dict.fromkeys(["add", "sub", "mul", "__add__", "__sub__", "__mul__", "__rmul__"], lambda: [_args(coo(), coo())]),
     **dict.fromkeys(["matmul", "mm", "__matmul__"], lambda: [_args(coo(), floats(4, 3))]),
     "transpose": lambda: [_args(coo(), 0, 1)],
+    **dict.fromkeys(["cat", "stack"], lambda: [_args([coo(), coo()]), _args((coo(), coo()), 1)]),
 }
 
 

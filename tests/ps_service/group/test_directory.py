@@ -5,15 +5,22 @@ from __future__ import annotations
 import pytest
 
 from ps_service.group.directory import Directory
-from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_service.group.rendezvous import SAME, RendezvousResult
+from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
 ANNA, BERT, AGAIN = b"a" * 16, b"b" * 16, b"c" * 16
 
 
 @pytest.fixture
-def directory() -> Directory:
+def away() -> set[bytes]:
+    """The sessions that have no connection."""
+    return set()
+
+
+@pytest.fixture
+def directory(away: set[bytes]) -> Directory:
     """A directory with two members."""
-    directory = Directory()
+    directory = Directory(away.__contains__)
     directory.enter(ANNA, "anna", "here:1")
     directory.enter(BERT, "bert", "there:1")
     return directory
@@ -30,16 +37,17 @@ def test_a_member_may_move_and_keeps_its_number(directory: Directory) -> None:
     assert len(directory) == 2
 
 
-def test_another_process_cannot_take_a_name(directory: Directory) -> None:
-    for address, away in (("elsewhere:1", {BERT}), ("there:1", {ANNA})):
-        with pytest.raises(NameConflictError, match="the name 'bert' is not unique: the member at there:1 has it"):
-            directory.enter(AGAIN, "bert", address, is_away=away.__contains__)
+@pytest.mark.parametrize(("address", "gone"), [("elsewhere:1", BERT), ("there:1", ANNA)])
+def test_another_process_cannot_take_a_name(directory: Directory, away: set[bytes], address: str, gone: bytes) -> None:
+    away.add(gone)
+    with pytest.raises(NameConflictError, match="the name 'bert' is not unique: the member at there:1 has it"):
+        directory.enter(AGAIN, "bert", address)
     assert directory.find("bert") == ("bert", "there:1", 1, BERT)
 
 
-def test_a_restarted_member_gets_its_entry_back_at_once(directory: Directory) -> None:
-    away = {BERT}
-    assert directory.enter(AGAIN, "bert", "there:1", is_away=away.__contains__) == ("bert", "there:1", 1, AGAIN)
+def test_a_restarted_member_gets_its_entry_back_at_once(directory: Directory, away: set[bytes]) -> None:
+    away.add(BERT)
+    assert directory.enter(AGAIN, "bert", "there:1") == ("bert", "there:1", 1, AGAIN)
     # The lease of its earlier session runs out later; the entry stays.
     directory.leave(BERT)
     assert directory.find("bert") == ("bert", "there:1", 1, AGAIN)
@@ -66,3 +74,72 @@ def test_all_members_of_a_rendezvous_must_give_the_same_names(directory: Directo
     directory.rendezvous(ANNA, "start", "anna", ("anna", "bert"), None)
     with pytest.raises(InvalidArgumentError, match="others wait there for anna, bert"):
         directory.rendezvous(BERT, "start", "bert", ("anna", "bert", "carl"), None)
+
+
+BOTH = ("anna", "bert")
+
+
+def test_who_waits_at_a_rendezvous_learns_who_is_missing(directory: Directory, away: set[bytes]) -> None:
+    def look() -> RendezvousResult:
+        wait = directory.rendezvous(ANNA, "start", "anna", (*BOTH, "carl"), SAME, stays=True)
+        wait.expire()
+        result: RendezvousResult = wait.future.result()
+        return result
+
+    directory.rendezvous(ANNA, "start", "anna", (*BOTH, "carl"), 1, stays=True).expire()
+    assert look()[:2] == (["bert", "carl (it has not joined)"], ["carl"])
+    away.add(BERT)
+    assert look()[:2] == (["bert (its connection is broken)", "carl (it has not joined)"], ["carl"])
+
+
+def test_a_member_that_asks_again_has_arrived_meanwhile(directory: Directory) -> None:
+    directory.rendezvous(ANNA, "start", "anna", BOTH, 1, stays=True).expire()
+    second = directory.rendezvous(BERT, "start", "bert", BOTH, 2, stays=True).future
+    assert second.result(0).values == {"anna": 1, "bert": 2}
+    told = directory.told(BERT).future
+    assert not told.done()
+    assert directory.rendezvous(ANNA, "start", "anna", BOTH, SAME, stays=True).future.result(0) == second.result(0)
+    assert told.done()
+
+
+def test_a_member_whose_value_is_not_known_any_more_is_missing_itself(directory: Directory) -> None:
+    wait = directory.rendezvous(ANNA, "start", "anna", BOTH, SAME, stays=True)
+    wait.expire()
+    assert wait.future.result().missing == ["anna", "bert"]
+
+
+def test_a_member_that_stays_no_longer_has_to_arrive_again(directory: Directory) -> None:
+    directory.rendezvous(ANNA, "start", "anna", BOTH, 1, stays=True).expire()
+    directory.rendezvous(ANNA, "start", "anna", BOTH, SAME).expire()
+    assert not directory.rendezvous(BERT, "start", "bert", BOTH, 2).future.done()
+
+
+@pytest.mark.parametrize(("lost", "why"), [(True, "bert was lost: its connection broke"), (False, "bert has left")])
+def test_a_member_that_is_gone_is_not_waited_for(directory: Directory, lost: bool, why: str) -> None:
+    waiting = directory.rendezvous(ANNA, "start", "anna", BOTH, 1).future
+    directory.leave(BERT, lost)
+    late = directory.rendezvous(ANNA, "another", "anna", BOTH, 1).future
+    for each in (waiting, late):
+        with pytest.raises(UnavailableError, match=why):
+            each.result(0)
+
+
+def test_a_member_of_an_earlier_run_is_waited_for(directory: Directory) -> None:
+    directory.leave(BERT)
+    directory.leave(ANNA)
+    directory.enter(AGAIN, "anna", "here:1")
+    assert not directory.rendezvous(AGAIN, "start", "anna", BOTH, 1).future.done()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_members_that_leave_do_not_miss_those_that_have_left(directory: Directory, lost: bool) -> None:
+    waiting = directory.rendezvous(ANNA, "end", "anna", BOTH, 1, leaving=True).future
+    directory.leave(BERT, lost)
+    assert (waiting.exception(0) is not None) == lost
+
+
+def test_no_rendezvous_goes_on_without_the_directory(directory: Directory) -> None:
+    waiting = directory.rendezvous(ANNA, "start", "anna", BOTH, 1).future
+    directory.close("bert, which kept the directory, has left the group")
+    with pytest.raises(UnavailableError, match="bert, which kept the directory"):
+        waiting.result(0)

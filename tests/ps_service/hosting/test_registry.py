@@ -270,12 +270,23 @@ def test_an_object_does_not_keep_its_dependents_alive(shelf: Shelf) -> None:
 # Hosted objects
 
 
+def test_the_mode_of_a_module_can_be_set_without_a_mark(shelf: Shelf) -> None:
+    net = Affine(2, 3)
+    hosted = shelf.object("net", value=net)
+    hosted.method("eval").function(object())
+    assert not net.training and "eval" in hosted.readers
+    hosted.method("train").function(object())
+    assert net.training
+    with pytest.raises(ValueError, match="expected to be boolean"):
+        hosted.method("train").function(object(), "yes")
+
+
 def test_only_marked_methods_and_forward_can_be_called(shelf: Shelf) -> None:
     hosted = shelf.object("net", value=Affine(2, 3))
     assert hosted.methods() == ["forward", "both", "called"]
     assert hosted.method("both").function is Affine.both
     assert hosted.method("forward").function is Affine.forward
-    for name in ("private", "__init__", "parameters", "train", "_call_impl"):
+    for name in ("private", "__init__", "parameters", "zero_grad", "_call_impl"):
         with pytest.raises(NotAllowedError, match=r"may not be called remotely.*forward, both, called"):
             hosted.method(name)
     for name in ("nothing", "weight", "__dict__", "__doc__"):
@@ -283,6 +294,26 @@ def test_only_marked_methods_and_forward_can_be_called(shelf: Shelf) -> None:
             UnknownMethodError, match=r"no attribute .* that can be called; trainers may call forward, both, called"
         ):
             hosted.method(name)
+
+
+def test_an_optimizer_of_torch_steps_and_sets_gradients_to_zero(shelf: Shelf) -> None:
+    class Own(torch.optim.SGD):
+        """Its methods have to be marked."""
+
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    hosted = shelf.object("optimizer", value=optimizer)
+    assert hosted.methods() == ["step", "zero_grad"]
+    weight.grad = torch.ones(2)
+    hosted.method("step").function(optimizer)
+    hosted.method("zero_grad").function(optimizer)
+    assert weight.tolist() == [-0.5, -0.5] and weight.grad is None
+    for name in ("add_param_group", "load_state_dict", "register_step_post_hook"):
+        with pytest.raises(NotAllowedError, match="or call step, zero_grad"):
+            hosted.method(name)
+    own = shelf.object("own", value=Own([weight], lr=0.5))
+    with pytest.raises(NotAllowedError, match="or call none"):
+        own.method("step")
 
 
 def test_forward_is_special_for_modules_only(shelf: Shelf) -> None:

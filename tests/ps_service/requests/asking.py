@@ -36,6 +36,8 @@ class Asker:
         self.engine = engine
 
     async def __call__(self, operation: str, request: Any, trainer: bytes = ANNA) -> Any:
+        if self.engine.sessions.get(trainer) is None:
+            self.engine.sessions.open(trainer)
         result = await answer(self.engine, trainer, OPERATIONS[operation], request, embed=True)
         if result.reply.HasField("error"):
             raise errors.from_message(result.reply.error)

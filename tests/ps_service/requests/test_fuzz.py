@@ -128,7 +128,9 @@ def built(kind: Descriptor, fields: dict[str, Any]) -> Message:
     message = message_factory.GetMessageClass(kind)()
     for name, content in fields.items():
         field = kind.fields_by_name[name]
-        if field.is_repeated:
+        if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, name).update({each.key: each.value for each in content})
+        elif field.is_repeated:
             getattr(message, name).extend(content)
         elif field.message_type is not None:
             getattr(message, name).CopyFrom(content)

@@ -116,7 +116,7 @@ def test_slices_survive_with_whatever_bounds() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [object(), 1j, {1, 2}, Fraction(1, 2), range(3), np.zeros(2), iter([]), torch.nn.Linear(1, 1), Ellipsis],
+    [object(), 1j, {1, 2}, Fraction(1, 2), range(3), np.ma.zeros(2), iter([]), torch.nn.Linear(1, 1), Ellipsis],
     ids=lambda value: type(value).__name__,
 )
 def test_other_values_are_refused_with_a_list_of_types(value: object) -> None:

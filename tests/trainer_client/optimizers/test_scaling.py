@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ps_wire.refs import ContextId
+from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 
 
@@ -24,9 +25,9 @@ class Parts:
         self.factors.append(factor)
         return self._found
 
-    def _step(self) -> dict[str, int]:
+    def _step(self) -> Stepped:
         self.steps += 1
-        return {"ps0": self.steps}
+        return Stepped({"ps0": self.steps})
 
 
 def scaler() -> torch.amp.GradScaler:

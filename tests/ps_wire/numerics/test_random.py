@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import distributions, nn
 
-from ps_service.numerics.random import Seeded, way_to_draw
+from ps_wire.numerics.random import Seeded, way_to_draw
 
 X = torch.linspace(-2, 2, 240).view(12, 20)
 Q = X.view(1, 2, 6, 20)

@@ -1,0 +1,51 @@
+"""A trainer: computes on its own copy of the model, and pushes gradients."""
+
+from __future__ import annotations
+
+import asyncio
+from multiprocessing.connection import Connection
+
+import torch
+
+import trainer_client as tc
+from examples.mpi_ps.data import batches
+from examples.mpi_ps.model import Net, loss_of
+from examples.mpi_ps.modes import MODES
+from examples.mpi_ps.settings import Settings
+
+
+def run(rank: int, settings: Settings, address: str, orders: Connection) -> None:
+    """The process of a trainer: trains in each mode that it is told, until it is told none."""
+    torch.set_num_threads(1)
+    asyncio.run(_serve(rank, settings, address, orders))
+
+
+async def _serve(rank: int, settings: Settings, address: str, orders: Connection) -> None:
+    # Shared memory and the direct connection would go past the relay that counts the bytes.
+    async with tc.connect(address, shared_memory=False, direct=False) as ps:
+        while (name := await asyncio.to_thread(orders.recv)) is not None:
+            await _train(ps, rank, settings, name, orders)
+
+
+async def _train(ps: tc.Client, rank: int, settings: Settings, name: str, orders: Connection) -> None:
+    mode = MODES[name]
+    net = await ps.module(Net, name=name, seed=settings.seed)
+    opt = await ps.optimizer(
+        torch.optim.SGD,
+        net.parameters(),
+        lr=mode.learning_rate(settings),
+        reads=mode.reads,
+        policy=mode.made_for(settings),
+    )
+    replica = await net.replica(
+        compress=None if mode.compress is None else tc.TopK(mode.compress),
+        error_feedback=mode.error_feedback,
+        reads=mode.reads,
+    )
+    orders.send("ready")
+    await asyncio.to_thread(orders.recv)
+    for batch in batches(settings, rank):
+        loss_of(replica, batch).backward()
+        await replica.push(opt)
+    await opt.leave()
+    orders.send("done")

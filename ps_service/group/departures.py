@@ -1,0 +1,47 @@
+"""Who has left a group, and how."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final, NamedTuple
+
+_REMEMBERED: Final = 4096
+"""Most members to remember after they have left."""
+
+
+class Departure(NamedTuple):
+    """How a member left.
+
+    Attributes:
+        moment: Its place in the order of all that came and went.
+        lost: Whether its session ended without a word from it.
+    """
+
+    moment: int
+    lost: bool
+
+
+class Departures:
+    """The order in which members came and left. The lock of the directory guards it."""
+
+    def __init__(self) -> None:
+        self._moments = itertools.count()
+        self._came: dict[str, int] = {}
+        self._left: dict[str, Departure] = {}
+
+    def came(self, name: str) -> None:
+        """A member has entered the directory."""
+        self._came[name] = next(self._moments)
+        self._left.pop(name, None)
+
+    def left(self, name: str, lost: bool) -> None:
+        """A member has left it."""
+        self._came.pop(name, None)
+        self._left[name] = Departure(next(self._moments), lost)
+        if len(self._left) > _REMEMBERED:
+            del self._left[next(iter(self._left))]
+
+    def of(self, name: str, seen_by: str) -> Departure | None:
+        """How a member left while another was there; None if it did not. A former run of a program does not count."""
+        departure, since = self._left.get(name), self._came.get(seen_by)
+        return departure if departure is not None and since is not None and departure.moment > since else None

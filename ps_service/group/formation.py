@@ -1,0 +1,195 @@
+"""The beginning of a group whose members start together, as with `world_size`."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnavailableError
+
+if TYPE_CHECKING:
+    from ps_service.group.members import MemberEntry
+
+K = TypeVar("K")
+
+
+class Progress(NamedTuple):
+    """Who is there.
+
+    Attributes:
+        members: The members that have arrived, in the order of their ranks.
+        missing: A description of each that has not; empty once the group is whole.
+    """
+
+    members: list[MemberEntry]
+    missing: list[str]
+
+
+class Formation:
+    """The members of a group that begins as a whole. They enter it all at once, or none of them does.
+
+        FORMING --as many have arrived as there shall be, and they agree--> WHOLE
+        FORMING --as many have arrived as there shall be, and they do not--> FAILED
+        FORMING --the member with the directory gives up--> FAILED
+
+    All members get the same outcome, late ones too. A member is there while its session has a connection. The lock of
+    the directory guards it.
+
+    Args:
+        size: Number of members, as the member with the directory was told.
+        is_away: Tells whether a session has no connection.
+
+    Attributes:
+        state: Where it stands.
+    """
+
+    class State(enum.Enum):
+        """Where a formation stands."""
+
+        FORMING = enum.auto()
+        WHOLE = enum.auto()
+        FAILED = enum.auto()
+
+    def __init__(self, size: int, is_away: Callable[[bytes], bool]) -> None:
+        self.state = Formation.State.FORMING
+        self._size = size
+        self._is_away = is_away
+        self._error: PsError | None = None
+        self._arrived: dict[bytes, MemberEntry] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._told: set[bytes] = set()
+
+    def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
+        """A member arrives, asks again, or says that it knows the outcome.
+
+        Args:
+            entry: The member.
+            size: The number of members that it was told.
+
+        Returns:
+            The members that enter the directory now: all of them, when the last has arrived.
+
+        Raises:
+            NameConflictError: The group is whole, and is without this member.
+            InvalidArgumentError: The group is whole, and has another number of members.
+        """
+        known = self._arrived.get(entry.session)
+        if self.state is Formation.State.WHOLE:
+            if entry == known:
+                self._told.add(entry.session)
+                return []
+            self._check_return(entry, size)
+            self._replace(entry, size)
+            return [entry]
+        self._replace(entry, size)
+        return self.members() if self._becomes_whole() else []
+
+    def leave(self, session: bytes) -> None:
+        """A session has ended. Its member may arrive again."""
+        if session in self._arrived:
+            self._told.add(session)
+            if self.state is Formation.State.FORMING:
+                del self._arrived[session], self._sizes[session]
+
+    def give_up(self, why: str) -> None:
+        """The member with the directory does not wait any longer: the formation fails for all."""
+        if self.state is Formation.State.FORMING:
+            self._fail(UnavailableError(f"the group has not come together: {why}"))
+
+    def members(self) -> list[MemberEntry]:
+        """Those that have arrived, by rank and name."""
+        return sorted(self._arrived.values(), key=lambda entry: (entry.id, entry.name))
+
+    def outcome(self) -> Progress | None:
+        """The members of the whole group; None while it is forming.
+
+        Raises:
+            PsError: It has failed.
+        """
+        if self._error is not None:
+            raise self._error
+        return Progress(self.members(), []) if self.state is Formation.State.WHOLE else None
+
+    def progress(self) -> Progress:
+        """Who is there now, and who is missing."""
+        away = [f"{entry}, whose connection is broken" for entry in self.members() if self._is_away(entry.session)]
+        ranks = {entry.id for entry in self._arrived.values()}
+        return Progress(self.members(), [f"rank {rank}" for rank in range(self._size) if rank not in ranks] + away)
+
+    def all_told(self, session: bytes) -> bool:
+        """Whether all members know the outcome, or have left. One with this session is not counted."""
+        if self.state is Formation.State.FAILED and len(self._sizes) < max(self._sizes.values(), default=0):
+            return False
+        return self._arrived.keys() - {session} <= self._told
+
+    def _there(self) -> list[MemberEntry]:
+        return [entry for entry in self.members() if not self._is_away(entry.session)]
+
+    def _replace(self, entry: MemberEntry, size: int) -> None:
+        """Adds a member. Its process may have been restarted."""
+        for other in self._former(entry):
+            del self._arrived[other.session], self._sizes[other.session]
+        self._arrived[entry.session], self._sizes[entry.session] = entry, size
+
+    def _former(self, entry: MemberEntry) -> list[MemberEntry]:
+        """What has arrived under this name and rank, from a session that has no connection any more."""
+        return [
+            other
+            for other in self._arrived.values()
+            if (other.name, other.id) == (entry.name, entry.id) and self._is_away(other.session)
+        ]
+
+    def _becomes_whole(self) -> bool:
+        """Decides, if as many are there as there shall be."""
+        there = self._there()
+        if self.state is Formation.State.FAILED or not there:
+            return False
+        if len(there) < min(self._sizes[entry.session] for entry in there):
+            return False
+        error = self._disagreement(there)
+        if error is not None:
+            self._fail(error)
+            return False
+        self.state = Formation.State.WHOLE
+        return True
+
+    def _fail(self, error: PsError) -> None:
+        self.state = Formation.State.FAILED
+        self._error = error
+
+    def _disagreement(self, there: Sequence[MemberEntry]) -> PsError | None:
+        sizes = _grouped((self._sizes[entry.session], str(entry)) for entry in there)
+        if len(sizes) > 1:
+            told = "; ".join(f"{size} to {', '.join(sizes[size])}" for size in sorted(sizes))
+            return InvalidArgumentError(f"all members of a group need the same world_size, and it was given as {told}")
+        for rank, names in _grouped((entry.id, repr(entry.name)) for entry in there).items():
+            if len(names) > 1:
+                return NameConflictError(
+                    f"rank {rank} is not unique: {' and '.join(names)} have it; each member needs its own"
+                )
+        for name, ranks in _grouped((entry.name, str(entry.id)) for entry in there).items():
+            if len(ranks) > 1:
+                return NameConflictError(
+                    f"the name {name!r} is not unique: ranks {' and '.join(ranks)} have it; each member needs its own"
+                )
+        return None
+
+    def _check_return(self, entry: MemberEntry, size: int) -> None:
+        """A member of the whole group may come back, maybe restarted; any other is refused."""
+        if size != self._size:
+            raise InvalidArgumentError(f"this group has {self._size} members, and {entry} was given world_size={size}")
+        if not self._former(entry):
+            names = ", ".join(map(str, self.members()))
+            raise NameConflictError(
+                f"the name or rank of {entry} is not unique: this group is complete, and its members are {names}"
+            )
+
+
+def _grouped(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
+    """The second parts by the first."""
+    found: defaultdict[K, list[str]] = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return found

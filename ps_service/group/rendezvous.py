@@ -1,0 +1,141 @@
+"""Rendezvous between members of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ps_wire.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from ps_service.group.departures import Departure
+
+
+SAME: Final[Any] = object()
+"""The value of a member that asks again."""
+
+
+class RendezvousResult(NamedTuple):
+    """The result of a rendezvous, or of a look at it.
+
+    Attributes:
+        missing: Descriptions of the members that have not arrived.
+        absent: Names of those of them that are not in the directory.
+        values: The value of each member that arrived, by name.
+    """
+
+    missing: list[str]
+    absent: list[str]
+    values: dict[str, Any]
+
+
+class Presence(NamedTuple):
+    """Where another member is, as one that waits for it sees it.
+
+    Attributes:
+        entered: Whether it is in the directory.
+        away: Whether it is there, but has no connection.
+        departure: How it left, if it has left since the other came.
+    """
+
+    entered: bool
+    away: bool = False
+    departure: Departure | None = None
+
+
+class Rendezvous:
+    """One rendezvous: members wait until all of them have arrived.
+
+    It fails for those that wait when a member that is missing leaves or is lost. In one for members that leave, a
+    member that has left already is not missing.
+
+    Args:
+        names: Names of the members that take part.
+        leaving: Whether it is for members that leave.
+        presence: Tells where a member is, as another sees it.
+
+    Attributes:
+        names: As the argument.
+        values: The value of each member that has arrived, by name.
+        sessions: The session of each member that has arrived, by name.
+    """
+
+    def __init__(self, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]) -> None:
+        self.names = names
+        self.sessions: dict[str, bytes] = {}
+        self.values: dict[str, Any] = {}
+        self._leaving = leaving
+        self._presence = presence
+        self._departed: set[str] = set()
+
+    def arrive(self, name: str, session: bytes, value: Any) -> None:
+        """A member arrives; or it asks again, with `SAME`, and is still missing if its value is not known."""
+        if value is not SAME:
+            self.values[name] = value
+        self.sessions[name] = session
+        self._departed.discard(name)
+
+    def lose(self, session: bytes) -> None:
+        """A session has ended. Its member has to arrive again."""
+        for name in [name for name, of in self.sessions.items() if of == session]:
+            self.values.pop(name, None)
+            self._departed.add(name)
+
+    def depart(self, name: str) -> None:
+        """A member does not wait any longer."""
+        self._departed.add(name)
+
+    @property
+    def over(self) -> bool:
+        """Whether all that have arrived have departed."""
+        return self._departed >= self.values.keys()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have arrived."""
+        return self.values.keys() >= set(self.names)
+
+    def result(self, name: str) -> RendezvousResult | None:
+        """The result for a member; None while others are missing.
+
+        Raises:
+            UnavailableError: One of those will not come.
+        """
+        missing = self._missing(name)
+        for other, where in missing.items():
+            if where.departure is not None:
+                raise UnavailableError(
+                    f"{other} was lost: its connection broke, and it did not come back"
+                    if where.departure.lost
+                    else f"{other} has left the group"
+                )
+        return None if missing else RendezvousResult([], [], self.values)
+
+    def look(self, name: str) -> RendezvousResult:
+        """Who is missing, for a member that waits on."""
+        missing = self._missing(name)
+        return RendezvousResult(
+            [_described(other, where) for other, where in missing.items()],
+            [other for other, where in missing.items() if not where.entered],
+            {},
+        )
+
+    def withdraw(self, name: str) -> RendezvousResult:
+        """Removes a member whose time is over; it has to arrive again."""
+        result = self.look(name)
+        self.values.pop(name, None)
+        return result
+
+    def _missing(self, name: str) -> dict[str, Presence]:
+        found = {other: self._presence(other, name) for other in self.names if other not in self.values}
+        return {
+            other: where
+            for other, where in found.items()
+            if not (self._leaving and where.departure is not None and not where.departure.lost)
+        }
+
+
+def _described(name: str, where: Presence) -> str:
+    if where.away:
+        return f"{name} (its connection is broken)"
+    return name if where.entered else f"{name} (it has not joined)"

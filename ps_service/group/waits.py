@@ -1,0 +1,48 @@
+"""Waits for a condition on a directory, for which no thread waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class Wait:
+    """A wait until a condition on the directory holds.
+
+    Args:
+        lock: The lock of the directory.
+        condition: Returns the result, or None while the condition does not hold; raises the error if it never will.
+        on_expiry: Returns the result, or raises the error, if the wait expires.
+
+    Attributes:
+        future: The result of the wait, or its error.
+    """
+
+    def __init__(self, lock: threading.RLock, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._lock = lock
+        self._condition = condition
+        self._on_expiry = on_expiry
+
+    def check(self) -> bool:
+        """Checks the condition again; returns whether the wait is over."""
+        if not self.future.done():
+            self._end(self._condition)
+        return self.future.done()
+
+    def expire(self) -> None:
+        """Ends the wait, because its time is over or the caller has gone."""
+        with self._lock:
+            if not self.future.done():
+                self._end(self._on_expiry)
+
+    def _end(self, outcome: Callable[[], Any]) -> None:
+        try:
+            found = outcome()
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            if found is not None:
+                self.future.set_result(found)

@@ -1,0 +1,115 @@
+"""The rounds of an optimizer over several owners, on the owner that decides."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ps_service.policies.decisions import Changed, DecisionLog, Left, Released
+from ps_service.policies.offers import Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
+from ps_service.policies.rounds import Rounds
+
+if TYPE_CHECKING:
+    from ps_wire.policies import Policy
+
+_MOST_WITHDRAWN: Final = 1024
+"""The most withdrawn offers that are remembered, so that they are refused if they come late."""
+
+_MOST_LOST_JOINS: Final = 1 << 20
+"""More joins than an owner takes between two checkpoints, so that no epoch is given out twice."""
+
+
+class Coordinator(Rounds):
+    """Rounds whose decisions other owners carry out, too.
+
+    Args:
+        policy: When gradients count.
+        followers: Names of the other owners.
+        version: The number of steps that the optimizer has made.
+
+    Attributes:
+        log: The decisions that other owners may not have.
+        epochs: The number of the join of each member.
+        joins: How many joins there were.
+    """
+
+    def __init__(self, policy: Policy, followers: Iterable[str], version: int = 0) -> None:
+        super().__init__(policy, version)
+        self.log = DecisionLog(followers)
+        self.epochs: dict[bytes, int] = {}
+        self.joins = 0
+        self._withdrawn: OrderedDict[OfferKey, None] = OrderedDict()
+
+    def join(self, trainer: bytes) -> list[Event]:
+        if trainer not in self.epochs:
+            self.joins += 1
+            self.epochs[trainer] = self.joins
+        return super().join(trainer)
+
+    def leave(self, trainer: bytes) -> list[Event]:
+        epoch = self.epochs.pop(trainer, 0)
+        if epoch:
+            # Before the rounds that are complete without it: none of its gradients is in them.
+            self.log.add(Left(trainer, epoch))
+        return self._noted(super().leave(trainer))
+
+    def offer(self, offer: Offer) -> list[Event]:
+        """A member offers a gradient. It does not count if it was withdrawn, or is of an earlier join.
+
+        Raises:
+            InvalidArgumentError: It was read from a version that does not exist yet.
+        """
+        if offer.key.epoch != self.epochs.get(offer.key.trainer):
+            return [Dropped(offer.key, self.staleness(offer), Reason.OUTDATED)]
+        if offer.key in self._withdrawn:
+            return [Dropped(offer.key, self.staleness(offer), Reason.WITHDRAWN)]
+        return self._noted(super().offer(offer))
+
+    def withdraw(self, key: OfferKey) -> list[Event]:
+        """Takes an offer back that is in no round yet. One that has not come yet will not count."""
+        events = super().withdraw(key)
+        if not events and key.epoch == self.epochs.get(key.trainer):
+            # If it is in a round, the other owners have used it by then, and this has no effect.
+            self.log.add(Released(key))
+            self._withdrawn[key] = None
+            if len(self._withdrawn) > _MOST_WITHDRAWN:
+                self._withdrawn.popitem(last=False)
+        return self._noted(events)
+
+    def change(self, policy: Policy) -> list[Event]:
+        ended = self._noted(self.end_round())
+        self.log.add(Changed(policy))
+        return [*ended, *self._noted(super().change(policy))]
+
+    def give_up(self) -> list[Event]:
+        """Ends the open round, and drops or answers the offers that wait, because this owner stops."""
+        events = self._noted(self.end_round())
+        for member in list(self.members.values()):
+            waiting = [each.offer.key for each in member.offers] + [each.key for each in member.ahead]
+            for key in waiting:
+                events.extend(self.withdraw(key))
+        return events
+
+    def restore(self, version: int, joins: int, epochs: Mapping[bytes, int]) -> None:
+        """Continues from the state of a checkpoint, which may be older than what other owners know.
+
+        Args:
+            version: The number of steps.
+            joins: How many joins there were.
+            epochs: The members, and the number of the join of each.
+        """
+        self.version = version
+        self.joins = joins + _MOST_LOST_JOINS
+        for trainer, epoch in epochs.items():
+            self.epochs[trainer] = epoch
+            super().join(trainer)
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        """Appends what is decided to the log."""
+        for event in events:
+            if isinstance(event, (Close, Pooled)):
+                self.log.add(event)
+            elif isinstance(event, Dropped) and event.reason is not Reason.LEFT:
+                self.log.add(Released(event.key))
+        return events

@@ -1,0 +1,122 @@
+"""The decisions about the rounds of an optimizer over several owners, in the order in which all owners carry them out.
+
+One owner decides, the coordinator. It numbers its decisions and keeps those that another owner may not have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_service.policies.offers import Close, OfferKey, Pooled
+
+if TYPE_CHECKING:
+    from ps_wire.policies import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The gradients of an offer are in no round and will be in none.
+
+    Attributes:
+        key: The offer.
+    """
+
+    key: OfferKey
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A trainer has left, or is lost: none of its offers will count but those that were counted before.
+
+    Attributes:
+        trainer: The trainer.
+        epoch: The number of the join that this ends.
+    """
+
+    trainer: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The rounds follow another policy from now on.
+
+    Attributes:
+        policy: The policy.
+    """
+
+    policy: Policy
+
+
+Decision = Close | Pooled | Released | Left | Changed
+"""What an owner carries out: a step, gradients that are added to the sum of an open round, gradients that are freed, or
+another policy."""
+
+
+class Entry(NamedTuple):
+    """A decision and its number.
+
+    Attributes:
+        number: 1 for the first decision of an optimizer.
+        decision: The decision.
+    """
+
+    number: int
+    decision: Decision
+
+
+class DecisionLog:
+    """The decisions of a coordinator, without those that all other owners have carried out.
+
+    Args:
+        followers: Names of the other owners.
+        number: The number of the last decision before.
+
+    Attributes:
+        number: The number of the last decision.
+        applied: The number of the last decision that each other owner has said it has carried out.
+    """
+
+    def __init__(self, followers: Iterable[str], number: int = 0) -> None:
+        self.number = number
+        self.applied = dict.fromkeys(followers, number)
+        self._entries: deque[Entry] = deque()
+
+    def add(self, decision: Decision) -> None:
+        """Appends a decision."""
+        self.number += 1
+        self._entries.append(Entry(self.number, decision))
+
+    @property
+    def base(self) -> int:
+        """The number of the last decision that is forgotten."""
+        return self._entries[0].number - 1 if self._entries else self.number
+
+    def after(self, number: int) -> list[Entry]:
+        """The decisions that are kept, and have a greater number."""
+        return [each for each in self._entries if each.number > number]
+
+    def note(self, applied: Mapping[str, int]) -> None:
+        """Notes what other owners have carried out, and forgets the decisions that all of them have.
+
+        An owner that has carried out more than was decided here follows a later state of this owner, which is lost.
+        The numbers go on after those.
+        """
+        for follower in self.applied.keys() & applied.keys():
+            self.applied[follower] = max(self.applied[follower], applied[follower])
+        newest = max(self.applied.values(), default=self.number)
+        if newest > self.number:
+            self._entries.clear()
+            self.number = newest
+        oldest = min(self.applied.values(), default=self.number)
+        while self._entries and self._entries[0].number <= oldest:
+            self._entries.popleft()
+
+    def restore(self, number: int, applied: Mapping[str, int], entries: Iterable[Entry]) -> None:
+        """Continues from the state of a checkpoint."""
+        self.number = number
+        self.applied.update(applied)
+        self._entries = deque(entries)

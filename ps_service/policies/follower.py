@@ -1,0 +1,140 @@
+"""The rounds of an optimizer over several owners, on an owner that follows the decisions of another.
+
+A state machine without clock, network or torch. It holds the names of gradients until a decision uses or frees them.
+Not safe from several threads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.offers import Close, OfferKey, Pooled
+from ps_wire.errors import OverloadedError, SessionLostError
+
+K = TypeVar("K")
+
+MOST_HELD: Final = 1024
+"""The most offers of one optimizer that an owner holds."""
+
+_MOST_REMEMBERED: Final = 4096
+"""The most offers that are over, trainers that have left, and losses that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Decisions that no owner can repeat, because this owner has started again with an older state.
+
+    Attributes:
+        first: The number of the first of them.
+        last: The number of the last.
+    """
+
+    first: int
+    last: int
+
+
+class Recent(OrderedDict[K, int], Generic[K]):
+    """The entries of a dictionary that were set last."""
+
+    def __setitem__(self, key: K, value: int) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > _MOST_REMEMBERED:
+            self.popitem(last=False)
+
+
+class Follower:
+    """What an owner knows of the rounds that another owner decides.
+
+    Args:
+        applied: The number of the last decision that was carried out.
+
+    Attributes:
+        applied: The number of the last decision that was carried out.
+        held: The bytes of the gradients of each offer that no decision has named.
+        pool: The offers whose gradients are in the sum of the open round.
+        missing: How many gradients of its round this owner had lost, for each offer of such a round.
+    """
+
+    def __init__(self, applied: int = 0) -> None:
+        self.applied = applied
+        self.held: dict[OfferKey, int] = {}
+        self.pool: set[OfferKey] = set()
+        self.missing: Recent[OfferKey] = Recent()
+        self._over: Recent[OfferKey] = Recent()
+        self._left: Recent[bytes] = Recent()
+
+    def check(self, key: OfferKey, nbytes: int, most_bytes: int) -> None:
+        """Checks whether the gradients of an offer may be held.
+
+        Args:
+            key: The offer.
+            nbytes: Their bytes.
+            most_bytes: The most bytes that are held for all offers. A single offer may have more.
+
+        Raises:
+            SessionLostError: The trainer has left under this epoch, or the offer was given up.
+            OverloadedError: Too much is held already.
+        """
+        if key in self._over or key.epoch <= self._left.get(key.trainer, 0):
+            raise SessionLostError("the trainer has left the rounds of this optimizer, or has given this offer up")
+        if key in self.held:
+            return
+        total = sum(self.held.values())
+        if len(self.held) >= MOST_HELD or (self.held and total + nbytes > most_bytes):
+            raise OverloadedError(
+                f"this owner holds the gradients of {len(self.held)} offers ({total:,} bytes) whose rounds are not "
+                "decided; it holds no more"
+            )
+
+    def hold(self, key: OfferKey, nbytes: int) -> None:
+        """Holds the gradients of an offer that `check` has accepted."""
+        self.held[key] = nbytes
+
+    def release(self, key: OfferKey) -> bool:
+        """Forgets an offer that was never made to the coordinator. Says whether it was held."""
+        self._over[key] = 1
+        return self.held.pop(key, None) is not None
+
+    def settle(self, base: int, entries: Sequence[Entry]) -> list[Decision | Gap]:
+        """Takes decisions, and returns those to carry out, in order; those that were carried out before are left out.
+
+        Args:
+            base: The number of the last decision that the coordinator has forgotten.
+            entries: Decisions, in order. After a gap among them, the rest waits until another trainer brings all.
+        """
+        done: list[Decision | Gap] = []
+        if base > self.applied:
+            done.append(Gap(self.applied + 1, base))
+            self.applied = base
+        for number, decision in entries:
+            if number == self.applied + 1:
+                self.applied = number
+                self._carry_out(decision)
+                done.append(decision)
+        return done
+
+    def _carry_out(self, decision: Decision) -> None:
+        if isinstance(decision, Close):
+            keys = [each.key for each in decision.counted]
+            missing = sum(key not in self.held and key not in self.pool for key in keys)
+            for key in keys:
+                self.held.pop(key, None)
+                self.pool.discard(key)
+                if missing:
+                    self.missing[key] = missing
+        elif isinstance(decision, Pooled):
+            if self.held.pop(decision.counted.key, None) is not None:
+                self.pool.add(decision.counted.key)
+        elif isinstance(decision, Released):
+            self.release(decision.key)
+        elif isinstance(decision, Left):
+            self._left[decision.trainer] = decision.epoch
+            for key in [key for key in self.held if key.trainer == decision.trainer and key.epoch <= decision.epoch]:
+                del self.held[key]
+        else:
+            assert isinstance(decision, Changed)

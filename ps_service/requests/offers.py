@@ -1,0 +1,232 @@
+"""Steps of optimizers with a policy: they offer the gradients of a pass to a round, and no thread waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.execution.deferred import Deferred
+from ps_service.policies.offers import OfferKey
+from ps_service.requests import fields, round_messages
+from ps_service.requests.error_answers import explain
+from ps_service.training.aggregator import Outcome
+from ps_service.training.optimizers import optimizer_of
+from ps_service.training.round_gradients import RoundGradients, Term
+from ps_wire import errors
+from ps_wire.errors import InvalidArgumentError, PsError, SessionLostError
+from ps_wire.refs import ContextId, Ref
+
+if TYPE_CHECKING:
+    from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.round_gradients import Contribution
+    from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.values_pb2 import Handle
+
+_LONGEST_WAIT: Final = 86_400.0
+"""The longest wait for other trainers, in seconds."""
+
+Result = Outcome | BaseException
+"""What became of a step, or its error."""
+
+
+def offer(
+    ctx: RequestContext, optimizer: HostedOptimizer, id: ContextId, seconds: float, number: int = 0, epoch: int = 0
+) -> Deferred:
+    """Offers the gradients of a context to the rounds of an optimizer; the result is the outcome.
+
+    Args:
+        ctx: The request.
+        optimizer: The optimizer, which has a policy.
+        id: The context.
+        seconds: How long to wait for other trainers; 0 is no limit.
+        number: The number that the trainer has given the offer, if the rounds are over several owners.
+        epoch: The number of the trainer's join, as it knows it, in that case.
+
+    Raises:
+        InvalidArgumentError: The seconds are negative or too long, or the rounds are over several owners and the offer
+            has no number.
+        SessionLostError: The session of the trainer has ended.
+        The exceptions of `HostedOptimizer.check`.
+    """
+    _check_wait(seconds)
+    _check_whole(optimizer, number)
+    join(ctx, optimizer)
+    context = ctx.engine.contexts.get(id)
+    return _offer(ctx, optimizer, optimizer.contribution(context), seconds, number, epoch)
+
+
+def offer_push(ctx: RequestContext, optimizer: HostedOptimizer, pushed: Contribution, seconds: float) -> Deferred:
+    """Like `offer`, with the gradients that a replica has pushed."""
+    _check_wait(seconds)
+    _check_whole(optimizer, 0)
+    join(ctx, optimizer)
+    optimizer.check(RoundGradients([Term(pushed, 1.0)], 1))
+    return _offer(ctx, optimizer, pushed, seconds)
+
+
+def offer_to_owners(
+    ctx: RequestContext, optimizer: HostedOptimizer, request: pb.StepRequest, reply: pb.StepReply
+) -> None:
+    """Offers gradients to rounds over several owners, takes an offer back, or only tells the decisions.
+
+    Raises:
+        InvalidArgumentError: This owner does not decide the rounds, or the offer has no number.
+    """
+    aggregator, asked = optimizer.aggregator, request.offer
+    if aggregator.coordinator is None:
+        raise InvalidArgumentError("this owner does not decide the rounds of the optimizer")
+    applied = dict(asked.applied)
+    if asked.withdraw:
+        if asked.number:
+            aggregator.withdraw(OfferKey(ctx.trainer, asked.number, asked.epoch))
+        reply.version = optimizer.version
+        round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
+        return
+    if not asked.number:
+        raise InvalidArgumentError("an offer to rounds over several owners needs a number")
+    # What was carried out by then is noted first: this owner may have to continue after it.
+    aggregator.decisions(ctx.trainer, applied)
+    waiting = offer(ctx, optimizer, fields.context_id(request), request.wait_seconds, asked.number, asked.epoch)
+
+    def finish(outcome: Outcome) -> None:
+        describe(reply, outcome)
+        round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
+
+    ctx.defer(waiting, finish)
+
+
+def _check_whole(optimizer: HostedOptimizer, number: int) -> None:
+    owners = optimizer.aggregator.owners
+    if owners and not number:
+        raise InvalidArgumentError(
+            f"the policy of this optimizer is for its parameters on {' and '.join(owners)}: step all of them"
+        )
+
+
+def _check_wait(seconds: float) -> None:
+    if not 0 <= seconds <= _LONGEST_WAIT:
+        raise InvalidArgumentError(f"wait_seconds must be from 0 to {_LONGEST_WAIT:g}, not {seconds:g}")
+
+
+def _offer(
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    offered: Contribution,
+    seconds: float,
+    number: int = 0,
+    epoch: int = 0,
+) -> Deferred:
+    aggregator = optimizer.aggregator
+    key, future = aggregator.offer(ctx.trainer, offered, optimizer.staleness(offered.context), number, epoch)
+    # An offer joins again if the session has ended since `join`.
+    _check_session(ctx, optimizer)
+    if seconds and not future.done():
+        ctx.engine.compute.later(seconds, partial(aggregator.expire, key, seconds))
+    return Deferred(future, _same, partial(aggregator.withdraw, key))
+
+
+def join(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
+    """The trainer uses the optimizer: rounds may wait for it until its session ends.
+
+    Raises:
+        SessionLostError: It has ended.
+    """
+    ctx.engine.memberships.add(ctx.trainer, optimizer.aggregator)
+    _check_session(ctx, optimizer)
+
+
+def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
+    """Ends the membership of a trainer whose session ended before it could be told of this membership."""
+    if ctx.engine.sessions.get(ctx.trainer) is None:
+        ctx.engine.memberships.remove(ctx.trainer, optimizer.aggregator)
+        raise SessionLostError("the session of this trainer has ended")
+
+
+def describe(reply: pb.StepReply, outcome: Outcome) -> None:
+    """Writes what became of an offer."""
+    reply.version, reply.staleness, reply.counted = outcome.version, outcome.staleness, outcome.counted
+    reply.dropped = outcome.reason
+
+
+def has_rounds(ctx: RequestContext, optimizers: Sequence[Handle]) -> bool:
+    """Whether one of these optimizers has a policy. Those that are gone have none: that is an error of their step."""
+    for handle in optimizers:
+        try:
+            optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
+        except PsError:
+            continue
+        if not optimizer.aggregator.is_plain:
+            return True
+    return False
+
+
+def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, seconds: float) -> Deferred:
+    """Steps optimizers, or offers the gradients to their rounds, up to the first that raises.
+
+    The result is the list of what became of them, in order, with the error of the last one if it has failed.
+    """
+    results: list[Result | Deferred] = []
+    for handle in optimizers:
+        try:
+            optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(handle)))
+            if optimizer.aggregator.is_plain:
+                context = ctx.engine.contexts.get(id)
+                version = optimizer.version if context is None else optimizer.step(context)
+                results.append(Outcome(version, 0, 1))
+            else:
+                results.append(offer(ctx, optimizer, id, seconds))
+        except BaseException as error:
+            results.append(error)
+            break
+    waiting = [each for each in results if isinstance(each, Deferred)]
+    return Deferred(_all_done(waiting), lambda _: [_result(each) for each in results], partial(_drop, waiting))
+
+
+def describe_all(reply: pb.BackwardReply, when_all_have: Callable[[], None], results: Sequence[Result]) -> None:
+    """Writes the versions up to the first error, and the error; if there is none, calls a function."""
+    for result in results:
+        if isinstance(result, BaseException):
+            reply.step_error.CopyFrom(errors.to_message(explain(result, "step", hosted=True)))
+            return
+        reply.versions.append(result.version)
+        describe(reply.stepped.add(), result)
+    when_all_have()
+
+
+def _result(each: Result | Deferred) -> Result:
+    if not isinstance(each, Deferred):
+        return each
+    try:
+        outcome: Outcome = each.result()
+        return outcome
+    except BaseException as error:
+        return error
+
+
+def _all_done(waiting: Sequence[Deferred]) -> Future[None]:
+    """A future that is done when all of these are."""
+    done: Future[None] = Future()
+    left = [len(waiting)]
+
+    def one_less() -> None:
+        left[0] -= 1
+        if not left[0]:
+            done.set_result(None)
+
+    if not waiting:
+        done.set_result(None)
+    for each in waiting:
+        each.when_done(one_less)
+    return done
+
+
+def _drop(waiting: Sequence[Deferred]) -> None:
+    for each in waiting:
+        each.drop()
+
+
+def _same(result: Any) -> Any:
+    return result

@@ -1,0 +1,162 @@
+"""Looks at how a request runs: records the events of torch's profiler for its caller, and its span in a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch.autograd.profiler_legacy import _parse_legacy_records
+from torch.autograd.profiler_util import MEMORY_EVENT_NAME
+
+from ps_service.parameters.alone import WouldBlock
+from ps_service.requests.titles import title
+from ps_wire import errors
+from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.profiling import events, ranges
+from ps_wire.profiling.events import MAX_PROFILE_BYTES, Event
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_wire.profiling.ranges import Range
+    from ps_wire.tracing import Span
+    from ps_wire.v1.frames_pb2 import Reply
+    from ps_wire.v1.probes_pb2 import Probe as ProbeMessage
+
+# The profiler that torch's own rpc uses as well: it belongs to one thread, so that many requests can be profiled at the
+# same time, and it starts and stops within microseconds. There is only one Kineto in a process.
+_torchs: Final[Any] = torch.autograd
+_CONFIG: Final = _torchs.ProfilerConfig(
+    _torchs.ProfilerState.CPU, True, True, False, False, False, torch._C._profiler._ExperimentalConfig()
+)
+
+
+class _Recorded(NamedTuple):
+    """What was recorded in one thread: the records of the profiler, and the requests that were made there."""
+
+    began_ns: int
+    records: Sequence[Any]
+    ranges: Sequence[Range]
+
+
+def probe_of(engine: Engine, asked: ProbeMessage, operation: str, request: Any) -> Probe | None:
+    """What looks at a request; None if there is nothing to do.
+
+    Args:
+        engine: The owner.
+        asked: What its caller asks for.
+        operation: Name of its operation.
+        request: The operation's message.
+    """
+    span = None
+    if engine.tracing is not None and asked.traceparent:
+        name = title(engine, operation, request) if operation == "call" else operation
+        span = engine.tracing.serve(asked, name, {"ps.operation": operation, "ps.owner": engine.name})
+    return Probe(asked.profile, span) if asked.profile or span is not None else None
+
+
+class Probe:
+    """Looks at how a request runs.
+
+    Args:
+        profiles: Whether its caller wants the events of the profiler.
+        span: Its span; None if it is not traced.
+    """
+
+    __slots__ = ("_began_ns", "_profiles", "_recorded", "_span")
+
+    def __init__(self, profiles: bool, span: Span | None = None) -> None:
+        self._profiles = profiles
+        self._span = span
+        self._began_ns = 0
+        self._recorded: list[_Recorded] = []
+
+    def run(self, work: Callable[..., None], *args: Any) -> None:
+        """Runs a part of the request in this thread.
+
+        Raises:
+            WouldBlock: The part runs again, in another thread; nothing of this try is kept.
+        """
+        with self._span.inside() if self._span is not None else nullcontext():
+            self._run(work, *args)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A block that has a span of its own, below that of the request.
+
+        Raises:
+            WouldBlock: The block runs again, in another thread; this try has no span.
+        """
+        if self._span is None:
+            yield
+            return
+        span = self._span.part(name)
+        try:
+            yield
+        except WouldBlock:
+            raise
+        except BaseException as error:
+            span.fail(error)
+            raise
+        span.end()
+
+    def _run(self, work: Callable[..., None], *args: Any) -> None:
+        began_ns = time.time_ns()
+        self._began_ns = self._began_ns or began_ns
+        # The thread of a caller in this process may be profiled itself, and these are then events of that profile.
+        if not self._profiles or _torchs._profiler_enabled():
+            work(*args)
+            return
+        records: Sequence[Any] = ()
+        with ranges.collecting() as made:
+            _torchs._enable_profiler_legacy(_CONFIG)
+            try:
+                work(*args)
+            except WouldBlock:
+                made = []
+                raise
+            finally:
+                # The code that ran may have ended the profiler.
+                with suppress(RuntimeError):
+                    records = _torchs._disable_profiler_legacy()
+        self._recorded.append(_Recorded(began_ns, records, made))
+
+    def write(self, reply: Reply) -> None:
+        """Writes what was recorded into the reply, and ends the span."""
+        self.ended(reply)
+        if self._profiles and reply.ByteSize() < MAX_FRAME_BYTES - 2 * MAX_PROFILE_BYTES:
+            found = sorted(self._events(), key=attrgetter("start_ns"))
+            events.write(reply.profile, self._began_ns or time.time_ns(), time.time_ns(), found)
+
+    def ended(self, reply: Reply) -> None:
+        """Ends the span, because the request has a reply. Only the first end counts."""
+        if self._span is not None:
+            if reply.HasField("error"):
+                self._span.fail(errors.from_message(reply.error))
+            else:
+                self._span.end()
+
+    def _events(self) -> Iterator[Event]:
+        for recorded in self._recorded:
+            if recorded.records:
+                for event in _parse_legacy_records(recorded.records):
+                    if event.name != MEMORY_EVENT_NAME:
+                        yield _event(event, recorded.began_ns)
+            for made in recorded.ranges:
+                yield from events.of_range(made)
+
+
+def _event(event: Any, began_ns: int) -> Event:
+    interval = event.time_range
+    return Event(
+        event.name,
+        began_ns + int(interval.start * 1000),
+        int(interval.elapsed_us() * 1000),
+        event.thread,
+        memory_bytes=event.cpu_memory_usage,
+        shapes=event.input_shapes or (),
+        asynchronous=event.is_async,
+    )

@@ -1,0 +1,88 @@
+"""The handlers of pulls and pushes of replicas."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ps_service.passes.calls import SMALL_INLINE_BYTES
+from ps_service.requests import offers
+from ps_service.requests.backward import Progress
+from ps_service.training import pulls, pushes
+from ps_service.training.aggregator import Outcome
+from ps_service.training.optimizers import HostedOptimizer, optimizer_of
+from ps_service.training.round_gradients import RoundGradients, Term
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import Ref
+from ps_wire.v1 import operations_pb2 as pb
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.requests.context import RequestContext
+
+
+def pull(ctx: RequestContext, request: pb.PullRequest, reply: pb.PullReply) -> None:
+    """Copies what a replica lacks."""
+    _pull(ctx, ctx.find(request.target), request, reply)
+
+
+def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> None:
+    """Steps with the gradients of a replica, or offers them to a round. Then copies what the replica lacks."""
+    hosted = ctx.find(request.target)
+    optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer)))
+    if ctx.progress is not None and ctx.progress.pushed is not None:
+        # On the event loop, the step was made and the copy would have had to wait.
+        _finish(ctx, hosted, request, reply, ctx.progress.pushed)
+        return
+    gradients = ctx.read(request.gradients)
+    made = pushes.contribution(optimizer, hosted, request.positions, gradients, request.steps)
+    if not optimizer.aggregator.is_plain:
+        waiting = offers.offer_push(ctx, optimizer, made, request.wait_seconds)
+        ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
+        return
+    alone = RoundGradients([Term(made, 1.0)], 1)
+    version = optimizer.step(alone)
+    ctx.progress = Progress()
+    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1)
+    _finish(ctx, hosted, request, reply, ctx.progress.pushed)
+
+
+def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
+    """How long a push takes on the event loop; infinity if it must not run there.
+
+    Raises:
+        ForeignHandleError, StaleHandleError, UnknownNameError: A handle refers to no object of this owner.
+    """
+    hosted = ctx.find(request.target)
+    value = ctx.engine.registry.find(Ref.from_message(request.optimizer)).value
+    size = 0 if ctx.payload is None else len(ctx.payload)
+    if (
+        size > SMALL_INLINE_BYTES
+        or not isinstance(value, HostedOptimizer)
+        or not (value.is_torchs and value.aggregator.is_plain)
+        or sum(each.nbytes for each in hosted.parameters.values()) > SMALL_INLINE_BYTES
+    ):
+        return float("inf")
+    return value.latency.expected(size)
+
+
+def _finish(
+    ctx: RequestContext, hosted: HostedObject, request: pb.PushRequest, reply: pb.PushReply, outcome: Outcome
+) -> None:
+    offers.describe(reply.step, outcome)
+    if request.HasField("pull"):
+        _pull(ctx, hosted, request.pull, reply.pull)
+
+
+def _pull(ctx: RequestContext, hosted: HostedObject, request: pb.PullRequest, reply: pb.PullReply) -> None:
+    if request.reads not in (pb.READS_CONSISTENT, pb.READS_INCONSISTENT):
+        raise InvalidArgumentError(f"reads must be consistent or inconsistent, not {request.reads}")
+    consistent = request.reads == pb.READS_CONSISTENT
+    found = pulls.pull(ctx.engine.parameter_locks, hosted, request.marks, request.buffers_mark, consistent)
+    reply.positions.extend(found.positions)
+    reply.marks.extend(found.marks)
+    reply.steps.extend(found.steps)
+    reply.buffers_mark = found.buffers_mark
+    ctx.write(reply.parameters, found.parameters)
+    if found.buffers is not None:
+        ctx.write(reply.buffers, found.buffers)

@@ -1,0 +1,85 @@
+"""Decisions about rounds as messages, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.offers import Close, Counted, OfferKey, Pooled
+from ps_wire import policies
+from ps_wire.codec.payload import PayloadReader
+from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.v1 import operations_pb2 as pb
+
+if TYPE_CHECKING:
+    from ps_service.training.aggregator import Decided
+
+
+def write(message: pb.Decisions, decided: Decided) -> None:
+    """Writes decisions."""
+    message.base, message.epoch = decided.base, decided.epoch
+    message.first = decided.entries[0].number if decided.entries else decided.base + 1
+    for entry in decided.entries:
+        _write_decision(message.decisions.add(), entry.decision)
+
+
+def read(message: pb.Decisions) -> list[Entry]:
+    """The decisions of a message.
+
+    Raises:
+        InvalidArgumentError: One of them is of a kind that this owner does not know.
+    """
+    return [Entry(message.first + place, _read_decision(each)) for place, each in enumerate(message.decisions)]
+
+
+def _write_decision(message: pb.Decision, decision: Decision) -> None:
+    if isinstance(decision, Close):
+        message.closed.version, message.closed.divisor = decision.version, decision.divisor
+        message.closed.counted.extend(_counted(each) for each in decision.counted)
+    elif isinstance(decision, Pooled):
+        message.pooled.CopyFrom(_counted(decision.counted))
+    elif isinstance(decision, Released):
+        message.released.CopyFrom(_key(decision.key))
+    elif isinstance(decision, Left):
+        message.left.trainer, message.left.epoch = decision.trainer, decision.epoch
+    else:
+        Encoder(None).encode_into(message.policy, policies.to_plain(decision.policy))
+
+
+def _read_decision(message: pb.Decision) -> Decision:
+    kind = message.WhichOneof("what")
+    if kind == "closed":
+        closed = message.closed
+        return Close(closed.version, tuple(map(_read_counted, closed.counted)), closed.divisor)
+    if kind == "pooled":
+        return Pooled(_read_counted(message.pooled), 0)
+    if kind == "released":
+        return Released(_read_key(message.released))
+    if kind == "left":
+        return Left(message.left.trainer, message.left.epoch)
+    if kind == "policy":
+        return Changed(policies.from_plain(Decoder(PayloadReader(None)).decode(message.policy)))
+    raise InvalidArgumentError("a decision is of a kind that this owner does not know; is it older than the others?")
+
+
+def members(epochs: Iterable[tuple[bytes, int]]) -> list[pb.Departure]:
+    """Trainers and the numbers of their joins."""
+    return [pb.Departure(trainer=trainer, epoch=epoch) for trainer, epoch in epochs]
+
+
+def _counted(counted: Counted) -> pb.CountedGradient:
+    return pb.CountedGradient(key=_key(counted.key), staleness=counted.staleness, weight=counted.weight)
+
+
+def _read_counted(message: pb.CountedGradient) -> Counted:
+    return Counted(_read_key(message.key), message.staleness, message.weight)
+
+
+def _key(key: OfferKey) -> pb.OfferKey:
+    return pb.OfferKey(trainer=key.trainer, number=key.number, epoch=key.epoch)
+
+
+def _read_key(message: pb.OfferKey) -> OfferKey:
+    return OfferKey(message.trainer, message.number, message.epoch)

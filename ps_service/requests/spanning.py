@@ -1,0 +1,100 @@
+"""The requests of optimizers with rounds over several owners. One owner decides, and trainers tell the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ps_service.execution.deferred import Deferred
+from ps_service.policies.coordinator import Coordinator
+from ps_service.policies.offers import OfferKey
+from ps_service.requests import fields, round_messages
+from ps_service.training.aggregator import PLAIN
+from ps_service.training.following import Following
+from ps_service.training.optimizers import optimizer_of
+from ps_wire.errors import InvalidArgumentError, NameConflictError
+
+if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.requests.context import RequestContext
+    from ps_service.training.following import Settled
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.policies import Policy
+    from ps_wire.refs import ContextId
+    from ps_wire.v1 import operations_pb2 as pb
+
+
+def begin(ctx: RequestContext, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
+    """Gives a new optimizer its policy, and its place among several owners.
+
+    Raises:
+        InvalidArgumentError: This owner is not among them.
+    """
+    name, aggregator = ctx.engine.name, optimizer.aggregator
+    if len(owners) < 2 or policy == PLAIN:
+        aggregator.change(policy)
+    elif name not in owners:
+        raise InvalidArgumentError(f"{name!r} is none of the owners {', '.join(owners)} of this optimizer")
+    elif name == owners[0]:
+        aggregator.lead(owners, Coordinator(policy, owners[1:], optimizer.version))
+    else:
+        following = Following(optimizer, policy)
+        following.queue.submit = ctx.engine.compute.submit
+        aggregator.follow(owners, following)
+
+
+def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:
+    """Checks whether an optimizer has rounds over the owners that a trainer asks for.
+
+    Raises:
+        NameConflictError: It has rounds over other owners.
+    """
+    aggregator = optimizer.aggregator
+    if not aggregator.is_plain and aggregator.owners != (tuple(owners) if len(owners) > 1 else ()):
+        there = " and ".join(aggregator.owners) or "this owner alone"
+        raise NameConflictError(
+            f"{hosted.name!r} exists already, and its policy {aggregator.policy} is for its parameters on {there}"
+        )
+
+
+def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions) -> None:
+    """Writes the decisions that other owners may not know, if this one decides for several."""
+    if optimizer.aggregator.coordinator is not None:
+        round_messages.write(message, optimizer.aggregator.decisions(ctx.trainer, {}))
+
+
+def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:
+    """Holds the gradients of a context until a decision names them."""
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    id: ContextId = fields.context_id(request)
+    context = ctx.engine.contexts.get(id)
+    key = OfferKey(ctx.trainer, request.number, request.epoch)
+    gradients = optimizer.contribution(context)
+    reply.applied = _following(optimizer).hold(key, gradients, optimizer.staleness(context))
+
+
+def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply) -> None:
+    """Carries out decisions, or frees gradients that were not offered."""
+    following = _following(optimizer_of(ctx.find(request.optimizer)))
+    key = OfferKey(ctx.trainer, request.number, request.epoch)
+    if request.release:
+        following.release(key)
+    done = following.settle(key, request.decisions.base, round_messages.read(request.decisions))
+    ctx.defer(Deferred(done, _same), partial(_describe, reply))
+
+
+def _describe(reply: pb.SettleReply, settled: Settled) -> None:
+    reply.applied, reply.version = settled.applied, settled.version
+    reply.missing, reply.failed = settled.missing, settled.failed
+
+
+def _following(optimizer: HostedOptimizer) -> Following:
+    following = optimizer.aggregator.following
+    if following is None:
+        raise InvalidArgumentError("this owner does not follow the rounds of another owner")
+    return following
+
+
+def _same(result: Settled) -> Settled:
+    return result

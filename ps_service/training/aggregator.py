@@ -1,0 +1,343 @@
+"""Collects the gradients that trainers offer to an optimizer, and steps it as the rounds of its policy close."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled
+from ps_service.policies.rounds import Rounds
+from ps_service.training.compensation import ParameterHistory
+from ps_service.training.event_queue import EventQueue
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, StaleHandleError
+from ps_wire.policies import Apply, Async, Compensate, Policy
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_service.policies.coordinator import Coordinator
+    from ps_service.policies.decisions import Entry
+    from ps_service.training.following import Following
+    from ps_service.training.optimizers import HostedOptimizer
+
+_log = logging.getLogger(__name__)
+
+PLAIN = Async(Apply())
+"""The policy of an optimizer without one: every step is applied by itself, at once."""
+
+
+class Outcome(NamedTuple):
+    """What became of an offer.
+
+    Attributes:
+        version: The version of the optimizer.
+        staleness: The number of steps between the reading of the gradients and their round.
+        counted: How many gradients the round has; 0 if it is still open.
+        reason: Why the gradients do not count; empty if they do.
+    """
+
+    version: int
+    staleness: int
+    counted: int
+    reason: str = ""
+
+
+class Decided(NamedTuple):
+    """What a trainer brings to the owners that follow.
+
+    Attributes:
+        epoch: The number of the trainer's join; 0 if it is no member.
+        base: The number of the last decision that is forgotten, because all owners have carried it out.
+        entries: Decisions that another owner may not know.
+    """
+
+    epoch: int
+    base: int
+    entries: list[Entry]
+
+
+class _End:
+    """The last event of an optimizer that was removed."""
+
+
+class Aggregator:
+    """The offers to one optimizer. Safe from several threads.
+
+    No thread waits for a round: an offer has a future, and one thread steps for all whose round is complete.
+
+    Args:
+        optimizer: The optimizer.
+
+    Attributes:
+        is_plain: Whether steps need no rounds.
+        queue: Handles the events of the rounds.
+        describe: A trainer for messages.
+        owners: Names of the owners whose rounds these are, if there are several; the first decides.
+        coordinator: The rounds, if this is the first of several owners.
+        following: What holds the gradients, if this is another one.
+    """
+
+    def __init__(self, optimizer: HostedOptimizer) -> None:
+        self.is_plain = True
+        self.queue = EventQueue(self._handle)
+        self.owners: tuple[str, ...] = ()
+        self.coordinator: Coordinator | None = None
+        self.following: Following | None = None
+        self._policy: Policy = PLAIN
+        self.describe: Callable[[bytes], str] = bytes.hex
+        self._optimizer = optimizer
+        self._parameters = [covered.parameter for covered in optimizer.covered]
+        self._lock = threading.Lock()
+        self._rounds = Rounds(PLAIN)
+        self._numbers = itertools.count(1)
+        self._offered: dict[OfferKey, tuple[Contribution, int, Future[Outcome]]] = {}
+        self._outcomes: dict[OfferKey, Outcome] = {}
+        self._expired: dict[OfferKey, str] = {}
+        self._pool: list[torch.Tensor | None] | None = None
+        self._history: ParameterHistory | None = None
+        self._is_removed = False
+        self._is_over = False
+
+    @property
+    def policy(self) -> Policy:
+        """When gradients count."""
+        return self._policy if self.following is None else self.following.policy
+
+    @property
+    def members(self) -> list[bytes]:
+        """The trainers that use the optimizer."""
+        with self._lock:
+            return list(self._rounds.members)
+
+    def waiting_for(self) -> list[bytes]:
+        """The trainers that an open round waits for."""
+        with self._lock:
+            return self._rounds.waiting_for()
+
+    def join(self, trainer: bytes) -> None:
+        """A trainer uses the optimizer from now on."""
+        with self._lock:
+            self.queue.extend(self._rounds.join(trainer))
+        self.queue.go_on()
+
+    def leave(self, trainer: bytes) -> None:
+        """A trainer does not use it any more, or is lost."""
+        with self._lock:
+            self.queue.extend(self._rounds.leave(trainer))
+        self.queue.go_on()
+
+    def change(self, policy: Policy) -> None:
+        """Follows another policy from now on."""
+        with self._lock:
+            if self.is_plain:
+                # Plain steps did not go through the rounds.
+                self._rounds.version = self._optimizer.version
+            self.queue.extend(self._rounds.change(policy))
+            self._policy = policy
+            self.is_plain = policy == PLAIN and not self.owners
+            stale = getattr(policy, "stale", None)
+            self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
+            if self._history is not None:
+                self._history.keep(self._rounds.version)
+        self.queue.go_on()
+
+    def finish_round(self) -> Future[None]:
+        """Ends the open round with what it has; the future is done once that is applied.
+
+        Trainers whose gradients are in it went on long ago, so these must not be lost when the owner stops.
+        """
+        done: Future[None] = Future()
+        with self._lock:
+            self.queue.extend([*self._end_round(), done])
+        self.queue.go_on()
+        return done
+
+    def end(self) -> None:
+        """The optimizer was removed: ends the open round with what it has; refuses all that wait, and later offers."""
+        with self._lock:
+            self._is_removed = True
+            if not self.is_plain:
+                self.queue.extend([*self._end_round(), _End()])
+        self.queue.go_on()
+
+    def _end_round(self) -> list[Event]:
+        return self._rounds.end_round() if self.coordinator is None else self.coordinator.give_up()
+
+    def lead(self, owners: Sequence[str], coordinator: Coordinator) -> None:
+        """Decides the rounds of an optimizer over these owners from now on. No trainer may use it yet."""
+        with self._lock:
+            self.owners = tuple(owners)
+            self.coordinator = self._rounds = coordinator
+            self.is_plain = False
+        self.change(coordinator.policy)
+
+    def follow(self, owners: Sequence[str], following: Following) -> None:
+        """Follows the rounds that the first of these owners decides, from now on."""
+        self.owners, self.following, self.is_plain = tuple(owners), following, False
+
+    def decisions(self, trainer: bytes, applied: Mapping[str, int]) -> Decided:
+        """The decisions that another owner may not know.
+
+        Args:
+            trainer: Who asks.
+            applied: The last decision that each other owner has carried out, as far as the trainer knows.
+        """
+        coordinator = self.coordinator
+        assert coordinator is not None
+        with self._lock:
+            log = coordinator.log
+            log.note(applied)
+            after = min((applied[name] for name in log.applied if name in applied), default=log.base)
+            return Decided(coordinator.epochs.get(trainer, 0), log.base, log.after(after))
+
+    def restore_rounds(
+        self, number: int, known: Mapping[str, int], entries: Iterable[Entry], joins: int, epochs: Mapping[bytes, int]
+    ) -> None:
+        """Continues from a checkpoint; arguments as for `DecisionLog.restore` and `Coordinator.restore`."""
+        coordinator = self.coordinator
+        assert coordinator is not None
+        with self._lock:
+            coordinator.log.restore(number, known, entries)
+            coordinator.restore(self._optimizer.version, joins, epochs)
+
+    def offer(
+        self, trainer: bytes, contribution: Contribution, staleness: int, number: int = 0, epoch: int = 0
+    ) -> tuple[OfferKey, Future[Outcome]]:
+        """Offers gradients, which `HostedOptimizer.check` has accepted.
+
+        Args:
+            trainer: Id of the trainer.
+            contribution: The gradients. They are not changed until the future is done.
+            staleness: The number of steps since their reading.
+            number: The number that the trainer has given the offer, if there are several owners.
+            epoch: The number of the trainer's join, as it knows it.
+
+        Returns:
+            The name of the offer, and a future that is done once its trainer may go on.
+
+        Raises:
+            InvalidArgumentError: An offer with that number waits.
+            StaleHandleError: The optimizer was removed.
+        """
+        future: Future[Outcome] = Future()
+        with self._lock:
+            if self._is_removed:
+                raise _gone()
+            key = OfferKey(trainer, number or next(self._numbers), epoch)
+            if key in self._offered:
+                raise InvalidArgumentError(f"an offer with the number {number} waits already")
+            read = max(self._rounds.version - staleness, 0)
+            self._offered[key] = contribution, read, future
+            self.queue.extend(self._rounds.offer(Offer(key, read)))
+        self.queue.go_on()
+        return key, future
+
+    def withdraw(self, key: OfferKey) -> None:
+        """Stops waiting for an offer. It is taken back, if it is in no round yet."""
+        with self._lock:
+            self.queue.extend(self._rounds.withdraw(key))
+        self.queue.go_on()
+
+    def expire(self, key: OfferKey, seconds: float) -> None:
+        """Ends a wait whose time is over: its future gets an error that names the trainers it waits for."""
+        with self._lock:
+            if key not in self._offered:
+                return
+            self._expired[key] = self._why(seconds)
+            self.queue.extend(self._rounds.withdraw(key))
+        self.queue.go_on()
+
+    def _why(self, seconds: float) -> str:
+        late = ", ".join(self.describe(each) for each in self._rounds.waiting_for())
+        missing = f"trainer {late}" if late else "more trainers to join"
+        return f"{RAN_OUT}: the policy {self.policy} has waited {seconds:g} s for {missing}"
+
+    def _handle(self, event: Event | _End) -> None:
+        if self._is_over:
+            return
+        if isinstance(event, _End):
+            self._is_over = True
+            for key in list(self._offered):
+                self._fail(key, _gone())
+        elif isinstance(event, Close):
+            self._close(event)
+        elif isinstance(event, Pooled):
+            self._add_to_pool(event)
+        elif isinstance(event, Answer):
+            self._answer(event.key, self._outcomes.pop(event.key, None))
+        else:
+            assert isinstance(event, Dropped)
+            self._answer(event.key, Outcome(self._optimizer.version, event.staleness, 0, event.reason.value))
+
+    def _close(self, close: Close) -> None:
+        """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
+        counted = sorted(close.counted, key=lambda each: each.key)
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            terms = [Term(Contribution(pool, None), 1.0)]
+        else:
+            terms = [self._term(each.key, each.weight, each.staleness) for each in counted]
+        try:
+            self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
+        except BaseException as error:
+            waiting = [self._fail(each.key, error) for each in counted]
+            if not all(waiting):
+                # Their trainers went on long ago.
+                _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
+            return
+        finally:
+            if self._history is not None:
+                self._history.keep(close.version)
+        for each in counted:
+            self._outcomes[each.key] = Outcome(close.version, each.staleness, len(counted))
+
+    def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
+        contribution, read, _ = self._offered[key]
+        return Term(self._compensated(contribution, read, staleness), weight)
+
+    def _add_to_pool(self, event: Pooled) -> None:
+        """Adds gradients to the sum of the open round. Their trainer goes on, and may end the pass."""
+        counted = event.counted
+        contribution, read, _ = self._offered[counted.key]
+        gradients = self._compensated(contribution, read, counted.staleness).gradients
+        before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
+        self._pool = [
+            total if gradient is None else added(total, gradient.clone(), counted.weight)
+            for total, gradient in zip(before, gradients, strict=True)
+        ]
+        self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
+
+    def _compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
+        stale = getattr(self.policy, "stale", None)
+        if self._history is None or not staleness or not isinstance(stale, Compensate):
+            return contribution
+        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))
+
+    def _answer(self, key: OfferKey, outcome: Outcome | None) -> None:
+        offered, why = self._offered.pop(key, None), self._expired.pop(key, "")
+        if offered is None or outcome is None:
+            return
+        _, _, future = offered
+        if why:
+            fate = f"its gradients do not count ({outcome.reason})" if outcome.reason else "its gradients are applied"
+            future.set_exception(DeadlineExceededError(f"{why}; {fate}"))
+        else:
+            future.set_result(outcome)
+
+    def _fail(self, key: OfferKey, error: BaseException) -> bool:
+        """Ends the wait for an offer with an error; false if nothing waits for it."""
+        offered = self._offered.pop(key, None)
+        self._expired.pop(key, None)
+        if offered is not None:
+            _, _, future = offered
+            future.set_exception(error)
+        return offered is not None
+
+
+def _gone() -> StaleHandleError:
+    return StaleHandleError("the optimizer is gone: it or its module was deleted, or its last handle was dropped")

@@ -1,0 +1,63 @@
+"""Handles events one after the other, in compute threads, so that no caller waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ps_service.execution.fair_queue import Work
+
+
+class EventQueue:
+    """Events, which one thread at a time handles in their order. Safe from several threads.
+
+    Args:
+        handle: Handles an event. A future among the events is done when those before it are handled.
+
+    Attributes:
+        submit: Runs a function in a compute thread, and on the event loop what it returns.
+    """
+
+    def __init__(self, handle: Callable[[Any], None]) -> None:
+        self.submit: Callable[[Callable[[], Work]], None] = _run_here
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._events: deque[Any] = deque()
+        self._draining = False
+
+    def extend(self, events: Iterable[Any]) -> None:
+        """Adds events. `go_on` has to follow, outside of all locks."""
+        with self._lock:
+            self._events.extend(events)
+
+    def go_on(self) -> None:
+        """Has the events handled."""
+        with self._lock:
+            if self._draining or not self._events:
+                return
+            self._draining = True
+        self.submit(self._drain)
+
+    def _drain(self) -> Work:
+        while True:
+            with self._lock:
+                if not self._events:
+                    self._draining = False
+                    return _nothing
+                event = self._events.popleft()
+            if isinstance(event, Future):
+                event.set_result(None)
+            else:
+                self._handle(event)
+
+
+def _run_here(function: Callable[[], Work]) -> None:
+    function()()
+
+
+def _nothing() -> None:
+    """Does nothing, on the event loop afterwards."""

@@ -1,0 +1,215 @@
+"""The part of an optimizer over several owners that follows the rounds which another owner decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_service.memory.available import half_of_memory
+from ps_service.memory.held import size
+from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.follower import Follower, Gap, Recent
+from ps_service.policies.offers import Close, OfferKey, Pooled
+from ps_service.training.compensation import ParameterHistory
+from ps_service.training.event_queue import EventQueue
+from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_wire.policies import Compensate, Policy
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_service.training.optimizers import HostedOptimizer
+
+
+class Copy(NamedTuple):
+    """Gradients that are held for a round.
+
+    Attributes:
+        contribution: Copies of the gradients, because their pass may go on or end before their round is decided.
+        read: The version of the optimizer that they were computed with.
+    """
+
+    contribution: Contribution
+    read: int
+
+
+class Settled(NamedTuple):
+    """What an owner says after it has carried out decisions.
+
+    Attributes:
+        applied: The number of the last.
+        version: The version of the optimizer.
+        missing: How many gradients of the round of an offer were lost here.
+        failed: The error of that step; empty if there was none.
+    """
+
+    applied: int
+    version: int
+    missing: int
+    failed: str
+
+
+class Following:
+    """Holds gradients for rounds that another owner decides, and steps as it says. Safe from several threads.
+
+    Args:
+        optimizer: The optimizer.
+        policy: When gradients count.
+
+    Attributes:
+        policy: When gradients count, as far as this owner knows.
+        queue: Handles the decisions.
+        most_bytes: The most bytes of gradients that are held.
+    """
+
+    def __init__(self, optimizer: HostedOptimizer, policy: Policy) -> None:
+        self.policy = policy
+        self.queue = EventQueue(self._carry_out)
+        self.most_bytes = half_of_memory()
+        self._optimizer = optimizer
+        self._parameters = [covered.parameter for covered in optimizer.covered]
+        self._lock = threading.Lock()
+        self._follower = Follower()
+        self._copies: dict[OfferKey, Copy] = {}
+        self._pool: list[torch.Tensor | None] | None = None
+        self._history: ParameterHistory | None = None
+        self._failed: Recent[OfferKey] = Recent()
+        self._failure = ""
+        self._follow(policy)
+
+    @property
+    def applied(self) -> int:
+        """The number of the last decision that was carried out, or is about to be."""
+        with self._lock:
+            return self._follower.applied
+
+    @property
+    def held(self) -> int:
+        """How many offers are held whose rounds are not decided."""
+        with self._lock:
+            return len(self._follower.held)
+
+    def restore(self, applied: int, policy: Policy) -> None:
+        """Continues from the state of a checkpoint. The gradients that were held are lost."""
+        with self._lock:
+            self._follower = Follower(applied)
+        self._follow(policy)
+
+    def hold(self, key: OfferKey, contribution: Contribution, staleness: int) -> int:
+        """Holds copies of gradients, which `HostedOptimizer.check` has accepted, until a decision names them.
+
+        Returns:
+            The number of the last decision that was carried out.
+
+        Raises:
+            SessionLostError: The trainer has left under this epoch, or has given the offer up.
+            OverloadedError: Too much is held already.
+        """
+        nbytes = sum(size(each) for each in contribution.gradients if each is not None)
+        with self._lock:
+            self._follower.check(key, nbytes, self.most_bytes)
+        copies = [None if each is None else each.detach().clone() for each in contribution.gradients]
+        copy = Copy(contribution._replace(gradients=copies), max(self._optimizer.version - staleness, 0))
+        with self._lock:
+            self._follower.check(key, nbytes, self.most_bytes)
+            self._follower.hold(key, nbytes)
+            self._copies[key] = copy
+            return self._follower.applied
+
+    def release(self, key: OfferKey) -> None:
+        """Frees the gradients of an offer that was never made."""
+        with self._lock:
+            if self._follower.release(key):
+                self._copies.pop(key, None)
+
+    def settle(self, key: OfferKey, base: int, entries: Sequence[Entry]) -> Future[Settled]:
+        """Carries out decisions; arguments as for `Follower.settle`.
+
+        Args:
+            key: The offer that the result is about.
+            base: The number of the last decision that the coordinator has forgotten.
+            entries: Decisions, in order.
+
+        Returns:
+            A future that is done once they are carried out.
+        """
+        done: Future[None] = Future()
+        result: Future[Settled] = Future()
+        done.add_done_callback(lambda _: result.set_result(self._settled(key)))
+        with self._lock:
+            self.queue.extend([*self._follower.settle(base, entries), done])
+        self.queue.go_on()
+        return result
+
+    def _settled(self, key: OfferKey) -> Settled:
+        with self._lock:
+            missing, applied = self._follower.missing.get(key, 0), self._follower.applied
+            failed = self._failure if key in self._failed else ""
+        return Settled(applied, self._optimizer.version, missing, failed)
+
+    def _carry_out(self, decision: Decision | Gap) -> None:
+        if isinstance(decision, Close):
+            self._close(decision)
+        elif isinstance(decision, Pooled):
+            self._add_to_pool(decision)
+        elif isinstance(decision, Released):
+            with self._lock:
+                self._copies.pop(decision.key, None)
+        elif isinstance(decision, Left):
+            with self._lock:
+                for key in [key for key in self._copies if key.trainer == decision.trainer]:
+                    if key.epoch <= decision.epoch:
+                        del self._copies[key]
+        elif isinstance(decision, Changed):
+            self._follow(decision.policy)
+
+    def _follow(self, policy: Policy) -> None:
+        self.policy = policy
+        stale = getattr(policy, "stale", None)
+        self._history = ParameterHistory(self._parameters) if isinstance(stale, Compensate) else None
+        if self._history is not None:
+            self._history.keep(self._optimizer.version)
+
+    def _close(self, close: Close) -> None:
+        """Steps with the gradients of a round that are here. If the step raises, its trainers are told."""
+        counted = sorted(close.counted, key=lambda each: each.key)
+        pool, self._pool = self._pool, None
+        terms = [] if pool is None else [Term(Contribution(pool, None), 1.0)]
+        for each in counted:
+            copy = self._taken(each.key)
+            if copy is not None:
+                terms.append(Term(self._compensated(copy), each.weight))
+        try:
+            self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
+        except BaseException as error:
+            with self._lock:
+                self._failure = f"{type(error).__name__}: {error}"
+                for each in counted:
+                    self._failed[each.key] = close.version
+        finally:
+            if self._history is not None:
+                self._history.keep(close.version)
+
+    def _add_to_pool(self, event: Pooled) -> None:
+        copy = self._taken(event.counted.key)
+        if copy is None:
+            return
+        gradients = self._compensated(copy).gradients
+        before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
+        self._pool = [
+            total if gradient is None else added(total, gradient, event.counted.weight)
+            for total, gradient in zip(before, gradients, strict=True)
+        ]
+
+    def _taken(self, key: OfferKey) -> Copy | None:
+        with self._lock:
+            return self._copies.pop(key, None)
+
+    def _compensated(self, copy: Copy) -> Contribution:
+        stale = getattr(self.policy, "stale", None)
+        contribution, read = copy
+        if self._history is None or read >= self._optimizer.version or not isinstance(stale, Compensate):
+            return contribution
+        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))

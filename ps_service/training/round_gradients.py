@@ -1,0 +1,94 @@
+"""The gradients of one round: the weighted sum of what several trainers have offered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ps_service.parameters.state import ParameterState
+    from ps_service.passes.pass_context import PassContext
+    from ps_service.passes.staleness import FirstReadings
+
+Optional = torch.Tensor | None
+
+
+class Contribution(NamedTuple):
+    """What one trainer offers.
+
+    Attributes:
+        gradients: The gradient of each parameter that the optimizer covers; None where there is none.
+        context: The pass that they are from; for a push, what the replica has read; None if they are from neither.
+    """
+
+    gradients: Sequence[Optional]
+    context: PassContext | FirstReadings | None
+
+
+class Term(NamedTuple):
+    """A contribution in a round.
+
+    Attributes:
+        contribution: The gradients.
+        weight: What they are multiplied with.
+    """
+
+    contribution: Contribution
+    weight: float
+
+
+class RoundGradients:
+    """The gradients of a round, as a step takes them.
+
+    Args:
+        terms: The contributions, in an order that does not depend on when they came, so that the sum does not either.
+        divisor: What the sum is divided by.
+
+    Attributes:
+        last_staleness: The largest staleness that the step has found.
+    """
+
+    def __init__(self, terms: Sequence[Term], divisor: int) -> None:
+        self._terms = terms
+        self._divisor = divisor
+        self.last_staleness = 0
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of the gradients of one trainer, of which a step has as many."""
+        first = self._terms[0].contribution.gradients if self._terms else ()
+        return sum(each.nbytes for each in first if each is not None and not each.is_sparse)
+
+    def gradients_of(self, parameters: Sequence[torch.Tensor]) -> list[Optional]:
+        """The sum for each parameter; None where no trainer has a gradient. A trainer without one adds nothing."""
+        return [self._sum(position) for position in range(len(parameters))]
+
+    def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
+        """Notes the step in the passes of all trainers, and returns the largest staleness."""
+        worst = None
+        for term in self._terms:
+            context = term.contribution.context
+            staleness = None if context is None else context.stepped(parameters, parameter_states)
+            if staleness is not None:
+                worst = max(worst or 0, staleness)
+        self.last_staleness = worst or 0
+        return worst
+
+    def _sum(self, position: int) -> Optional:
+        total: Optional = None
+        for contribution, weight in self._terms:
+            gradient = contribution.gradients[position]
+            if gradient is not None:
+                total = added(total, gradient, weight)
+        if total is None or self._divisor == 1:
+            return total
+        return total / self._divisor
+
+
+def added(total: Optional, gradient: torch.Tensor, weight: float) -> torch.Tensor:
+    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass."""
+    weighted = gradient if weight == 1.0 else gradient * weight
+    return weighted if total is None else total + weighted

@@ -1,0 +1,102 @@
+"""Checks of parameters of codecs and of the tensors of a message, before anything is allocated for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+
+
+def whole(name: str, value: Any, least: int, most: int) -> None:
+    """Checks that a parameter is an int in a range, and no bool.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgumentError(f"{name} is a whole number from {least} to {most}, not {value!r}")
+
+
+def fraction(value: Any) -> None:
+    """Checks that a parameter is above 0 and at most 1.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if type(value) not in (int, float) or not 0 < value <= 1:
+        raise InvalidArgumentError(f"the fraction to send is above 0 and at most 1, not {value!r}")
+
+
+def share(part: float, numel: int) -> int:
+    """The number of elements that a fraction of `numel` is, rounded up. Both sides compute it."""
+    return min(numel, math.ceil(part * numel))
+
+
+def number_of(tensors: Sequence[torch.Tensor], expected: int, codec: str) -> None:
+    """Checks how many tensors a message has.
+
+    Raises:
+        InvalidArgumentError: It has more or fewer.
+    """
+    if len(tensors) != expected:
+        raise InvalidArgumentError(f"{codec} needs {expected} tensors for this parameter, {len(tensors)} arrived")
+
+
+def flat(tensor: torch.Tensor, dtype: torch.dtype, length: int, what: str) -> torch.Tensor:
+    """The tensor itself, if it is a dense vector of this dtype and length.
+
+    Args:
+        tensor: A tensor that arrived.
+        dtype: The dtype that it must have.
+        length: The number of elements that it must have.
+        what: What it is, for the error.
+
+    Raises:
+        InvalidArgumentError: It is anything else.
+    """
+    if tensor.layout is not torch.strided or tensor.dtype is not dtype or tensor.shape != (length,):
+        found = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+        raise InvalidArgumentError(f"{what} must be {length} elements of {dtype}, but {found} arrived")
+    return tensor.detach().contiguous()
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements of a dense tensor of floats are finite. It allocates nothing."""
+    if not tensor.numel():
+        return True
+    low, high = torch.aminmax(tensor)
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def finite_scales(scales: torch.Tensor) -> None:
+    """Checks scales that arrived.
+
+    Raises:
+        InvalidArgumentError: One is negative, infinite or NaN.
+    """
+    if scales.numel() and not (finite(scales) and scales.min().item() >= 0):
+        raise InvalidArgumentError("a scale is negative or not finite")
+
+
+def finite_values(values: torch.Tensor) -> None:
+    """Checks values that arrived from a codec that sends finite ones only.
+
+    Raises:
+        InvalidArgumentError: One is infinite or NaN.
+    """
+    if not finite(values):
+        raise InvalidArgumentError("an encoded value is not finite")
+
+
+def refuse_non_finite(ok: bool, codec: str) -> None:
+    """Refuses to encode what a codec has no form for.
+
+    Raises:
+        NonFiniteGradientError: `ok` is false.
+    """
+    if not ok:
+        raise NonFiniteGradientError(f"{codec} has no form for NaN, infinity, or sums that overflow: nothing was sent")

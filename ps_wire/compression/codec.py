@@ -1,0 +1,166 @@
+"""The base of all codecs: dense and sparse tensors to an `Encoded`, and back."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import MutableMapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, Final
+
+import torch
+
+from ps_wire.compression import checks
+from ps_wire.compression.encoded import Encoded
+from ps_wire.errors import InvalidArgumentError
+
+FLOATS: Final = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+"""The dtypes that lossy codecs take."""
+
+State = MutableMapping[str, Any]
+"""What a codec keeps of one parameter from one message to the next: plain values and tensors."""
+
+LOCAL: Final = {"wire": False}
+"""Metadata of a field that only the sender uses. It is no part of messages."""
+
+
+class Codec(ABC):
+    """Encodes tensors and decodes them. Subclasses are frozen dataclasses: comparable, hashable and printable.
+
+    Attributes:
+        name: Its name in messages.
+        takes_sparse: Whether it takes tensors in COO layout, too.
+        dtypes: The dtypes that it takes; empty for all that can be sent.
+    """
+
+    name: str
+    takes_sparse: ClassVar[bool] = False
+    dtypes: ClassVar[frozenset[torch.dtype]] = FLOATS
+
+    @property
+    def feedback(self) -> bool:
+        """Whether error feedback makes sense: it leaves something out, and what it leaves out is no larger than x."""
+        return True
+
+    def parameters(self) -> dict[str, Any]:
+        """What a message says of it besides its name."""
+        kept = (each for each in fields(self) if each.metadata.get("wire", True))  # type: ignore[arg-type]
+        return {each.name: getattr(self, each.name) for each in kept}
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether it can encode a tensor of this dtype and layout."""
+        if tensor.is_meta or tensor.is_quantized or (self.dtypes and tensor.dtype not in self.dtypes):
+            return False
+        return tensor.layout is torch.strided or (self.takes_sparse and tensor.layout is torch.sparse_coo)
+
+    def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
+        """Encodes a tensor. The result shares no memory with it.
+
+        Args:
+            tensor: A tensor on any device, contiguous or not. Its autograd history is ignored. A sparse one is
+                coalesced first.
+            state: What this codec kept of the parameter, changed in place; None for nothing.
+
+        Raises:
+            InvalidArgumentError: The codec does not take this dtype or layout.
+            NonFiniteGradientError: The tensor holds NaN or infinity, for which this codec has no form. The state is
+                unchanged.
+        """
+        if not self.takes(tensor):
+            raise InvalidArgumentError(f"{self} does not take {tensor.dtype} tensors of layout {tensor.layout}")
+        state = {} if state is None else state
+        tensor = tensor.detach()
+        if tensor.layout is torch.strided:
+            return Encoded(self.name, self.parameters(), tuple(self._encode(tensor, state)))
+        try:
+            tensor = tensor.coalesce()
+        except RuntimeError as error:
+            raise InvalidArgumentError(f"torch cannot coalesce this tensor: {error}") from None
+        coordinates = tuple(self._encode_coordinates(tensor.indices().cpu(), max(tensor.shape, default=0)))
+        return Encoded(self.name, self.parameters(), tuple(self._encode(tensor.values(), state)), coordinates)
+
+    def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
+        """Decodes what `encode` made of a tensor of the shape and dtype of `like`.
+
+        The result is on the device of `like`. It is sparse if a sparse tensor was encoded, contiguous otherwise, and
+        never has more elements than `like`. All lengths are checked before anything of that size is allocated.
+
+        Args:
+            encoded: An encoded tensor from anywhere. Its parameters must be those of this codec.
+            like: The receiver's own tensor. Only its shape, dtype and device matter.
+
+        Raises:
+            InvalidArgumentError: No `encode` of a tensor like this one makes such an `Encoded`.
+        """
+        if self.dtypes and like.dtype not in self.dtypes:
+            raise InvalidArgumentError(f"{self} does not decode {like.dtype} tensors")
+        if not encoded.coordinates:
+            return self._decode(encoded.tensors, tuple(like.shape), like.dtype).to(like.device)
+        if not self.takes_sparse:
+            raise InvalidArgumentError(f"{self} has no sparse tensors")
+        indices = self._decode_coordinates(encoded.coordinates, like.shape)
+        values = self._decode(encoded.tensors, (indices.shape[1], *like.shape[indices.shape[0] :]), like.dtype)
+        try:
+            return torch.sparse_coo_tensor(
+                indices, values, like.shape, is_coalesced=True, check_invariants=True, device=like.device
+            )
+        except RuntimeError as error:
+            raise InvalidArgumentError(f"not valid coordinates: {error}") from None
+
+    def take_out(self, encoded: Encoded, residual: torch.Tensor, like: torch.Tensor) -> None:
+        """Subtracts in place what the receiver will decode.
+
+        Args:
+            encoded: What this codec made of a dense tensor.
+            residual: A contiguous tensor of the same shape. Its dtype may be wider.
+            like: A tensor of the shape and dtype of the encoded one.
+        """
+        residual.sub_(self.decode(encoded, like))
+
+    @abstractmethod
+    def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
+        """The tensors for dense values of any shape, strides and device. They are vectors that share no memory."""
+
+    @abstractmethod
+    def _decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The dense values of that shape and dtype."""
+
+    def _encode_coordinates(self, indices: torch.Tensor, largest: int) -> Sequence[torch.Tensor]:
+        """The tensors for int64 coordinates on the CPU: a row for each sparse dimension, in ascending order."""
+        return (indices.to(index_dtype(largest), copy=True),)
+
+    def _decode_coordinates(self, parts: Sequence[torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+        """The coordinates. Their range and order are checked later, by torch."""
+        checks.number_of(parts, 1, self.name)
+        (found,) = parts
+        dtype = index_dtype(max(shape, default=0))
+        if found.layout is not torch.strided or found.dtype is not dtype or found.dim() != 2:
+            raise InvalidArgumentError(f"the coordinates of a sparse tensor are {dtype} of two dimensions")
+        rows, count = found.shape
+        fitting_coordinates(rows, count, shape)
+        return found.detach().to(torch.int64)
+
+
+def fitting_coordinates(rows: int, count: int, shape: Sequence[int]) -> None:
+    """Checks the number of coordinates: each element of the sparse dimensions has at most one.
+
+    Raises:
+        InvalidArgumentError: There are too many dimensions or coordinates.
+    """
+    if not 0 <= rows <= len(shape) or not 0 <= count <= math.prod(shape[:rows]):
+        raise InvalidArgumentError(f"{count} coordinates of {rows} dimensions do not fit into shape {tuple(shape)}")
+
+
+def index_dtype(size: int) -> torch.dtype:
+    """The dtype of indices below `size`: int32 where they fit."""
+    return torch.int32 if size <= 1 << 31 else torch.int64
+
+
+def work_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which codecs compute: float64 for float64, and float32 for all others."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def vector(values: torch.Tensor) -> torch.Tensor:
+    """The values as a contiguous vector on the CPU. It may share their memory."""
+    return values.cpu().reshape(-1).contiguous()

@@ -1,0 +1,200 @@
+"""Error feedback: what a codec leaves out is kept, and added to the next gradient of the parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_wire.compression import checks
+from ps_wire.compression.codec import FLOATS, Codec, work_dtype
+from ps_wire.compression.registry import decode
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_wire.compression.choice import Choice
+    from ps_wire.compression.encoded import Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept of one parameter.
+
+    Attributes:
+        residual: The sum of what was left out, in the dtype of computation; None before the first message.
+        dtype: The dtype of its gradients.
+        state: The state of its codec.
+    """
+
+    residual: torch.Tensor | None = None
+    dtype: torch.dtype | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class ErrorFeedback:
+    """Encodes the gradients of one sender, and keeps a residual for each parameter.
+
+    With residual e, gradient g and codec C: send C(g + e), keep e' = (g + e) - C(g + e). All that is left out now is
+    sent later, so the sum of what the receiver decodes differs from the sum of the gradients by one residual. e is
+    float64 for float64 gradients, else float32.
+
+    Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec have no
+    residual. The state of codecs is kept in any case.
+
+    An encoding that raises an exception changes nothing. If the receiver refuses a message, there are two ways:
+    `rollback` forgets the gradient, as if it had not been encoded. `put_back` keeps it: the next message carries it.
+
+    Two buffers are kept for each parameter with a residual: the residual, and the one before, for `rollback`. Not safe
+    to use from several threads at once.
+
+    Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback
+    Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+
+    Args:
+        choice: The codecs of the parameters.
+        enabled: Whether residuals are kept and added.
+    """
+
+    def __init__(self, choice: Choice, enabled: bool = True) -> None:
+        self._choice = choice
+        self._enabled = enabled
+        self._kept: dict[str, _Kept] = {}
+        self._before: dict[str, _Kept] = {}
+
+    def encode(self, name: str, gradient: torch.Tensor) -> torch.Tensor | Encoded:
+        """What to send for a gradient: an `Encoded`, or the tensor itself where the choice has no codec for it.
+
+        Args:
+            name: Name of the parameter.
+            gradient: Its gradient, which is not changed.
+
+        Raises:
+            InvalidArgumentError: The residual of that name has another shape: see `forget`.
+            NonFiniteGradientError: The gradient holds NaN or infinity, and its codec has no form for them or keeps a
+                residual; or what is left out would not be finite. Nothing is changed.
+        """
+        codec = self._choice.codec_for(name, gradient)
+        spare = self._before.pop(name, _Kept()).residual
+        if codec is None:
+            return gradient
+        kept = self._kept.get(name, _Kept())
+        # Codecs replace what they keep, and do not change it.
+        state = dict(kept.state)
+        if self._enabled and codec.feedback and gradient.layout is torch.strided:
+            encoded, residual = _with_feedback(codec, name, gradient.detach(), kept.residual, spare, state)
+            self._kept[name] = _Kept(residual, gradient.dtype, state)
+        else:
+            encoded = codec.encode(gradient, state)
+            self._kept[name] = _Kept(kept.residual, gradient.dtype, state)
+        self._before[name] = kept
+        return encoded
+
+    def rollback(self, names: Iterable[str] | None = None) -> None:
+        """Forgets the last encoding of parameters: residuals and states are what they were before it.
+
+        For a message that was refused, when its gradient is not wanted any more. It works once for each encoding, and
+        has no effect on a parameter that was not encoded since the last one. If later gradients of a parameter have
+        been encoded in the meantime, use `put_back`.
+
+        Args:
+            names: The parameters; None for all.
+        """
+        for name in list(self._before) if names is None else names:
+            before = self._before.pop(name, None)
+            if before is not None:
+                self._kept[name] = before
+
+    def put_back(self, name: str, encoded: Encoded) -> None:
+        """Adds what a refused message would have changed to the residual, so that the next message carries it.
+
+        It may be called for any earlier message, once for each, also when later ones have been encoded. After it,
+        `rollback` has nothing to go back to.
+
+        Args:
+            name: Name of the parameter.
+            encoded: What `encode` returned.
+
+        Raises:
+            InvalidArgumentError: The parameter has no residual.
+        """
+        kept = self._kept.get(name, _Kept())
+        if kept.residual is None:
+            raise InvalidArgumentError(f"{name!r} has no residual to which a message could be added")
+        like = torch.empty((), dtype=kept.dtype or kept.residual.dtype).expand(kept.residual.shape)
+        kept.residual.add_(decode(encoded, like).to(kept.residual.device))
+        self._before.pop(name, None)
+
+    def forget(self, names: Iterable[str] | None = None) -> None:
+        """Drops residuals and states of parameters, for example when they were given new values.
+
+        Args:
+            names: The parameters; None for all.
+        """
+        for name in list(self._kept) if names is None else list(names):
+            self._kept.pop(name, None)
+            self._before.pop(name, None)
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """A copy of the residual of a parameter; None if it has none."""
+        kept = self._kept.get(name, _Kept())
+        return None if kept.residual is None else kept.residual.clone()
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Residuals and states of codecs by parameter: copies, made of plain values and tensors."""
+        return {
+            "residuals": {
+                name: kept.residual.clone() for name, kept in self._kept.items() if kept.residual is not None
+            },
+            "states": {name: {**kept.state} for name, kept in self._kept.items() if kept.state},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a state that `state_dict` returned. What was kept before is dropped.
+
+        Raises:
+            InvalidArgumentError: It is none. Nothing is changed.
+        """
+        residuals, states = state.get("residuals"), state.get("states")
+        if not isinstance(residuals, Mapping) or not isinstance(states, Mapping):
+            raise InvalidArgumentError("the state of error feedback has 'residuals' and 'states'")
+        if not all(isinstance(each, torch.Tensor) and each.dtype in FLOATS for each in residuals.values()):
+            raise InvalidArgumentError("a residual is no tensor of floats")
+        if not all(isinstance(each, Mapping) for each in states.values()):
+            raise InvalidArgumentError("the state of a codec is no dict")
+        self._before.clear()
+        self._kept = {
+            name: _Kept(
+                residuals[name].detach().clone(memory_format=torch.contiguous_format) if name in residuals else None,
+                state=dict(states.get(name, {})),
+            )
+            for name in {**residuals, **states}
+        }
+
+
+def _with_feedback(
+    codec: Codec,
+    name: str,
+    gradient: torch.Tensor,
+    residual: torch.Tensor | None,
+    spare: torch.Tensor | None,
+    state: dict[str, Any],
+) -> tuple[Encoded, torch.Tensor]:
+    """The message, and the new residual. It is written into `spare` if that fits."""
+    if residual is not None and residual.shape != gradient.shape:
+        raise InvalidArgumentError(
+            f"the residual of {name!r} has shape {tuple(residual.shape)}, its gradient {tuple(gradient.shape)}: "
+            "forget() it first"
+        )
+    work = work_dtype(gradient.dtype)
+    fits = spare is not None and (spare.shape, spare.dtype, spare.device) == (gradient.shape, work, gradient.device)
+    left = spare if spare is not None and fits else torch.empty(gradient.shape, dtype=work, device=gradient.device)
+    left.copy_(gradient)
+    if residual is not None:
+        left.add_(residual)
+    checks.refuse_non_finite(checks.finite(left), "error feedback")
+    encoded = codec.encode(left.to(gradient.dtype), state)
+    codec.take_out(encoded, left, gradient)
+    checks.refuse_non_finite(checks.finite(left), "error feedback")
+    return encoded, left

@@ -1,0 +1,214 @@
+"""Policies: when the gradients of trainers count, and what becomes of stale ones. Values that both sides know.
+
+A policy belongs to one optimizer. Trainers make it, it travels as plain values, and the owner's rounds follow it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal
+
+from ps_wire.errors import InvalidArgumentError
+
+Reduce = Literal["mean", "sum"]
+Late = Literal["drop", "next"]
+
+_MOST: Final = 1_000_000
+"""Largest number of trainers, gradients or steps that a policy may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Stale gradients count like fresh ones."""
+
+    kind: ClassVar[str] = "apply"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A gradient of staleness t is divided by t, if t is at least 1.
+
+    Staleness-aware asynchronous SGD: W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware Async-SGD for Distributed
+    Deep Learning", IJCAI 2016. The paper divides the learning rate, which for SGD is the same. Optimizers that divide
+    by the size of gradients, such as Adam, undo most of it.
+    """
+
+    kind: ClassVar[str] = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A gradient that is more than `after` steps old does not count. Its trainer is told.
+
+    Attributes:
+        after: The largest staleness that still counts, in steps.
+    """
+
+    kind: ClassVar[str] = "reject"
+    after: int
+
+    def __post_init__(self) -> None:
+        _check_count("after", self.after, least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compensate:
+    """Corrects a stale gradient to first order: g + lambda * g * g * (w_now - w_read), elementwise.
+
+    DC-ASGD: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017. The
+    owner keeps copies of the parameters at the last 16 versions; older gradients do not count.
+
+    Attributes:
+        lambda_: Strength of the correction.
+    """
+
+    kind: ClassVar[str] = "compensate"
+    lambda_: float = 0.04
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lambda_, (int, float)) or not math.isfinite(self.lambda_) or self.lambda_ < 0:
+            raise InvalidArgumentError(f"lambda_ is a finite number that is not negative, not {self.lambda_!r}")
+
+
+Stale = Apply | Scale | Reject | Compensate
+
+
+@dataclass(frozen=True, slots=True)
+class Async:
+    """Every gradient is a step of its own, at once.
+
+    Attributes:
+        stale: What becomes of stale gradients.
+    """
+
+    kind: ClassVar[str] = "async"
+    stale: Stale = Apply()
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One step for one gradient of each of several trainers. All of them wait for it.
+
+    Attributes:
+        trainers: How many trainers a round waits for; None for all that use the optimizer. Once that many have come,
+            the number follows those that are left when trainers leave or are lost.
+        reduce: Whether the step takes the mean or the sum of the gradients.
+    """
+
+    kind: ClassVar[str] = "sync"
+    trainers: int | None = None
+    reduce: Reduce = "mean"
+
+    def __post_init__(self) -> None:
+        if self.trainers is not None:
+            _check_count("trainers", self.trainers)
+        _check_choice("reduce", self.reduce, ("mean", "sum"))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedStaleness:
+    """Every gradient is a step of its own, but no trainer gets more than `bound` steps ahead of the slowest.
+
+    Stale synchronous parallel: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+    Server", NIPS 2013. The step of a trainer that is too far ahead is applied, and answered once the slowest has come
+    close enough.
+
+    Attributes:
+        bound: The most steps that a trainer may be ahead.
+        stale: What becomes of stale gradients.
+    """
+
+    kind: ClassVar[str] = "bounded_staleness"
+    bound: int
+    stale: Stale = Apply()
+
+    def __post_init__(self) -> None:
+        _check_count("bound", self.bound, least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """One step as soon as `count` gradients have come.
+
+    With `of`, each trainer gives one gradient for a round and waits for it, and the slowest `of - count` are not waited
+    for (backup workers: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016). Without `of`, the gradients
+    may come from any trainers, several from one, and no trainer waits (AsySG: X. Lian et al., "Asynchronous Parallel
+    Stochastic Gradient for Nonconvex Optimization", NIPS 2015).
+
+    Attributes:
+        count: How many gradients a step takes.
+        of: How many trainers there are; None if any may give any number of gradients.
+        late: What becomes of a gradient that was computed before the last step: it is dropped, or counts in the next
+            round. Without `of`, all count.
+        reduce: Whether the step takes the mean or the sum of the gradients.
+        stale: What becomes of stale gradients that count.
+    """
+
+    kind: ClassVar[str] = "quorum"
+    count: int
+    of: int | None = None
+    late: Late = "drop"
+    reduce: Reduce = "mean"
+    stale: Stale = Apply()
+
+    def __post_init__(self) -> None:
+        _check_count("count", self.count)
+        if self.of is not None:
+            _check_count("of", self.of, least=self.count)
+        _check_choice("late", self.late, ("drop", "next"))
+        _check_choice("reduce", self.reduce, ("mean", "sum"))
+
+
+Policy = Async | Sync | BoundedStaleness | Quorum
+
+_POLICIES: Final[dict[str, type[Policy]]] = {each.kind: each for each in (Async, Sync, BoundedStaleness, Quorum)}
+_STALE: Final[dict[str, type[Stale]]] = {each.kind: each for each in (Apply, Scale, Reject, Compensate)}
+
+
+def to_plain(policy: Policy | Stale) -> dict[str, Any]:
+    """A policy as a dictionary of plain values."""
+    fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
+    nested = {name: to_plain(value) if isinstance(value, Stale) else value for name, value in fields.items()}
+    return {"kind": policy.kind, **nested}
+
+
+def from_plain(values: Any) -> Policy:
+    """The policy of such a dictionary.
+
+    Raises:
+        InvalidArgumentError: It describes none.
+    """
+    made = _made(values, _POLICIES, "policy")
+    assert isinstance(made, Policy)
+    return made
+
+
+def _made(values: Any, classes: dict[str, Any], what: str) -> Any:
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
+        raise InvalidArgumentError(f"a {what} is a dictionary with its kind, not {values!r}")
+    cls = classes.get(values["kind"])
+    if cls is None:
+        known = ", ".join(classes)
+        raise InvalidArgumentError(f"there is no {what} {values['kind']!r}; there are {known}. Is the owner older?")
+    names = {field.name for field in dataclasses.fields(cls)}
+    if unknown := values.keys() - names - {"kind"}:
+        raise InvalidArgumentError(f"the {what} {values['kind']!r} has no {', '.join(sorted(map(str, unknown)))}")
+    given = {name: values[name] for name in names & values.keys()}
+    if "stale" in given:
+        given["stale"] = _made(given["stale"], _STALE, "handling of stale gradients")
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise InvalidArgumentError(f"the {what} {values['kind']!r} is not complete: {error}") from None
+
+
+def _check_count(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+        raise InvalidArgumentError(f"{name} is a whole number from {least} to {_MOST:,}, not {value!r}")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidArgumentError(f"{name} is {' or '.join(map(repr, choices))}, not {value!r}")

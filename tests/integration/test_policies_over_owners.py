@@ -1,0 +1,212 @@
+"""Tests of policies over several real owners: all of them take the same gradients in the same round."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from tests.integration.spanning import batches, begun, held, hosted, local, same_nets, together, trainers, waiting
+from tests.waiting import until
+
+
+def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor, factor: float = 1.0) -> None:
+    opt.zero_grad()
+    (net(x).square().mean() * factor).backward()
+    opt.step()
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["step by itself", "step with the backward"])
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+@pytest.mark.parametrize("places", [2, 3])
+async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(places: int, reduce: str, joined: bool) -> None:
+    async with trainers(3, tc.Sync(3, reduce), places) as (servers, group):  # type: ignore[arg-type]
+        net, opt = await local(group[0])
+        for xs in (batches(3), batches(6)[3:], batches(9)[6:]):
+            found = await together(*(each.step(x, joined) for each, x in zip(group, xs, strict=True)))
+            learn(net, opt, torch.cat(xs), 3.0 if reduce == "sum" else 1.0)
+            await same_nets(group[0], net)
+        assert found == [{server.engine.name: 3 for server in servers}] * 3
+        assert [(each.staleness, each.counted, each.dropped) for each in found] == [(0, 3, "")] * 3
+        assert not any(held(server) for server in servers[1:])
+
+
+@pytest.mark.parametrize(
+    "policy", [tc.BoundedStaleness(8), tc.Async(tc.Scale()), tc.Async(tc.Compensate(0.1)), tc.Quorum(1, of=1)], ids=str
+)
+async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc.Policy) -> None:
+    async with trainers(1, policy) as (_, (one,)):
+        net, opt = await local(one)
+        for x in batches(3):
+            assert (await one.step(x)).counted == 1
+            learn(net, opt, x)
+        await same_nets(one, net)
+
+
+@pytest.mark.parametrize(
+    "policy", [tc.BoundedStaleness(2), tc.Async(tc.Scale()), tc.Async(tc.Reject(9)), tc.Quorum(3, of=3)], ids=str
+)
+async def test_all_owners_have_made_the_same_steps(policy: tc.Policy) -> None:
+    async with trainers(3, policy, 3) as (servers, group):
+        for seed in range(1, 4):
+            await together(*(each.step(x) for each, x in zip(group, batches(3 * seed)[-3:], strict=True)))
+        # Each trainer brings what was decided by then.
+        assert len({hosted(server).version for server in servers}) == 1
+        assert not any(held(server) for server in servers[1:])
+
+
+async def test_a_quorum_of_any_keeps_sums_of_its_open_round() -> None:
+    async with trainers(2, tc.Quorum(4)) as (servers, group):
+        net, opt = await local(group[0])
+        xs = batches(4)
+        for position, x in enumerate(xs):
+            assert (await group[position % 2].step(x)).counted == 0
+            assert held(servers[1]) == 0
+        # Closing the round before it may be decided under the last trainer's answer; the next step brings it.
+        await group[0].opt.set_policy(tc.Async(tc.Scale()))
+        await until(lambda: all(hosted(server).version == 1 for server in servers))
+        learn(net, opt, torch.cat(xs))
+        await same_nets(group[0], net)
+
+
+async def test_a_trainer_that_closes_between_the_phases_blocks_and_splits_no_round() -> None:
+    async with trainers(3, tc.Sync(3)) as (servers, (one, two, three)):
+        net, opt = await local(one)
+        xs = batches(3)
+        lost = asyncio.create_task(three.step(xs[2]))
+        await until(lambda: waiting(servers[0]) == 1)
+        assert held(servers[1]) == 1
+        await three.client.close()
+        with pytest.raises(tc.PsError):
+            await lost
+        found = await together(one.step(xs[0]), two.step(xs[1]))
+        assert [each.counted for each in found] == [2, 2]
+        learn(net, opt, torch.cat(xs[:2]))
+        await same_nets(one, net)
+        assert held(servers[1]) == 0
+
+
+async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trainer() -> None:
+    async with trainers(2, tc.Async(tc.Reject(9))) as (servers, (one, two)):
+        net, opt = await local(one)
+        xs = batches(2)
+        (part,) = one.opt._rounds._followers.values()  # type: ignore[union-attr]
+        part.settle = None  # type: ignore[assignment,method-assign]  # it dies before it can tell
+        with pytest.raises(TypeError):
+            await one.step(xs[0])
+        await one.client.close()
+        assert [hosted(server).version for server in servers] == [1, 0] and held(servers[1]) == 1
+        learn(net, opt, xs[0])
+        await two.step(xs[1])
+        assert [hosted(server).version for server in servers] == [2, 2] and held(servers[1]) == 0
+
+
+async def test_a_step_that_waits_can_be_cancelled() -> None:
+    async with trainers(3, tc.Sync(2)) as (servers, (one, two, three)):
+        first = asyncio.create_task(one.step(batches(1)[0]))
+        await until(lambda: waiting(servers[0]) == 1)
+        first.cancel()
+        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
+        net, opt = await local(two)
+        xs = batches(2)
+        await together(two.step(xs[0]), three.step(xs[1]))
+        learn(net, opt, torch.cat(xs))
+        await same_nets(two, net)
+
+
+async def test_a_trainer_that_leaves_blocks_no_round_and_may_come_back() -> None:
+    async with trainers(2, tc.Sync()) as (servers, (one, other)):
+        first = asyncio.create_task(one.step(batches(1)[0]))
+        await until(lambda: waiting(servers[0]) == 1)
+        await other.opt.leave()
+        assert (await first).counted == 1
+        second = asyncio.create_task(other.step(batches(1)[0]))
+        await until(lambda: waiting(servers[0]) == 1)
+        assert (await one.step(batches(1)[0])).counted == (await second).counted == 2
+        assert held(servers[1]) == 0
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_a_gradient_that_one_owner_refuses_enters_no_round(place: int) -> None:
+    async with trainers(2, tc.Sync(2), non_finite="refuse") as (servers, (one, other)):
+        async with one.client.context() as ctx:
+            x = batches(1)[0]
+            net = one.nets[place]
+            await ctx.backward((await net(x)).mul(float("inf")).mean())
+            with pytest.raises(tc.NonFiniteGradientError):
+                await one.opt.step(ctx)
+        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
+        found = await together(one.step(x), other.step(x))
+        assert [each.counted for each in found] == [2, 2]
+
+
+async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for() -> None:
+    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+        one.nets[0].session.settings.timeout = 0.5
+        session = servers[0].engine.sessions.describe(other.client.trainer)
+        with pytest.raises(tc.DeadlineExceededError, match=r"has waited 0\.47.* s for trainer") as raised:
+            await one.step(batches(1)[0])
+        assert session in str(raised.value)
+        one.nets[0].session.settings.timeout = 20.0
+        await until(lambda: held(servers[1]) == 0)
+
+
+async def test_the_policy_changes_on_all_owners_while_trainers_wait() -> None:
+    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+        first = asyncio.create_task(one.step(batches(1)[0]))
+        await until(lambda: waiting(servers[0]) == 1)
+        await other.opt.set_policy(tc.Async())
+        assert (await first).counted == 1
+        assert (await other.step(batches(1)[0])) == {"ps0": 2, "ps1": 2}
+        assert [(await one.client.status(name)).optimizers[0].policy for name in ("ps0", "ps1")] == [
+            str(tc.Async())
+        ] * 2
+
+
+async def test_status_names_those_a_round_waits_for() -> None:
+    async with trainers(2, tc.Sync(2)) as (servers, (one, other)):
+        first = asyncio.create_task(one.step(batches(1)[0]))
+        await until(lambda: waiting(servers[0]) == 1)
+        (told,) = (await other.client.status("ps0")).optimizers
+        assert [other.client.trainer.hex().startswith(each[:8]) for each in told.waiting_for] == [True]
+        first.cancel()
+
+
+async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it_or_its_owners() -> None:
+    async with trainers(1, tc.Sync(2)) as (servers, (one,)), tc.connect(*(each.address for each in servers)) as ps:
+        with pytest.raises(tc.NameConflictError, match="policy"):
+            await begun(ps, ["ps0", "ps1"], tc.Sync(3))
+        with pytest.raises(tc.NameConflictError, match="on ps0 and ps1"):
+            await begun(ps, ["ps0"], None)
+        other = await begun(ps, ["ps0", "ps1"], None)
+        found = await together(one.step(batches(1)[0]), other.step(batches(1)[0]))
+        assert [each.counted for each in found] == [2, 2]
+
+
+async def test_a_policy_comes_with_the_optimizer_and_without_local_parameters() -> None:
+    async with trainers(1, None) as (_, (one,)):
+        with pytest.raises(tc.InvalidArgumentError, match="made with a policy"):
+            one.opt.set_policy(tc.Sync(2))
+        parameters = [*one.nets[0].parameters(), nn.Parameter(torch.zeros(3))]
+        with pytest.raises(tc.InvalidArgumentError, match="none here"):
+            await one.client.optimizer(optim.SGD, parameters, lr=0.1, policy=tc.Sync(2))
+
+
+async def test_a_scaler_works_with_rounds() -> None:
+    async with trainers(1, tc.Sync(1)) as (servers, (one,)):
+        net, opt = await local(one)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        x = batches(1)[0]
+        async with one.client.context() as ctx:
+            await ctx.backward(scaler.scale(await one.loss(x)))
+            assert await one.opt.step(ctx, scaler) == {"ps0": 1, "ps1": 1}
+            scaler.update()
+        learn(net, opt, x)
+        await same_nets(one, net)
+        async with one.client.context() as ctx:
+            await ctx.backward((await one.loss(x)) * float("inf"))
+            assert await one.opt.step(ctx, scaler) is None
+        assert [hosted(server).version for server in servers] == [1, 1]

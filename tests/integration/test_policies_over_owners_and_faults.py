@@ -1,0 +1,137 @@
+"""Tests of policies over several owners: steps count once wherever a stream breaks, and rounds outlive a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import optim
+
+import trainer_client as tc
+from ps_service.rpc.servicer import Servicer
+from tests.integration import support
+from tests.integration.restarting import Owner
+from tests.integration.spanning import Trainer, begun
+from tests.integration.support import AFFINE, bits, until
+from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.in_process import MemoryConnector
+
+POLICIES: dict[str, tc.Policy] = {
+    "sync": tc.Sync(2, "sum"),
+    "bounded": tc.BoundedStaleness(0),
+    "any": tc.Quorum(2),
+}
+
+
+async def step(client: tc.Client, nets: list[tc.RemoteModule], opt: tc.DistributedOptimizer, value: float) -> None:
+    """A pass whose gradients do not depend on the parameters, so that the order of steps does not matter."""
+    async with client.context() as ctx:
+        x = torch.full((2, 3), value)
+        outputs = [await net(x) for net in nets]
+        await ctx.backward(torch.stack(outputs).sum())
+        await opt.step(ctx)
+
+
+async def job(policy: tc.Policy, plan: Plan, broken: int) -> list[Any]:
+    """Two trainers with one optimizer over two owners; its state in the end.
+
+    The plan breaks the stream between the first trainer and one of the owners.
+    """
+    async with AsyncExitStack() as stack:
+        connectors = []
+        for name in ("ps0", "ps1"):
+            owner = support.engine(name)
+            stack.push_async_callback(asyncio.to_thread, owner.close)
+            servicer = Servicer(owner)
+            stack.callback(servicer.close)
+            connectors.append(servicer)
+        parts = []
+        for number in range(2):
+            lines: list[Any] = [MemoryConnector(servicer.serve) for servicer in connectors]
+            if number == 0:
+                lines[broken] = FaultyConnector(lines[broken], plan)
+            client = await stack.enter_async_context(tc.connect(*lines))
+            nets = [await client.module(AFFINE, 3, 2, name=f"net{n}", seed=0, owner=n) for n in ("ps0", "ps1")]
+            opt = await client.optimizer(
+                optim.SGD, [each for net in nets for each in net.parameters()], lr=0.1, momentum=0.9, policy=policy
+            )
+            parts.append((client, nets, opt))
+        for number in range(3):
+            await asyncio.gather(*(step(*each, number + 1.0) for each in parts))
+        client, nets, opt = parts[1]
+        versions = 6 if isinstance(policy, tc.BoundedStaleness) else 3
+        if isinstance(policy, tc.Quorum):
+            await opt.set_policy(tc.Sync(2))  # brings the last decisions
+        for name in ("ps0", "ps1"):
+            await until(client, lambda status: status.optimizers[0].version == versions, name)
+        return bits([[await net.state_dict() for net in nets], await opt.state_dict()])
+
+
+@pytest.mark.parametrize("broken", [0, 1], ids=["of the owner that decides", "of the other"])
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+async def test_a_step_counts_once_wherever_the_stream_breaks(
+    policy: tc.Policy, fault: Fault, direction: Direction, broken: int
+) -> None:
+    expected = await job(policy, no_fault, broken)
+    plans = [BreakOnce(fault, direction, index) for index in range(0, 24, 2)]
+    results = await asyncio.gather(*(job(policy, plan, broken) for plan in plans))
+    for plan, result in zip(plans, results, strict=True):
+        assert result == expected, plan
+    assert sum(plan.hit for plan in plans) >= 6
+
+
+@pytest.fixture
+async def places(tmp_path: Path) -> AsyncIterator[list[Owner]]:
+    async with Owner(tmp_path / "0", "ps0") as first, Owner(tmp_path / "1", "ps1") as second:
+        yield [first, second]
+
+
+@pytest.fixture
+async def trainer(places: list[Owner]) -> AsyncIterator[Trainer]:
+    async with tc.connect(*(each.address for each in places)) as ps:
+        yield await begun(ps, ["ps0", "ps1"], tc.Sync(1))
+
+
+async def versions(trainer: Trainer) -> list[tuple[str, int]]:
+    told = [(await trainer.client.status(name)).optimizers[0] for name in ("ps0", "ps1")]
+    return [(each.policy, each.version) for each in told]
+
+
+@pytest.mark.parametrize("restarted", [(0,), (1,), (0, 1)], ids=str)
+async def test_rounds_go_on_after_a_restart(places: list[Owner], trainer: Trainer, restarted: tuple[int, ...]) -> None:
+    x = torch.ones(2, 3)
+    await trainer.step(x)
+    await trainer.opt.set_policy(tc.Quorum(1, of=1, stale=tc.Scale()))
+    await trainer.step(x)
+    for place in restarted:
+        await places[place].restart()
+    policy = str(tc.Quorum(1, of=1, stale=tc.Scale()))
+    assert await versions(trainer) == [(policy, 2)] * 2
+    assert await trainer.step(x) == {"ps0": 3, "ps1": 3}
+    async with tc.connect(*(each.address for each in places)) as ps:
+        other = await begun(ps, ["ps0", "ps1"], None)
+        assert await other.step(x) == {"ps0": 4, "ps1": 4}
+        assert await trainer.step(x) == {"ps0": 5, "ps1": 5}
+
+
+async def test_an_owner_that_has_lost_gradients_of_a_round_says_so(places: list[Owner], trainer: Trainer) -> None:
+    x = torch.ones(2, 3)
+    await trainer.opt.set_policy(tc.Quorum(2))
+    await trainer.step(x)
+    before = [await net.state_dict() for net in trainer.nets]
+    await places[1].restart()
+    with pytest.raises(tc.ContextLostError, match="owner 'ps1' has lost 1 of the"):
+        await trainer.step(x)
+        await trainer.step(x)
+    assert [version for _, version in await versions(trainer)] == [1, 1]
+    # ps1 has stepped with half of the sum: the gradients of the other trainer's offer.
+    after = await trainer.nets[1].state_dict()
+    assert any(not torch.equal(after[name], before[1][name]) for name in after)

@@ -1,0 +1,83 @@
+"""Tests that a push counts once wherever a stream breaks, also when its gradients are compressed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import optim
+
+import trainer_client as tc
+from ps_wire.compression.choice import Choice
+from tests.integration.restarting import Owner
+from tests.integration.support import AFFINE, bits, in_memory, until
+from tests.integration.test_policies_and_faults import POLICIES
+from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+
+CASES: dict[str, tc.Policy] = {"plain": tc.Async(), **POLICIES}
+
+
+async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
+    """Two trainers push gradients that do not depend on the parameters, so that the order of pushes does not matter."""
+    async with in_memory() as owner, AsyncExitStack() as stack:
+        lines = (FaultyConnector(owner.connector(), plan), owner.connector())
+        nets, opts, replicas = [], [], []
+        for line in lines:
+            client = await stack.enter_async_context(tc.connect(line))
+            net = await client.module(AFFINE, 3, 2, name="net", seed=0)
+            nets.append(net)
+            opts.append(await client.optimizer(optim.SGD, net.parameters(), lr=0.5, momentum=0.5, policy=policy))
+            replicas.append(await net.replica(compress=Choice(tc.TopK(0.5), min_numel=0)))
+        for step in range(3):
+            for replica in replicas:
+                # Small whole numbers and halves: their sums are exact in every order.
+                replica(torch.full((2, 3), step + 1.0)).sum().backward()
+            await asyncio.gather(*(each.push(opt, pull=step > 0) for each, opt in zip(replicas, opts, strict=True)))
+        each_alone = policy == tc.Async() or isinstance(policy, tc.BoundedStaleness)
+        # With a quorum of any trainers, a push is answered before its round is applied.
+        await until(client, lambda status: status.optimizers[0].version == (6 if each_alone else 3))
+        for replica in replicas:
+            await replica.pull()
+        states = [bits(each.module.state_dict()) for each in replicas]
+        assert states[0] == states[1] == bits(await nets[1].state_dict())
+        return bits([states[0], await opts[1].state_dict()])
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
+async def test_a_push_counts_once_wherever_the_stream_breaks(
+    policy: tc.Policy, fault: Fault, direction: Direction
+) -> None:
+    expected = await job(policy, no_fault)
+    plans = [BreakOnce(fault, direction, index) for index in range(12)]
+    for plan, result in zip(plans, await asyncio.gather(*(job(policy, plan) for plan in plans)), strict=True):
+        assert result == expected, plan
+    assert sum(plan.hit for plan in plans) >= 6
+
+
+async def test_a_replica_gets_the_parameters_of_a_restarted_owner(tmp_path: Path) -> None:
+    async with Owner(tmp_path / "data") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.5)
+        replica = await net.replica()
+
+        async def step(value: float) -> None:
+            other = await net.replica()
+            other(torch.full((1, 3), value)).sum().backward()
+            await other.push(opt)
+
+        # As many steps before and after, so that counts alone do not tell the difference.
+        await step(1.0)
+        assert await replica.pull() == 2
+        await owner.restart()
+        await step(2.0)
+        assert await replica.pull() == 2
+        assert bits(replica.module.state_dict()) == bits(await net.state_dict())
+        replica(torch.ones(1, 3)).sum().backward()
+        assert (await replica.push(opt)).staleness == 0  # type: ignore[union-attr]

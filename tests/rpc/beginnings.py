@@ -1,0 +1,250 @@
+"""Programs whose members begin together, or cannot, each a process of its own.
+
+python -m tests.rpc.beginnings PROGRAM PROCESSES [ARGUMENT...]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+
+from tests.rpc import groups
+from tests.rpc.groups import news, tell, wait_for_news
+from trainer_client import rpc
+
+SECONDS = 20.0
+
+
+def begin(name: str, rank: int, size: int, seconds: float = SECONDS) -> bool:
+    """Joins a group of `size`; if that fails, tells why and gives False."""
+    try:
+        rpc.init_rpc(name, rank=rank, world_size=size, join_timeout=seconds, lease_seconds=1.0)
+    except RuntimeError as error:
+        tell(rank, type(error).__name__, error)
+        return False
+    return True
+
+
+def when_it_waits(does: str, says: str = "joins its group") -> None:
+    """Makes this process announce that it waits, once it says so in the log."""
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if says in record.getMessage():
+                with open(f"{path(does)}.new", "w") as file:
+                    file.write(f"{os.getpid()} {record.getMessage()}")
+                os.rename(f"{path(does)}.new", path(does))
+
+    logging.getLogger("trainer_client").addHandler(Heard())
+
+
+def path(what: str) -> str:
+    return f"{os.environ['GROUP_FILES']}/{what}"
+
+
+def announce(what: str) -> None:
+    """Announces the number of this process."""
+    with open(path(f"{what}.new"), "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(path(f"{what}.new"), path(what))
+
+
+def process_that(does: str) -> int:
+    """The number of the process that has announced this."""
+    while not os.path.exists(path(does)):
+        os.sched_yield()
+    with open(path(does)) as file:
+        return int(file.read().split()[0])
+
+
+def leave_at_once(rank: int, size: int) -> None:
+    if begin(f"worker{rank}", rank, size):
+        rpc.shutdown(graceful=False)
+        tell(rank, "left")
+
+
+def same_name(rank: int, size: int) -> None:
+    begin(f"worker{rank % (size - 1)}", rank, size)
+
+
+def same_rank(rank: int, size: int, taken: str) -> None:
+    """The last process has the rank of another."""
+    begin(f"worker{rank}", int(taken) if rank == size - 1 else rank, size)
+
+
+def other_size(rank: int, size: int, wrong: str) -> None:
+    """The process with that number thinks that there is one member more."""
+    begin(f"worker{rank}", rank, size + (rank == int(wrong)))
+
+
+def open_and_whole(rank: int, size: int) -> None:
+    """The last process does not give a world_size."""
+    if rank < size - 1:
+        begin(f"worker{rank}", rank, size - 1)
+        news(rank)
+        wait_for_news(size - 1)
+        rpc.shutdown(timeout=SECONDS)
+        return
+    for other in range(rank):
+        wait_for_news(other)
+    try:
+        rpc.init_rpc(f"worker{rank}", rank=rank)
+    except RuntimeError as error:
+        tell(rank, error)
+    news(rank)
+
+
+def one_too_few(rank: int, size: int) -> None:
+    """The group is to have one member more. The process of rank 0 says so in the log, and then gives up for both."""
+    when_it_waits(f"waits{rank}")
+    if rank == 1:
+        process_that("waits0")
+    begin(f"worker{rank}", rank, size + 1, 4.0 if rank == 0 else SECONDS)
+    with open(path(f"waits{rank}")) as file:
+        tell(rank, file.read().partition(" ")[2].partition("; it has waited")[0])
+
+
+def killed(rank: int, size: int, comes_back: str) -> None:
+    """One is killed in `init_rpc`; it comes back, or does not."""
+    if rank == 1:
+        when_it_waits("killed")
+        begin("worker1", rank, size)
+        return
+    if rank == 2:
+        os.kill(process_that("killed"), signal.SIGKILL)
+        if comes_back == "yes" and not os.fork():
+            if begin("worker1", 1, size):
+                rpc.shutdown(timeout=SECONDS)
+                tell(1, "left")
+            os._exit(0)
+    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 2.5):
+        rpc.shutdown(timeout=SECONDS)
+        tell(rank, "left")
+
+
+def keeper_killed(rank: int, size: int) -> None:
+    """The member with the directory is killed in `init_rpc`, while others wait there."""
+    if rank == 0:
+        when_it_waits("keeper")
+        begin("worker0", 0, size)
+    elif rank == 1:
+        when_it_waits("other")
+        begin("worker1", 1, size, 4.0)
+    else:
+        keeper = process_that("keeper")
+        process_that("other")
+        os.kill(keeper, signal.SIGKILL)
+
+
+def stopped(rank: int, size: int) -> None:
+    """One is stopped in `init_rpc`. The others begin nevertheless, and so does it, once it goes on."""
+    if rank == 1:
+        when_it_waits("stopped")
+        if begin("worker1", rank, size):
+            tell(rank, "has begun")
+            rpc.shutdown(timeout=SECONDS)
+        return
+    if rank == 2:
+        process = process_that("stopped")
+        os.kill(process, signal.SIGSTOP)
+        begin("worker2", rank, size)
+        os.kill(process, signal.SIGCONT)
+    else:
+        begin("worker0", rank, size)
+    rpc.shutdown(timeout=SECONDS)
+    tell(rank, "left")
+
+
+def beside_process_group(rank: int, size: int) -> None:
+    """Torch's process group and two groups, one after the other, at the same address."""
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    for _ in range(2):
+        groups.ring(rank, size)
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        tell(rank, x.item())
+    dist.destroy_process_group()
+
+
+def through_a_file(rank: int, size: int) -> None:
+    """Two groups and torch's process group, all with the same file."""
+    method = f"file://{path('meeting')}"
+    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=size)
+    for number in range(2):
+        options = rpc.TensorPipeRpcBackendOptions(init_method=method)
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, rpc_backend_options=options)
+        x = torch.full((2,), float(number))
+        tell(rank, rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(x, 1)).tolist())
+        rpc.shutdown(timeout=SECONDS)
+    dist.barrier()
+    tell(rank, os.path.exists(f"{path('meeting')}.rpc"))
+    dist.destroy_process_group()
+
+
+def through_a_file_without_keeper(rank: int, size: int) -> None:
+    """Rank 0 is missing."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path('nothing')}")
+    try:
+        rpc.init_rpc("worker1", rank=1, world_size=2, rpc_backend_options=options, join_timeout=0.2)
+    except RuntimeError as error:
+        tell(rank, type(error).__name__, error)
+
+
+def beside_without_keeper(rank: int, size: int) -> None:
+    """Rank 0 is in the process group only."""
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    if rank > 0:
+        begin(f"worker{rank}", rank, size, 0.2)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def by_file_open(rank: int, size: int) -> None:
+    """Open groups through one file: the last rank comes first, and one comes after all have gone."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path('meeting')}")
+    names = [f"worker{other}" for other in range(size)]
+    if rank < size - 1:
+        wait_for_news(rank + 1)
+    rpc.init_rpc(f"worker{rank}", rank=rank, rpc_backend_options=options)
+    news(rank)
+    rpc.barrier(names, timeout=SECONDS)
+    rpc.shutdown(timeout=SECONDS, group=names)
+    tell(rank, "left")
+    if rank == 0:
+        rpc.init_rpc("alone", rank=0, rpc_backend_options=options)
+        rpc.shutdown()
+        tell(rank, "left again")
+
+
+def by_file_killed(rank: int, size: int) -> None:
+    """The first of an open group is killed. One that comes later is not in a group of its own."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path('meeting')}")
+    if rank == 0:
+        rpc.init_rpc("worker0", rank=0, rpc_backend_options=options)
+        announce("killed")
+        news(0)
+        wait_for_news(99)
+    wait_for_news(0)
+    if rank == 1:
+        rpc.init_rpc("worker1", rank=1, rpc_backend_options=options)
+        tell(rank, rpc.rpc_sync("worker0", torch.add, args=(1, 2)))
+        news(1)
+        wait_for_news(2)
+        rpc.shutdown(graceful=False)
+        return
+    wait_for_news(1)
+    os.kill(process_that("killed"), signal.SIGKILL)
+    try:
+        rpc.init_rpc("worker2", rank=2, rpc_backend_options=options, join_timeout=5.0)
+    except RuntimeError as error:
+        tell(rank, type(error).__name__, str(error).partition(", at")[0])
+    news(2)
+
+
+if __name__ == "__main__":
+    sys.exit(groups.main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))

@@ -1,0 +1,168 @@
+"""Programs whose members leave, are lost, or have not joined, each a process of its own.
+
+python -m tests.rpc.endings PROGRAM PROCESSES [ARGUMENT...]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import torch
+
+from tests.rpc import groups
+from tests.rpc.beginnings import SECONDS, announce, path, process_that, when_it_waits
+from tests.rpc.groups import news, tell, wait_for_news
+from trainer_client import rpc
+
+
+def joined(rank: int, size: int) -> None:
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, join_timeout=SECONDS, lease_seconds=1.0)
+
+
+def leave(rank: int, **options: float) -> None:
+    """Leaves, and tells how."""
+    try:
+        rpc.shutdown(**options)
+    except RuntimeError as error:
+        tell(rank, type(error).__name__, error)
+    else:
+        tell(rank, "left")
+
+
+def said(what: str) -> str:
+    """What the process that has announced this has said in the log."""
+    with open(path(what)) as file:
+        return file.read().partition(" ")[2].partition("; it has waited")[0]
+
+
+def killed_before_shutdown(rank: int, size: int) -> None:
+    """One is killed between init and shutdown; the others hear of it, with no time limit."""
+    joined(rank, size)
+    if rank == 1:
+        announce("killed")
+        wait_for_news(99)
+    if rank == 2:
+        os.kill(process_that("killed"), signal.SIGKILL)
+    leave(rank)
+
+
+def killed_in_shutdown(rank: int, size: int) -> None:
+    """One is killed while it waits in `shutdown`, and the others come later."""
+    joined(rank, size)
+    if rank == 1:
+        when_it_waits("killed", "has called shutdown")
+    elif rank == 2:
+        os.kill(process_that("killed"), signal.SIGKILL)
+        news(2)
+    else:
+        wait_for_news(2)
+    leave(rank)
+
+
+def keeper_killed_in_shutdown(rank: int, size: int) -> None:
+    """The member with the directory is killed while it waits in `shutdown`."""
+    joined(rank, size)
+    if rank == 0:
+        when_it_waits("killed", "has called shutdown")
+    else:
+        os.kill(process_that("killed"), signal.SIGKILL)
+        when_it_waits("waits", "has called shutdown")
+    leave(rank, timeout=0.0 if rank == 0 else 3.0)
+    tell(rank, said("waits"))
+
+
+def stopped(rank: int, size: int) -> None:
+    """One is stopped before it calls `shutdown`. Another says that it waits for it, until it goes on."""
+    joined(rank, size)
+    if rank == 1:
+        announce("stopped")
+        wait_for_news(0)
+    else:
+        when_it_waits("waits", "has called shutdown")
+        os.kill(process_that("stopped"), signal.SIGSTOP)
+        news(0)
+        if not os.fork():
+            process_that("waits")
+            os.kill(process_that("stopped"), signal.SIGCONT)
+            os._exit(0)
+    leave(rank)
+    if rank == 0:
+        tell(rank, said("waits"))
+
+
+def others_leave(rank: int, size: int) -> None:
+    """The others leave without waiting; the member with the directory does not wait for them either."""
+    joined(rank, size)
+    if rank == 0:
+        leave(rank)
+    else:
+        rpc.shutdown(graceful=False)
+        tell(rank, "left at once")
+
+
+def keeper_leaves(rank: int, size: int) -> None:
+    """The member with the directory leaves without waiting, while the others wait."""
+    joined(rank, size)
+    if rank == 0:
+        process_that("waits")
+        rpc.shutdown(graceful=False)
+        tell(rank, "left at once")
+        return
+    when_it_waits("waits", "has called shutdown")
+    leave(rank)
+
+
+def never_there(rank: int, size: int) -> None:
+    """A member of an open group waits for one that never joins."""
+    rpc.init_rpc("worker0", directory="self", join_timeout=2.5)
+    try:
+        rpc.shutdown(group=["worker0", "trainer1"])
+    except RuntimeError as error:
+        tell(rank, type(error).__name__, error)
+
+
+def calls_before_the_other_joins(rank: int, size: int) -> None:
+    """One calls a member that joins only once the other says that it waits for it."""
+    if rank == 0:
+        rpc.init_rpc("worker0", directory="self")
+        groups.publish_directory(0)
+        when_it_waits("waits", "calls 'late'")
+        tell(rank, rpc.rpc_sync("late", torch.add, args=(1, 2)))
+        tell(rank, said("waits").partition(" at ")[0])
+    else:
+        process_that("waits")
+        rpc.init_rpc("late", directory=groups.published_directory())
+    rpc.shutdown(group=["worker0", "late"], timeout=SECONDS)
+
+
+def calls_one_that_never_joins(rank: int, size: int) -> None:
+    rpc.init_rpc("worker0", directory="self")
+    for call in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
+        try:
+            call("late", torch.add, args=(1, 2), timeout=0.1)
+        except RuntimeError as error:
+            tell(rank, error)
+    rpc.shutdown()
+
+
+def calls_one_that_has_left(rank: int, size: int) -> None:
+    """The error is in the future, as with every call."""
+    joined(rank, size)
+    if rank == 1:
+        rpc.shutdown(graceful=False)
+        news(1)
+        return
+    wait_for_news(1)
+    for call in (rpc.rpc_async, rpc.remote):
+        found = call("worker1", torch.add, args=(1, 2), timeout=2.0)
+        try:
+            found.wait() if isinstance(found, rpc.Future) else found.to_here()
+        except RuntimeError as error:
+            tell(rank, type(error).__name__)
+    rpc.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(groups.main(globals()[sys.argv[1]], int(sys.argv[2]), *sys.argv[3:]))

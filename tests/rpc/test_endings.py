@@ -1,0 +1,77 @@
+"""Tests members that leave, are killed or stopped, or have not joined, with several real processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.forking.process import Forking
+
+Run = Callable[..., list[str]]
+
+LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and it did not come back"
+
+
+@pytest.fixture
+def run(forking: Forking) -> Run:
+    """Runs a program of `tests.rpc.endings` in as many processes; gives what each printed."""
+
+    def run(program: str, processes: int, *arguments: str) -> list[str]:
+        with forking.start("tests.rpc.endings", program, str(processes), *arguments) as group:
+            output = group.communicate(timeout=60)
+            assert group.returncode == 0, output
+        return sorted(output.splitlines())
+
+    return run
+
+
+def test_a_member_that_was_killed_is_noticed_in_shutdown(run: Run) -> None:
+    assert run("killed_before_shutdown", 3) == [f"0 {LOST}", f"2 {LOST}"]
+
+
+def test_a_member_that_is_killed_in_shutdown_is_noticed(run: Run) -> None:
+    # It had arrived, for as long as its session lived.
+    assert [line.replace(" for good", "") for line in run("killed_in_shutdown", 3)] == [f"0 {LOST}", f"2 {LOST}"]
+
+
+def test_the_member_with_the_directory_is_killed_in_shutdown(run: Run) -> None:
+    first, second = run("keeper_killed_in_shutdown", 2)
+    assert re.search(r"1 'worker1' has called shutdown, and waits for the directory at 127", first), first
+    assert re.search(r"1 DeadlineExceededError shutdown: the directory at .* did not answer within 3 s", second), second
+
+
+def test_a_stopped_member_is_waited_for_and_named(run: Run) -> None:
+    assert run("stopped", 2) == ["0 'worker0' has called shutdown, and waits for worker1", "0 left", "1 left"]
+
+
+def test_members_that_have_left_are_not_waited_for(run: Run) -> None:
+    assert run("others_leave", 3) == ["0 left", "1 left at once", "2 left at once"]
+
+
+def test_the_directory_leaves_while_others_wait(run: Run) -> None:
+    gone = "UnavailableError shutdown: worker0, which kept the directory, has left the group"
+    assert run("keeper_leaves", 3) == ["0 left at once", f"1 {gone}", f"2 {gone}"]
+
+
+def test_a_member_that_never_joins_is_not_waited_for_without_end(run: Run) -> None:
+    assert run("never_there", 1) == ["0 DeadlineExceededError shutdown: trainer1 did not come within 2.5 s"]
+
+
+def test_a_call_waits_for_a_member_that_has_not_joined(run: Run) -> None:
+    assert run("calls_before_the_other_joins", 2) == [
+        "0 'worker0' calls 'late', which is not in the directory",
+        "0 tensor(3)",
+    ]
+
+
+def test_a_call_does_not_wait_for_a_member_without_end(run: Run) -> None:
+    lines = run("calls_one_that_never_joins", 1)
+    assert lines == 3 * [
+        "0 could not find destination: unknown member 'late': the group has no member 'late'; its members are: worker0"
+    ]
+
+
+def test_a_call_of_a_member_that_has_left_fails_where_it_is_waited_for(run: Run) -> None:
+    assert run("calls_one_that_has_left", 2) == 2 * ["0 UnknownNameError"]

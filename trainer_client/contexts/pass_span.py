@@ -1,0 +1,42 @@
+"""The span of a pass, whose children are the spans of its requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps_wire.refs import ContextId
+    from ps_wire.tracing import Span, Tracing
+
+
+class PassSpan:
+    """The span of the block of a context.
+
+    Args:
+        tracing: Makes it; None if the program is not traced.
+        id: Id of the context.
+    """
+
+    __slots__ = ("_id", "_inside", "_span", "_tracing")
+
+    def __init__(self, tracing: Tracing | None, id: ContextId) -> None:
+        self._tracing = tracing
+        self._id = id
+        self._span: Span | None = None
+
+    def begin(self) -> None:
+        """Begins it. Spans that this task or thread begins from here on are its children."""
+        if self._tracing is not None:
+            self._span = self._tracing.begin("pass", {"ps.context": str(self._id)})
+            self._inside = self._span.inside()
+            self._inside.__enter__()
+
+    def end(self, error: BaseException | None) -> None:
+        """Ends it, with an error or not. Does nothing if it has not begun, or has ended."""
+        span, self._span = self._span, None
+        if span is not None:
+            self._inside.__exit__(None, None, None)
+            if error is None:
+                span.end()
+            else:
+                span.fail(error)

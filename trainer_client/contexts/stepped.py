@@ -1,0 +1,40 @@
+"""The result of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps_wire.v1.operations_pb2 import StepReply
+    from trainer_client.session.session import Session
+
+
+def wait_seconds(session: Session) -> float:
+    """How long a step may wait for other trainers on the owner: a little less than the call may take.
+
+    So the owner's error, which names the trainers it waits for, comes before the error that there was no answer.
+    """
+    timeout = session.settings.timeout
+    return 0.0 if timeout is None else timeout - min(1.0, 0.05 * timeout)
+
+
+class Stepped(dict[str, int]):
+    """The versions of an optimizer after a step, by owner.
+
+    Attributes:
+        staleness: The number of steps between the reading of the parameters and the round of the gradients.
+        counted: How many gradients the round has; 0 if it is still open, 1 without a policy.
+        dropped: Why the gradients do not count: `late` or `stale`. Empty if they do.
+    """
+
+    __slots__ = ("counted", "dropped", "staleness")
+
+    def __init__(self, versions: dict[str, int], reply: StepReply | None = None) -> None:
+        super().__init__(versions)
+        self.staleness = 0 if reply is None else reply.staleness
+        self.counted = 1 if reply is None else reply.counted
+        self.dropped = "" if reply is None else reply.dropped
+
+    def __repr__(self) -> str:
+        more = f", dropped={self.dropped!r}" if self.dropped else f", counted={self.counted}"
+        return f"Stepped({super().__repr__()}, staleness={self.staleness}{more})"

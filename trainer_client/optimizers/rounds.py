@@ -1,0 +1,153 @@
+"""Steps of an optimizer with a policy over several owners: all of them take the same gradients in the same round.
+
+The first owner decides. A step has the other owners hold their gradients, offers the gradients to the first, and brings
+what that has decided to the others. See "Policies" in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
+from trainer_client.contexts.stepped import Stepped
+from trainer_client.optimizers.results import all_of
+from trainer_client.pending import Pending
+
+if TYPE_CHECKING:
+    from ps_wire.policies import Policy
+    from ps_wire.v1.operations_pb2 import Decisions, SettleReply, StepReply
+    from trainer_client.contexts.context import Context
+    from trainer_client.optimizers.parts import RemoteOptimizer
+
+_TRIES: Final = 4
+"""How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
+
+_OUTDATED: Final = "outdated"
+"""Why an offer of a trainer that has left does not count. It was in no round."""
+
+_NUMBERS: Final = itertools.count(1)
+"""Numbers of the offers of all optimizers of this process."""
+
+
+class Rounds:
+    """The rounds of an optimizer over several owners, as one trainer takes part in them.
+
+    Args:
+        parts: The parts of the optimizer, by owner; the first decides.
+        epoch: The number of this trainer's join.
+        loop: The client's event loop.
+    """
+
+    def __init__(self, parts: Mapping[str, RemoteOptimizer], epoch: int, loop: asyncio.AbstractEventLoop) -> None:
+        (self._first, self._leader), *others = parts.items()
+        self._followers = dict(others)
+        self._epoch = epoch
+        self._loop = loop
+        self._ending: set[Pending[None]] = set()
+
+    def step(self, context: Context) -> Pending[Stepped]:
+        """Offers the gradients of a context to a round; returns once that is complete on all owners.
+
+        Raises:
+            ContextLostError: An owner has lost gradients of the round, and has stepped without them.
+            PsError: An owner failed.
+        """
+        return Pending.run(self._loop, self._step(context))
+
+    def set_policy(self, policy: Policy) -> Pending[None]:
+        """Changes when gradients count, on all owners between the same two rounds."""
+        return Pending.run(self._loop, self._set_policy(policy))
+
+    def leave(self) -> Pending[None]:
+        """Rounds do not wait for this trainer any more. Its next step joins again."""
+        return Pending.run(self._loop, self._leave())
+
+    async def _step(self, context: Context) -> Stepped:
+        for _ in range(_TRIES):
+            number, epoch = next(_NUMBERS), self._epoch
+            reply = await self._offer(context, number, epoch)
+            self._epoch = reply.decisions.epoch
+            if reply.dropped != _OUTDATED:
+                break
+            # Before this offer the session with the first owner has ended, or this trainer has left.
+            self._afterwards(self._release(number, epoch))
+        else:
+            raise SessionLostError(f"owner {self._first!r} has ended this trainer's part in the rounds again and again")
+        try:
+            settled = await self._settle(reply.decisions, number, epoch)
+        except BaseException:
+            self._afterwards(self._give_up(number, epoch))
+            raise
+        _check(settled, reply)
+        versions = {self._first: reply.version} | {owner: each.version for owner, each in settled.items()}
+        return Stepped(versions, reply)
+
+    async def _offer(self, context: Context, number: int, epoch: int) -> StepReply:
+        applied: dict[str, int] = {}
+        try:
+            if epoch:
+                held = {name: part.hold(context, number, epoch) for name, part in self._followers.items()}
+                applied = await all_of(held)
+        except BaseException:
+            self._epoch = 0  # it may have ended; the next step asks for it
+            self._afterwards(self._release(number, epoch))
+            raise
+        try:
+            return await self._leader.offer(context, number, epoch, applied)
+        except BaseException:
+            self._afterwards(self._give_up(number, epoch))
+            raise
+
+    async def _settle(self, decisions: Decisions, number: int = 0, epoch: int = 0) -> dict[str, SettleReply]:
+        """Brings decisions to the owners that follow."""
+        for _ in range(_TRIES):
+            asked = {name: part.settle(number, epoch, decisions) for name, part in self._followers.items()}
+            settled: dict[str, SettleReply] = await all_of(asked)
+            applied = {name: each.applied for name, each in settled.items()}
+            if min(applied.values()) >= decisions.first + len(decisions.decisions) - 1:
+                break
+            # An owner has started again, and knows less than before.
+            decisions = (await self._leader.withdraw(0, 0, applied)).decisions
+        return settled
+
+    async def _release(self, number: int, epoch: int) -> None:
+        """Frees gradients that were not offered."""
+        asked = [part.settle(number, epoch, None) for part in self._followers.values()]
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _give_up(self, number: int, epoch: int) -> None:
+        """Takes an offer back, if it is in no round yet."""
+        try:
+            reply = await self._leader.withdraw(number, epoch, {})
+            await self._settle(reply.decisions)
+        except PsError:
+            pass  # it is freed when another trainer steps, or when the session of this one ends
+
+    async def _set_policy(self, policy: Policy) -> None:
+        await self._settle(await self._leader.set_policy(policy))
+
+    async def _leave(self) -> None:
+        decisions = await self._leader.leave()
+        self._epoch = decisions.epoch
+        await self._settle(decisions)
+
+    def _afterwards(self, work: object) -> None:
+        """Lets a coroutine run beside what the caller does next."""
+        pending: Pending[None] = Pending.run(self._loop, work)  # type: ignore[arg-type]
+        self._ending.add(pending)
+        pending.on_done(lambda: self._ending.discard(pending))
+
+
+def _check(settled: Mapping[str, SettleReply], reply: StepReply) -> None:
+    for owner, each in settled.items():
+        if each.missing:
+            raise ContextLostError(
+                f"owner {owner!r} has lost {each.missing} of the {reply.counted} gradients of step {reply.version}, "
+                "because it has started again, and has stepped without them; the other owners have taken all"
+            )
+        if each.failed:
+            kind, _, text = each.failed.partition(": ")
+            raise RemoteError(f"{text} (step {reply.version} is not applied on owner {owner!r})", kind)

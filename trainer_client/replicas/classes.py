@@ -1,0 +1,85 @@
+"""Makes the local module of a replica. Classes are those that this program has named, never names from a message."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ps_wire.codec.trees import tensors_in
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from trainer_client.replicas.replica import Factory
+
+
+class MadeBy(NamedTuple):
+    """What this client asked an owner to make an object of.
+
+    Attributes:
+        cls: The class, or the name that the program wrote.
+        args: Arguments of the constructor.
+        kwargs: Keyword arguments of the constructor.
+    """
+
+    cls: type | str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, made: type | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MadeBy | None:
+        """The same, if the arguments are plain values. Tensors are not kept."""
+        return None if any(True for _ in tensors_in((args, dict(kwargs)))) else cls(made, args, kwargs)
+
+
+def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> nn.Module:
+    """A new module of this process. The default generator of torch is left as it was.
+
+    Args:
+        made_by: What this client asked the owner to make; None if it only attached to the object.
+        factory: The class, or a function without arguments that makes the module; None for the class in `made_by`.
+        class_name: Name of the class on the owner, for messages only.
+
+    Raises:
+        InvalidArgumentError: The class or its arguments are not known, or no module was made.
+    """
+    make = _maker(made_by, factory, class_name)
+    with torch.random.fork_rng(devices=[]):
+        module = make()
+    if not isinstance(module, nn.Module):
+        raise InvalidArgumentError(f"a replica is made from a module, not from a {type(module).__name__}")
+    return module
+
+
+def _maker(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> Callable[[], Any]:
+    if factory is None:
+        if made_by is None:
+            raise InvalidArgumentError(
+                f"this client does not know how the {class_name} was made: it attached to it, or its constructor got "
+                "tensors or handles. Pass a function that makes the module: net.replica(lambda: Net(10))"
+            )
+        factory = made_by.cls if isinstance(made_by.cls, type) else _imported(made_by.cls)
+    if not callable(factory):
+        raise InvalidArgumentError(f"{factory!r} is neither a class nor a function that makes a module")
+    if isinstance(factory, type) and made_by is not None:
+        cls, args, kwargs = factory, made_by.args, made_by.kwargs
+        return lambda: cls(*args, **kwargs)
+    return factory
+
+
+def _imported(name: str) -> Any:
+    """The class of a name that the program itself has written."""
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[end:]:
+            found = getattr(found, part, None)
+        if isinstance(found, type):
+            return found
+    raise InvalidArgumentError(f"there is no class {name!r} in this process: pass it, as in net.replica(Net)")

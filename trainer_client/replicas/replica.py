@@ -1,0 +1,307 @@
+"""A local module with the parameters of a module on an owner."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+import torch
+from torch import nn
+
+from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.values import Encoder
+from ps_wire.compression.choice import Choice
+from ps_wire.compression.codec import Codec
+from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.error_feedback import ErrorFeedback
+from ps_wire.errors import (
+    ForeignHandleError,
+    InvalidArgumentError,
+    NonFiniteGradientError,
+    OverloadedError,
+    PsError,
+    StaleHandleError,
+    TooLargeError,
+)
+from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Frame, Reply
+from trainer_client.pending import Pending
+from trainer_client.replicas.classes import local_module
+from trainer_client.replicas.scaling import ScaledParameters
+from trainer_client.replicas.tensors import Tensors
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.handles.handles import RemoteModule
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+
+T = TypeVar("T")
+
+Factory = type[nn.Module] | Callable[[], nn.Module]
+"""A class of modules, or a function without arguments that makes one."""
+
+Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
+"""Codecs for gradients; see `Choice`."""
+
+Reads = Literal["consistent", "inconsistent"]
+
+_READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
+
+_REFUSED: Final = (
+    InvalidArgumentError,
+    NonFiniteGradientError,
+    OverloadedError,
+    StaleHandleError,
+    ForeignHandleError,
+    TooLargeError,
+)
+"""Errors of an owner that has changed nothing."""
+
+
+class Replica(nn.Module):
+    """A local module with the parameters of a module on an owner. Made by `RemoteModule.replica`.
+
+        replica = await net.replica()
+        for x, y in batches:
+            loss_fn(replica(x), y).backward()
+            await replica.push(opt)
+
+    Forward and backward run here, and nothing is recorded. Call `push` and `pull` between them.
+
+    Attributes:
+        module: The module itself.
+    """
+
+    module: nn.Module
+
+    def __init__(
+        self,
+        source: RemoteModule,
+        module: nn.Module,
+        infos: Sequence[pb.ParameterInfo],
+        compress: Compress,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self._source = source
+        self._tensors = Tensors(module, infos)
+        self._reads = _known(more.pop("reads"))
+        self._overlap = more.pop("overlap")
+        if type(self._overlap) is not int or self._overlap < 0:
+            raise InvalidArgumentError(f"overlap is a number of pushes, not {self._overlap!r}")
+        self._in_flight: deque[Pending[Stepped | None]] = deque()
+        choice = compress if isinstance(compress, Choice) else Choice(compress)
+        self._feedback = None if compress is None else ErrorFeedback(choice, **more)
+        self._encodings = 0
+        self._scaled = ScaledParameters(self._tensors.parameters)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the local module."""
+        return self.module(*args, **kwargs)
+
+    def pull(self, reads: Reads | None = None) -> Pending[int]:
+        """Takes over the parameters and buffers that have changed on the owner since the last pull or push.
+
+        A backward through a forward from before it is exact or raises an error, as after a local optimizer step.
+
+        Args:
+            reads: `consistent`: all values are from between the same two steps. `inconsistent`: the owner waits for no
+                step, and a value may be part of one. None for what the replica was made with.
+
+        Returns:
+            How many parameters have changed.
+        """
+        return self._pull(reads, lambda count: count)
+
+    def push(
+        self,
+        opt: DistributedOptimizer,
+        *,
+        pull: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        zero_grad: bool = True,
+    ) -> Pending[Stepped | None]:
+        """Sends `.grad` of all parameters to an optimizer on the owner. It steps, or follows its policy.
+
+        The staleness is the number of steps since the parameters were pulled. Parameters without a gradient are left
+        out, as in a local optimizer. Gradients of dtypes other than that of the owner's parameter are cast to it.
+
+        Args:
+            opt: An optimizer all of whose parameters are on the owner of the module.
+            pull: Whether the answer brings the parameters after the step, as `pull` does.
+            scaler: The scaler of the loss. It unscales the gradients. If one is not finite, nothing is sent. Call its
+                `update()` afterwards, as in torch.
+            zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied.
+
+        Returns:
+            What became of the gradients; None if the scaler has skipped the step. With `overlap=n`: what became of
+            those of the n-th push before, whose parameters are taken over now; None if there is none.
+
+        Raises:
+            InvalidArgumentError: The optimizer has parameters elsewhere, or does not step this module. A gradient does
+                not fit. Nothing was changed on the owner.
+            NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses these, or a codec has no
+                form for them. Nothing was changed on the owner.
+            DeadlineExceededError: The other trainers of the round did not come in time.
+        """
+        part = opt.part_on(self._source.session)
+        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
+            if zero_grad:
+                self.zero_grad()
+            return self._nothing()
+        frame, payload = Frame(), PayloadWriter()
+        request = frame.request.push
+        request.target.CopyFrom(self._source.ref.to_message())
+        encoded = self._encode(request, payload, zero_grad)
+        number = 0
+        if pull:
+            request.pull.reads = self._reads
+            number = self._tensors.ask(request.pull)
+        mine = self._encodings
+        pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, encoded, mine))
+        if encoded:
+            pending.on_done(lambda: self._undo_if_refused(pending, encoded, mine))
+        self._in_flight.append(pending)
+        return self._in_flight.popleft() if len(self._in_flight) > self._overlap else self._nothing()
+
+    def finish(self) -> Pending[list[Stepped | None]]:
+        """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
+
+        Returns:
+            What became of their gradients, in order.
+
+        Raises:
+            PsError: One of them has failed; the first error, after all have ended.
+        """
+        waiting = list(self._in_flight)
+        self._in_flight.clear()
+        return Pending.run(self._source.session.loop, _all(waiting))
+
+    def unscale_(self, scaler: torch.amp.GradScaler) -> None:
+        """Divides `.grad` by the scale of the loss, before gradients are clipped.
+
+        Raises:
+            RuntimeError: The scaler has unscaled them since its last update.
+        """
+        self._scaled.unscale(scaler)
+
+    def _nothing(self) -> Pending[Stepped | None]:
+        made: Pending[Stepped | None] = Pending(self._source.session.loop)
+        made.resolve(lambda: None)
+        return made
+
+    def begin(self) -> Pending[Self]:
+        """Pulls for the first time; the result is this replica."""
+        return self._pull(None, lambda _: self)
+
+    def _pull(self, reads: Reads | None, result: Callable[[int], T]) -> Pending[T]:
+        frame = Frame()
+        request = frame.request.pull
+        request.target.CopyFrom(self._source.ref.to_message())
+        request.reads = self._reads if reads is None else _known(reads)
+        number = self._tensors.ask(request)
+        return self._source.session.submit(
+            frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload))
+        )
+
+    def __repr__(self) -> str:
+        return f"Replica of {self._source!r}: {self.module!r}"
+
+    def _encode(self, request: pb.PushRequest, payload: PayloadWriter, zero_grad: bool) -> dict[str, Encoded]:
+        """Writes the gradients into a request, and removes them here. Returns those that a codec has encoded."""
+        tensors, values = self._tensors, []
+        encoded: dict[str, Encoded] = {}
+        self._encodings += 1
+        try:
+            for position, parameter in enumerate(tensors.parameters):
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.detach().to(tensors.dtypes[position])
+                value: torch.Tensor | Encoded = gradient
+                if self._feedback is not None:
+                    value = self._feedback.encode(tensors.names[position], gradient)
+                if isinstance(value, Encoded):
+                    encoded[tensors.names[position]] = value
+                elif not zero_grad or _is_part(value):
+                    value = value.clone()
+                values.append(value)
+                request.positions.append(position)
+                request.steps.append(tensors.steps[position])
+            Encoder(payload).encode_into(request.gradients, values)
+        except BaseException:
+            if self._feedback is not None:
+                self._feedback.rollback(encoded)
+            raise
+        if zero_grad:
+            for parameter in tensors.parameters:
+                parameter.grad = None
+        return encoded
+
+    def _pushed(
+        self,
+        number: int,
+        encoded: Mapping[str, Encoded],
+        mine: int,
+        stepped: Stepped,
+        reply: Reply,
+        payload: PayloadReader,
+    ) -> Stepped:
+        if reply.push.HasField("pull"):
+            self._tensors.take(number, reply.push.pull, payload)
+        if stepped.dropped:
+            self._undo(encoded, mine)
+        return stepped
+
+    def _undo_if_refused(self, pending: Pending[Any], encoded: Mapping[str, Encoded], mine: int) -> None:
+        if isinstance(pending.error, _REFUSED):
+            self._undo(encoded, mine)
+
+    def _undo(self, encoded: Mapping[str, Encoded], mine: int) -> None:
+        """Restores the residuals from before a push whose gradients do not count."""
+        if self._feedback is None:
+            return
+        if mine == self._encodings:
+            self._feedback.rollback(encoded)
+            return
+        for name, each in encoded.items():
+            if self._feedback.residual(name) is not None:
+                self._feedback.put_back(name, each)
+
+
+def make(
+    source: RemoteModule, infos: Sequence[pb.ParameterInfo], factory: Factory | None, compress: Compress, **more: Any
+) -> Pending[Replica]:
+    """Makes a replica, and pulls its parameters.
+
+    Raises:
+        InvalidArgumentError: See `RemoteModule.replica`.
+    """
+    replica = Replica(source, local_module(source.made_by, factory, source.class_name), infos, compress, **more)
+    return replica.begin()
+
+
+async def _all(waiting: Sequence[Pending[T]]) -> list[T]:
+    """The results of all; the first error, once all have ended."""
+    results, failed = [], None
+    for each in waiting:
+        try:
+            results.append(await each)
+        except PsError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return results
+
+
+def _known(reads: str) -> pb.Reads:
+    if reads not in _READS:
+        raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
+    return _READS[reads]
+
+
+def _is_part(gradient: torch.Tensor) -> bool:
+    """Whether a dense gradient is part of a larger tensor, as in DistributedDataParallel, which writes to it again."""
+    return gradient.layout is torch.strided and gradient.untyped_storage().nbytes() > gradient.nbytes

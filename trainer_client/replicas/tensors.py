@@ -1,0 +1,164 @@
+"""The parameters and buffers of a replica, and which of the owner's values they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_wire.codec import dtypes
+from ps_wire.codec.values import Decoder
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
+    from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
+
+
+class Tensors:
+    """The parameters and buffers of a local module, in the order of the owner's module.
+
+    Values that arrive become the data of the parameters without a copy where dtype, device and strides allow it. The
+    data of at most one message is used so, because one parameter would keep the memory of the whole message alive.
+
+    Args:
+        module: The local module.
+        infos: The parameters of the owner's module.
+
+    Attributes:
+        names: Names of the parameters.
+        parameters: The parameters. Tied ones are listed once.
+        dtypes: Their dtypes on the owner.
+        steps: The number of steps that had been applied to each when its value was read.
+
+    Raises:
+        InvalidArgumentError: The local module has other parameters.
+    """
+
+    def __init__(self, module: nn.Module, infos: Sequence[ParameterInfo]) -> None:
+        self._module = module
+        self.names = [each.name for each in infos]
+        self.dtypes = [dtypes.from_wire(each.dtype) for each in infos]
+        self.parameters = _matching(module, infos, self.dtypes)
+        self.steps = [0] * len(infos)
+        self._marks = [0] * len(infos)
+        self._buffers_mark = b""
+        self._lent: set[int] = set()
+        self._asked = 0
+        self._taken = 0
+
+    def ask(self, request: PullRequest) -> int:
+        """Writes into a request what the replica has; returns the number of the request."""
+        if any(self._marks):
+            request.marks.extend(self._marks)
+        request.buffers_mark = self._buffers_mark
+        self._asked += 1
+        return self._asked
+
+    def take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
+        """Takes over the values of an answer: all, or none if it raises or a later request was answered before.
+
+        Args:
+            number: The number of the request.
+            reply: The answer.
+            payload: Its tensor bytes.
+
+        Returns:
+            How many parameters have changed.
+
+        Raises:
+            InvalidArgumentError: The answer does not fit the parameters.
+        """
+        decoder = Decoder(payload)
+        values = decoder.decode(reply.parameters) if reply.HasField("parameters") else []
+        buffers = decoder.decode(reply.buffers) if reply.HasField("buffers") else None
+        positions = list(reply.positions)
+        if not len(positions) == len(values) == len(reply.marks) == len(reply.steps):
+            raise InvalidArgumentError("the answer to a pull has parameters, marks and steps of different numbers")
+        for position, value in zip(positions, values, strict=True):
+            self._check(position, value)
+        if number < self._taken:
+            return 0
+        self._taken = number
+        self._set_all(positions, values)
+        for position, mark, steps in zip(positions, reply.marks, reply.steps, strict=True):
+            self._marks[position], self.steps[position] = mark, steps
+        if buffers is not None:
+            self._set_buffers(buffers)
+            self._buffers_mark = reply.buffers_mark
+        return len(positions)
+
+    def _check(self, position: int, value: Any) -> None:
+        if position >= len(self.names):
+            raise InvalidArgumentError(f"the owner sent parameter {position} of {len(self.names)}")
+        shape = self.parameters[position].shape
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.shape != shape:
+            raise InvalidArgumentError(f"the owner sent no tensor of shape {tuple(shape)} for {self.names[position]!r}")
+
+    def _set_all(self, positions: Sequence[int], values: Sequence[torch.Tensor]) -> None:
+        for position in self._lent.difference(positions):
+            parameter = self.parameters[position]
+            parameter.data = parameter.data.clone()
+        if positions:
+            self._lent = set()
+        for position, value in zip(positions, values, strict=True):
+            parameter = self.parameters[position]
+            if _may_replace(parameter, value):
+                parameter.data = value
+                self._lent.add(position)
+            else:
+                with torch.no_grad():
+                    parameter.copy_(value)
+
+    def _set_buffers(self, buffers: dict[str, torch.Tensor]) -> None:
+        known = dict(self._module.named_buffers())
+        with torch.no_grad():
+            for name, value in buffers.items():
+                own = known.get(name)
+                if own is not None and own.shape == value.shape:
+                    own.copy_(value)
+                    continue
+                path, _, leaf = name.rpartition(".")
+                try:
+                    self._module.get_submodule(path).register_buffer(leaf, value)
+                except (AttributeError, KeyError):
+                    raise InvalidArgumentError(
+                        f"the module on the owner has a buffer {name!r}, which the local one cannot have"
+                    ) from None
+
+
+def _matching(module: nn.Module, infos: Sequence[ParameterInfo], expected: Sequence[torch.dtype]) -> list[nn.Parameter]:
+    """The parameters of a local module in the owner's order. Those that are frozen on the owner are frozen here."""
+    local = dict(module.named_parameters(remove_duplicate=False))
+    found = []
+    for info, dtype in zip(infos, expected, strict=True):
+        parameter = local.get(info.name)
+        described = None if parameter is None else (tuple(parameter.shape), parameter.dtype)
+        if parameter is None or described != (tuple(info.shape), dtype):
+            raise InvalidArgumentError(
+                f"the module made here is not like the one on the owner: {info.name!r} has shape {tuple(info.shape)} "
+                f"and {dtype} there, and {described or 'does not exist'} here"
+            )
+        parameter.requires_grad_(info.requires_grad)
+        found.append(parameter)
+    if len({id(each) for each in found}) != len(found):
+        raise InvalidArgumentError("the module made here ties parameters that are apart on the owner")
+    more = {id(each) for each in local.values()} - {id(each) for each in found}
+    if more:
+        names = [name for name, each in local.items() if id(each) in more]
+        raise InvalidArgumentError(f"the module made here has parameters that the one on the owner lacks: {names}")
+    return found
+
+
+def _may_replace(parameter: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a received tensor can be the data of a parameter: no program can tell the difference."""
+    data = parameter.data
+    return (
+        data.is_cpu
+        and data.dtype == value.dtype
+        and data.stride() == value.stride()
+        and data.untyped_storage().nbytes() == data.nbytes
+        and not data.is_shared()
+    )

@@ -1,0 +1,210 @@
+"""The entry of this process in the directory of its group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ps_wire.errors import DeadlineExceededError, PsError, SessionLostError, UnavailableError
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import Member, RegisterRequest
+from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, told
+
+if TYPE_CHECKING:
+    from ps_wire.v1.operations_pb2 import RegisterReply
+    from trainer_client.handles.other_owners import OtherOwners
+    from trainer_client.pending import Pending
+    from trainer_client.rpc.meeting_file import MeetingFile
+    from trainer_client.rpc.process_group import GroupStore
+    from trainer_client.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.02
+"""Seconds between two looks into a file that does not name a directory yet."""
+
+_LOOK_AGAIN_SECONDS: Final = 2.0
+"""Seconds after which the file is read again, if the owner that it names does not answer."""
+
+_FIRST_TRY_SECONDS: Final = 0.5
+_LONGEST_TRY_SECONDS: Final = 10.0
+"""Longest pause between two attempts to enter the directory again."""
+
+
+class Plan(NamedTuple):
+    """How a process joins a group.
+
+    Attributes:
+        directory: Address of the owner that keeps the directory; empty for this process's own directory.
+        rank: The rank to enter with; None for a free number.
+        size: Number of members of a group that begins as a whole; 0 for an open group.
+        seconds: Seconds to wait for the directory and for the other members.
+        store: Through which this process tells the others where the directory is; None if they know that.
+        file: In which the others find where the directory is, and this process, unless it keeps the directory.
+    """
+
+    directory: str = ""
+    rank: int | None = None
+    size: int = 0
+    seconds: float = 60.0
+    store: GroupStore | None = None
+    file: MeetingFile | None = None
+
+    @property
+    def keeps_directory(self) -> bool:
+        """Whether this process keeps the directory."""
+        return not self.directory and (self.file is None or self.file.taken)
+
+    @property
+    def may_keep_directory(self) -> bool:
+        """Whether this process keeps the directory if no other does. In a file's open group, that is the first."""
+        return self.rank == 0 or not self.size
+
+
+class Entry:
+    """The entry. It is made again when the owner with the directory has lost it.
+
+    Args:
+        name: Name of this process.
+        address: Where its owner listens.
+        others: Opens sessions with other owners, and knows the session with the directory.
+        plan: How it joins.
+
+    Attributes:
+        member: The entry, as the directory describes it.
+        plan: How it joins.
+    """
+
+    def __init__(self, name: str, address: str, others: OtherOwners, plan: Plan) -> None:
+        self.member = Member(name=name, address=address)
+        self._others = others
+        self.plan = plan
+        self._deadline = Deadline(plan.seconds)
+        self._making = False
+        self._returning: asyncio.Task[None] | None = None
+        self._waits_for = f"the directory at {plan.directory or plan.file}"
+
+    async def reach(self) -> Session | None:
+        """Opens the session with the owner that keeps the directory. It is not known by its name yet.
+
+        Returns:
+            The session; None if this process keeps the directory by now.
+
+        Raises:
+            UnavailableError: It cannot be reached in time.
+        """
+        async with told(self._what, self._deadline):
+            if self.plan.file is None:
+                return await self._others.open(self.plan.directory)
+            return await self._met(self.plan.file)
+
+    async def _met(self, file: MeetingFile) -> Session | None:
+        """Opens the session with the owner that a file names; or becomes the one that it names, if there is none."""
+        while not self._deadline.over:
+            if self.plan.may_keep_directory:
+                file.take(self.plan.size)
+            if file.taken:
+                file.publish(self.member.address, self.plan.size)
+                return None
+            meeting = file.read(self.plan.size)
+            if meeting is not None and meeting.there:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                        return await self._others.open(meeting.address)
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise UnavailableError(f"in {file} stood no directory of a group within {self.plan.seconds:g} s")
+
+    async def make(self, directory: Session) -> list[Member]:
+        """Enters the directory, and waits for the other members of a group that begins as a whole.
+
+        Returns:
+            The members of a group that begins as a whole; nothing in an open group.
+
+        Raises:
+            PsError: The directory has refused it, or the others did not come in time.
+        """
+        directory.when_lost(self._lost)
+        self._making = True
+        try:
+            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._what, self._deadline):
+                return await self._gathered(directory)
+        except TimeoutError as error:
+            if isinstance(error, PsError):
+                raise
+            raise DeadlineExceededError(
+                f"{self.member.name!r} could not join its group within {self.plan.seconds:g} s: "
+                f"it waited for {self._waits_for}"
+            ) from None
+        finally:
+            self._making = False
+
+    def give_up(self) -> None:
+        """Does not enter again from now on."""
+        if self._returning is not None:
+            self._returning.cancel()
+
+    async def _gathered(self, directory: Session) -> list[Member]:
+        while True:
+            losses = directory.losses
+            try:
+                reply = await self._register(directory, min(LOOK_SECONDS, self._deadline.left()))
+            except SessionLostError:
+                if directory.state == "closed":
+                    raise
+            if directory.losses != losses:
+                continue  # the owner with the directory was started again
+            if not reply.missing:
+                break
+            there = ", ".join(f"{member.name} ({member.id})" for member in reply.members)
+            missing = ", ".join(reply.missing)
+            if self._deadline.over:
+                raise DeadlineExceededError(
+                    f"{len(reply.members)} of {self.plan.size} members came within {self.plan.seconds:g} s: {there}; "
+                    f"missing: {missing}"
+                )
+            self._waits_for = f"{missing} (there are: {there})"
+        self.member = reply.member
+        if self.plan.size and not self.plan.keeps_directory:
+            # So that its owner knows that the answer is here. It may leave then, and this is not answered.
+            self._register(directory, 0.0)
+        return list(reply.members)
+
+    def _register(self, directory: Session, seconds: float) -> Pending[RegisterReply]:
+        plan, member = self.plan, self.member
+        request = RegisterRequest(name=member.name, address=member.address, id=plan.rank)
+        request.world_size, request.wait_seconds = plan.size, seconds
+        return directory.submit(Request(register=request), None, lambda reply, _: reply.register, None)
+
+    def _what(self) -> str:
+        return f"{self.member.name!r} joins its group, and waits for {self._waits_for}"
+
+    def _lost(self) -> None:
+        """The directory's owner has ended the session, and with it the entry: enters again."""
+        if not self._making and (self._returning is None or self._returning.done()):
+            work = self._return()
+            self._returning = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+
+    async def _return(self) -> None:
+        delay = _FIRST_TRY_SECONDS
+        self.plan = self.plan._replace(rank=self.member.id)
+        while True:
+            directory = self._others.directory
+            assert directory is not None, "it has joined"
+            self._deadline = Deadline(self.plan.seconds)
+            try:
+                if directory.state == "closed":
+                    directory = self._others.directory = await self._others.again(directory)
+                await self.make(directory)
+            except PsError as error:
+                _log.warning("%s is not in the directory at %s: %s", self.member.name, directory.address, error)
+            except Exception:
+                # If this task ended, no member would find this one again.
+                _log.exception("%s could not enter the directory at %s", self.member.name, directory.address)
+            else:
+                _log.info("%s has entered the directory at %s again", self.member.name, directory.address)
+                return
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_TRY_SECONDS)

@@ -1,0 +1,76 @@
+"""Says for whom a process waits, while it waits for other members of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+_FIRST_SECONDS: Final = 1.5
+"""Seconds before the first warning."""
+
+_LONGEST_SECONDS: Final = 30.0
+"""The longest pause between two warnings; each is twice as long as the one before."""
+
+LOOK_SECONDS: Final = 1.0
+"""Seconds after which the directory is asked again who is missing."""
+
+DAY: Final = 86_400.0
+"""The longest wait, where there is no limit, in seconds."""
+
+
+class Deadline:
+    """A deadline.
+
+    Args:
+        seconds: Seconds from now; 0 for no deadline.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._at = time.monotonic() + seconds if seconds else None
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        return DAY if self._at is None else max(self._at - time.monotonic(), 0.001)
+
+    @property
+    def remaining(self) -> float:
+        """The seconds that are left; 0 for no deadline."""
+        return 0.0 if self._at is None else self.left()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has passed."""
+        return self._at is not None and self._at <= time.monotonic()
+
+    def __str__(self) -> str:
+        return "without a time limit" if self._at is None else f"for up to {self.left():.0f} s more"
+
+
+@asynccontextmanager
+async def told(what: Callable[[], str], deadline: Deadline) -> AsyncIterator[None]:
+    """A block that may wait for long. While it does, warnings in the log say for what, the first within two seconds.
+
+    Args:
+        what: Returns who waits, and for what.
+        deadline: When the wait will be given up.
+    """
+    task = asyncio.create_task(_tell(what, deadline))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _tell(what: Callable[[], str], deadline: Deadline) -> None:
+    began, pause = time.monotonic(), _FIRST_SECONDS
+    while True:
+        await asyncio.sleep(pause)
+        _log.warning("%s; it has waited for %.0f s, and waits %s", what(), time.monotonic() - began, deadline)
+        pause = min(2 * pause, _LONGEST_SECONDS)
