@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing
 
@@ -125,3 +127,9 @@ def owner_process_address(forking: Forking) -> Iterator[str]:
         line = process.stdout.readline()
         assert " is serving on " in line, line
         yield line.split()[-1]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact() -> None:
+    """Sets the watchdog anew, which pytest stops at a failure: the end of a test that failed may hang, too."""
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)

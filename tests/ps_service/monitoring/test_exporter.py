@@ -187,8 +187,9 @@ async def test_requests_that_are_given_up_are_errors_of_their_own_kind(owner: Se
     gate, _ = creation.create(owner.engine, f"{MODELS}.Gate", (), {})
     request = CallRequest(target=gate.ref.to_message(), method="wait")
     await waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request, timeout_seconds=0.01)
+    entered = gate.value.inside  # 0 where the first request was late before its method began
     cancelled = asyncio.create_task(waiter.answer(owner.engine, b"t" * 16, OPERATIONS["call"], request))
-    await asyncio.to_thread(gate.value.wait_for, 2)
+    await asyncio.to_thread(gate.value.wait_for, entered + 1)
     cancelled.cancel()
     await cancelled
     gate.value.open()
