@@ -55,6 +55,7 @@ from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
+from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
 
 __all__ = [
@@ -71,12 +72,15 @@ __all__ = [
     "ContextEndedError",
     "ContextLostError",
     "DeadlineExceededError",
+    "DiLoCo",
     "DistributedOptimizer",
     "DistributedScheduler",
     "ForeignHandleError",
     "Int8",
     "InternalError",
     "InvalidArgumentError",
+    "LocalSGD",
+    "LocalSteps",
     "NameConflictError",
     "NonFiniteGradientError",
     "NotAllowedError",

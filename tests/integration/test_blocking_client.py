@@ -239,3 +239,17 @@ def test_calls_from_inside_the_portals_own_loop_are_refused(ps: Any, address: st
     asyncio.run_coroutine_threadsafe(inside(), portal.loop).result()
     # The refused wait did not end the call, which the next ones may overtake.
     assert any(counter.get() == 1 for _ in range(1000))
+
+
+def test_local_steps_wait_for_their_push(ps: Any) -> None:
+    net = ps.module(AFFINE, 3, 2, name="stepped locally", seed=0)
+    replica = net.replica()
+    local = ps.local_steps(replica, torch.optim.SGD(replica.parameters(), lr=0.1), tc.LocalSGD(2))
+    found = []
+    for _ in range(4):
+        replica(torch.ones(1, 3)).sum().backward()
+        found.append(local.step())
+    assert found[0] is found[2] is None and [each["ps0"] for each in found[1::2]] == [1, 2]
+    assert all(torch.equal(value, replica.module.state_dict()[name]) for name, value in net.state_dict().items())
+    other = replica.local_steps(torch.optim.SGD(replica.parameters(), lr=0.1), local.optimizer, every=1)
+    assert other.push()["ps0"] == 3

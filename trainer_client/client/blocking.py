@@ -16,12 +16,13 @@ from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
+from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
 
-_WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler)
+_WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps)
 
 _IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
 """Methods that the calling thread runs itself instead of waiting for another thread."""
@@ -89,6 +90,9 @@ class BlockingReplica(Replica):
 
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()
+
+    def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
+        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
 
 
 def wrapped(value: Any) -> Any:

@@ -28,6 +28,7 @@ from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
+from trainer_client.replicas import local_steps
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.creation import NonFinite, Reads
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.scheduler import DistributedScheduler
+    from trainer_client.replicas.local_steps import LocalSteps, LocalTraining
+    from trainer_client.replicas.replica import Replica
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
 
@@ -287,6 +290,39 @@ class Client:
         """
         listed = list(parameters)
         return Pending.run(self._loop, creation.create(cls, listed, options, name, reads, non_finite, policy))
+
+    def local_steps(
+        self,
+        replica: Replica,
+        inner: optim.Optimizer,
+        method: LocalTraining,
+        *,
+        name: str = "",
+        non_finite: NonFinite = "apply",
+        policy: Policy | None = local_steps.ALL,
+    ) -> Pending[LocalSteps]:
+        """Trains a replica with an optimizer of this process, and combines what trainers have changed on the owner.
+
+        It makes the optimizer on the owner that takes their differences, or attaches to it, as `optimizer` does.
+
+        Args:
+            replica: The replica.
+            inner: The local optimizer, over parameters of the replica.
+            method: `LocalSGD` or `DiLoCo`.
+            name: Name of the optimizer on the owner; needed if the module has another one there.
+            non_finite: With `refuse`, a difference with NaN or infinity is refused.
+            policy: When differences count, as for gradients. By default in rounds of all trainers that use it. None for
+                the policy that the optimizer has.
+
+        Raises:
+            InvalidArgumentError: The local optimizer steps no parameter of the replica, the policy sums, or the replica
+                was made with an overlap.
+            NameConflictError: The optimizer on the owner exists with other options or another policy.
+        """
+        local_steps.check_policy(method, policy)
+        outer = optim.SGD, replica.source.parameters()
+        made = self.optimizer(*outer, name=name, non_finite=non_finite, policy=policy, **method.options)
+        return Pending.run(self._loop, local_steps.begin(made, replica, inner, method))
 
     def scheduler(
         self,

@@ -29,6 +29,7 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending
 from trainer_client.replicas.classes import local_module
+from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.tensors import Tensors
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.handles.handles import RemoteModule
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.parts import RemoteOptimizer
 
 T = TypeVar("T")
 
@@ -60,6 +62,10 @@ _REFUSED: Final = (
 """Errors of an owner that has changed nothing."""
 
 
+def _nothing_more() -> None:
+    """Does nothing more with an answer."""
+
+
 class Replica(nn.Module):
     """A local module with the parameters of a module on an owner. Made by `RemoteModule.replica`.
 
@@ -72,6 +78,7 @@ class Replica(nn.Module):
 
     Attributes:
         module: The module itself.
+        source: The handle of the module on the owner.
     """
 
     module: nn.Module
@@ -86,7 +93,7 @@ class Replica(nn.Module):
     ) -> None:
         super().__init__()
         self.module = module
-        self._source = source
+        self.source = source
         self._tensors = Tensors(module, infos)
         self._reads = _known(more.pop("reads"))
         self._overlap = more.pop("overlap")
@@ -147,25 +154,84 @@ class Replica(nn.Module):
                 form for them. Nothing was changed on the owner.
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
-        part = opt.part_on(self._source.session)
+        part = opt.part_on(self.source.session)
+        if self._tensors.is_anchored:
+            raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.zero_grad()
-            return self._nothing()
+            return self.nothing()
+        gradients = [None if each.grad is None else each.grad.detach() for each in self._tensors.parameters]
+        pending = self._send(part, gradients, pull, lends=zero_grad)
+        if zero_grad:
+            self._clear()
+        self._in_flight.append(pending)
+        return self._in_flight.popleft() if len(self._in_flight) > self._overlap else self.nothing()
+
+    def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
+        """Trains this replica with an optimizer of this process from now on, and pushes differences.
+
+        `Client.local_steps` makes the optimizer on the owner, too, as `LocalSGD` and `DiLoCo` have it.
+
+        Args:
+            inner: The local optimizer, over parameters of this replica.
+            opt: The optimizer on the owner, which takes the mean of the differences as its gradient, or what its policy
+                says. It may be any.
+            every: Local steps between two pushes.
+
+        Raises:
+            InvalidArgumentError: The local optimizer steps no parameter of this replica, the optimizer on the owner has
+                parameters elsewhere, or this replica was made with an overlap.
+        """
+        return LocalSteps(self, inner, opt, every)
+
+    def begin_local_steps(self, opt: DistributedOptimizer) -> None:
+        """Keeps the pulled parameters from now on.
+
+        Raises:
+            InvalidArgumentError: The optimizer has parameters elsewhere, or this replica was made with an overlap.
+        """
+        opt.part_on(self.source.session)
+        if self._overlap:
+            raise InvalidArgumentError("a replica with an overlap takes no local steps")
+        self._tensors.anchor()
+
+    def push_difference(self, opt: DistributedOptimizer, counted: Callable[[], None]) -> Pending[Stepped | None]:
+        """Sends what local steps have changed, and pulls. See `LocalSteps.push`.
+
+        Args:
+            opt: The optimizer on the owner.
+            counted: Called when the owner has answered, and its parameters are here.
+        """
+        return self._send(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted)
+
+    def _send(
+        self,
+        part: RemoteOptimizer,
+        gradients: Sequence[torch.Tensor | None],
+        pull: bool,
+        lends: bool,
+        counted: Callable[[], None] = _nothing_more,
+    ) -> Pending[Stepped | None]:
+        """Sends gradients. With `lends` they are not copied, because no other code writes to them from now on."""
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
-        request.target.CopyFrom(self._source.ref.to_message())
-        encoded = self._encode(request, payload, zero_grad)
+        request.target.CopyFrom(self.source.ref.to_message())
+        encoded = self._encode(request, payload, gradients, lends)
         number = 0
         if pull:
             request.pull.reads = self._reads
             number = self._tensors.ask(request.pull)
         mine = self._encodings
-        pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, encoded, mine))
+        read = partial(self._pushed, number, encoded, mine, counted)
+        pending: Pending[Stepped | None] = part.push(frame, payload, read)
         if encoded:
             pending.on_done(lambda: self._undo_if_refused(pending, encoded, mine))
-        self._in_flight.append(pending)
-        return self._in_flight.popleft() if len(self._in_flight) > self._overlap else self._nothing()
+        return pending
+
+    def _clear(self) -> None:
+        for parameter in self._tensors.parameters:
+            parameter.grad = None
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
@@ -178,7 +244,7 @@ class Replica(nn.Module):
         """
         waiting = list(self._in_flight)
         self._in_flight.clear()
-        return Pending.run(self._source.session.loop, _all(waiting))
+        return Pending.run(self.source.session.loop, _all(waiting))
 
     def unscale_(self, scaler: torch.amp.GradScaler) -> None:
         """Divides `.grad` by the scale of the loss, before gradients are clipped.
@@ -188,8 +254,9 @@ class Replica(nn.Module):
         """
         self._scaled.unscale(scaler)
 
-    def _nothing(self) -> Pending[Stepped | None]:
-        made: Pending[Stepped | None] = Pending(self._source.session.loop)
+    def nothing(self) -> Pending[Stepped | None]:
+        """A result that is there: None."""
+        made: Pending[Stepped | None] = Pending(self.source.session.loop)
         made.resolve(lambda: None)
         return made
 
@@ -200,32 +267,34 @@ class Replica(nn.Module):
     def _pull(self, reads: Reads | None, result: Callable[[int], T]) -> Pending[T]:
         frame = Frame()
         request = frame.request.pull
-        request.target.CopyFrom(self._source.ref.to_message())
+        request.target.CopyFrom(self.source.ref.to_message())
         request.reads = self._reads if reads is None else _known(reads)
         number = self._tensors.ask(request)
-        return self._source.session.submit(
+        return self.source.session.submit(
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload))
         )
 
     def __repr__(self) -> str:
-        return f"Replica of {self._source!r}: {self.module!r}"
+        return f"Replica of {self.source!r}: {self.module!r}"
 
-    def _encode(self, request: pb.PushRequest, payload: PayloadWriter, zero_grad: bool) -> dict[str, Encoded]:
-        """Writes the gradients into a request, and removes them here. Returns those that a codec has encoded."""
+    def _encode(
+        self, request: pb.PushRequest, payload: PayloadWriter, gradients: Sequence[torch.Tensor | None], lends: bool
+    ) -> dict[str, Encoded]:
+        """Writes gradients into a request. Returns those that a codec has encoded."""
         tensors, values = self._tensors, []
         encoded: dict[str, Encoded] = {}
         self._encodings += 1
         try:
-            for position, parameter in enumerate(tensors.parameters):
-                if parameter.grad is None:
+            for position, given in enumerate(gradients):
+                if given is None:
                     continue
-                gradient = parameter.grad.detach().to(tensors.dtypes[position])
+                gradient = given.to(tensors.dtypes[position])
                 value: torch.Tensor | Encoded = gradient
                 if self._feedback is not None:
                     value = self._feedback.encode(tensors.names[position], gradient)
                 if isinstance(value, Encoded):
                     encoded[tensors.names[position]] = value
-                elif not zero_grad or _is_part(value):
+                elif not lends or _is_part(value):
                     value = value.clone()
                 values.append(value)
                 request.positions.append(position)
@@ -235,9 +304,6 @@ class Replica(nn.Module):
             if self._feedback is not None:
                 self._feedback.rollback(encoded)
             raise
-        if zero_grad:
-            for parameter in tensors.parameters:
-                parameter.grad = None
         return encoded
 
     def _pushed(
@@ -245,6 +311,7 @@ class Replica(nn.Module):
         number: int,
         encoded: Mapping[str, Encoded],
         mine: int,
+        counted: Callable[[], None],
         stepped: Stepped,
         reply: Reply,
         payload: PayloadReader,
@@ -253,6 +320,7 @@ class Replica(nn.Module):
             self._tensors.take(number, reply.push.pull, payload)
         if stepped.dropped:
             self._undo(encoded, mine)
+        counted()
         return stepped
 
     def _undo_if_refused(self, pending: Pending[Any], encoded: Mapping[str, Encoded], mine: int) -> None:

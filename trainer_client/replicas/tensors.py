@@ -48,6 +48,33 @@ class Tensors:
         self._lent: set[int] = set()
         self._asked = 0
         self._taken = 0
+        self._anchors: list[torch.Tensor] = []
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether the pulled values are kept, because local steps change the parameters."""
+        return bool(self._anchors)
+
+    def anchor(self) -> None:
+        """Keeps copies of the present values, and of those that are pulled from now on."""
+        if not self._anchors:
+            self._anchors = [each.detach().clone() for each in self.parameters]
+
+    def differences(self) -> list[torch.Tensor | None]:
+        """What local steps have taken from each parameter since it was pulled; None for frozen parameters.
+
+        Raises:
+            InvalidArgumentError: The replica has been moved to another dtype or device since `anchor`.
+        """
+        found: list[torch.Tensor | None] = []
+        for name, parameter, anchor in zip(self.names, self.parameters, self._anchors, strict=True):
+            if parameter.dtype != anchor.dtype or parameter.device != anchor.device:
+                raise InvalidArgumentError(
+                    f"{name!r} was {anchor.dtype} on {anchor.device} when local steps began, and is {parameter.dtype} "
+                    f"on {parameter.device} now: move the replica before"
+                )
+            found.append(anchor - parameter.detach() if parameter.requires_grad else None)
+        return found
 
     def ask(self, request: PullRequest) -> int:
         """Writes into a request what the replica has; returns the number of the request."""
@@ -83,6 +110,7 @@ class Tensors:
             return 0
         self._taken = number
         self._set_all(positions, values)
+        self._anchor_again(set(positions))
         for position, mark, steps in zip(positions, reply.marks, reply.steps, strict=True):
             self._marks[position], self.steps[position] = mark, steps
         if buffers is not None:
@@ -111,6 +139,15 @@ class Tensors:
             else:
                 with torch.no_grad():
                     parameter.copy_(value)
+
+    def _anchor_again(self, brought: set[int]) -> None:
+        """Keeps copies of the values that were brought, and sets the other parameters back to those of before."""
+        with torch.no_grad():
+            for position, anchor in enumerate(self._anchors):
+                if position in brought:
+                    anchor.copy_(self.parameters[position])
+                else:
+                    self.parameters[position].copy_(anchor)
 
     def _set_buffers(self, buffers: dict[str, torch.Tensor]) -> None:
         known = dict(self._module.named_buffers())

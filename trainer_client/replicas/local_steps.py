@@ -1,0 +1,198 @@
+"""Local steps: a trainer steps its replica with an optimizer of its own, and pushes only every so often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import optim
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.policies import Sync
+
+if TYPE_CHECKING:
+    from ps_wire.policies import Policy
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.pending import Pending
+    from trainer_client.replicas.replica import Replica
+
+_MOST: Final = 1_000_000_000
+"""The most local steps between two pushes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSGD:
+    """Trainers take steps of their own, and every so often their parameters become the average of all.
+
+    S. U. Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019. The step on the owner is that of SGD
+    with a learning rate of 1: w - mean(w - w_i) = mean(w_i). With one step between two averages, and SGD without
+    momentum as the local optimizer, it is `Sync` with the mean of gradients.
+
+    Attributes:
+        every: Local steps between two averages.
+    """
+
+    every: int
+
+    def __post_init__(self) -> None:
+        check_every(self.every)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the SGD on the owner."""
+        return {"lr": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class DiLoCo:
+    """Trainers take steps of their own, and every so often an outer optimizer steps with their mean difference.
+
+    A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023 (arXiv:2311.08105).
+    The difference is that of the parameters before the local steps and after them. The outer optimizer is SGD with
+    Nesterov momentum; it runs on the owner. The paper takes AdamW as the local optimizer, and 500 local steps.
+
+    Attributes:
+        every: Local steps between two outer steps.
+        lr: Learning rate of the outer optimizer.
+        momentum: Its momentum; with 0 there is none.
+    """
+
+    every: int
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_every(self.every)
+        for name, value in (("lr", self.lr), ("momentum", self.momentum)):
+            if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+                raise InvalidArgumentError(f"{name} is a finite number that is not negative, not {value!r}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the SGD on the owner."""
+        return {"lr": self.lr, "momentum": self.momentum, "nesterov": self.momentum > 0}
+
+
+ALL: Final = Sync()
+"""Rounds of all trainers that use an optimizer."""
+
+LocalTraining = LocalSGD | DiLoCo
+"""How the differences of trainers become a step on the owner."""
+
+
+class LocalSteps:
+    """The local steps of one replica. Made by `Client.local_steps`, or by `Replica.local_steps`.
+
+        local = await ps.local_steps(replica, torch.optim.AdamW(replica.parameters()), tc.DiLoCo(every=50))
+        for x, y in batches:
+            loss_fn(replica(x), y).backward()
+            await local.step()
+
+    What is pushed is the difference of the parameters that the owner had at the last pull, and those here. The owner
+    takes it as a gradient. A pull of the replica discards what has changed here since then.
+
+    Args:
+        replica: The replica.
+        inner: The local optimizer, over parameters of the replica.
+        outer: The optimizer on the owner.
+        every: Local steps between two pushes.
+
+    Attributes:
+        inner: As the argument.
+        optimizer: The optimizer on the owner.
+        every: As the argument.
+        steps: Local steps since the last push that counted or was dropped.
+
+    Raises:
+        InvalidArgumentError: The local optimizer steps no parameter of the replica, `every` is no such number, or the
+            replica was made with an overlap.
+    """
+
+    def __init__(self, replica: Replica, inner: optim.Optimizer, outer: DistributedOptimizer, every: int) -> None:
+        check_every(every)
+        mine = {id(each) for each in replica.parameters()}
+        if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
+            raise InvalidArgumentError(
+                "the local optimizer steps no parameter of the replica: make it of replica.parameters()"
+            )
+        replica.begin_local_steps(outer)
+        self.inner = inner
+        self.optimizer = outer
+        self.every = every
+        self.steps = 0
+        self._replica = replica
+
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None
+    ) -> Pending[Stepped | None]:
+        """Steps the replica with the local optimizer, and pushes if it is time. `.grad` is None afterwards.
+
+        Args:
+            closure: For a local optimizer that needs one, such as LBFGS.
+            scaler: The scaler of the loss. It unscales the gradients, and skips the local step if one is not finite;
+                that counts as a step. Call its `update()` afterwards, as in torch.
+
+        Returns:
+            None after a step without a push; after one with a push what `push` returns.
+
+        Raises:
+            Exception: The local optimizer raised it. Besides, the exceptions of `push`; the next step pushes again.
+        """
+        if scaler is not None:
+            scaler.step(self.inner)
+        elif closure is not None:
+            self.inner.step(closure)
+        else:
+            self.inner.step()
+        self._replica.zero_grad()
+        self.steps += 1
+        return self.push() if self.steps >= self.every else self._replica.nothing()
+
+    def push(self) -> Pending[Stepped | None]:
+        """Pushes the difference now, and takes over the parameters after the step of the owner.
+
+        If its policy drops the difference, that is lost, and the replica has the owner's parameters afterwards. If
+        the push fails, the replica keeps its own parameters, and the next push sends the difference to the same
+        parameters as this one. After an error that leaves open whether the difference counts, such as
+        `DeadlineExceededError`, call `pull` of the replica to begin anew.
+
+        Raises:
+            NonFiniteGradientError: The difference holds NaN or infinity, and the optimizer on the owner refuses these,
+                or a codec has no form for them. Nothing was changed on the owner. Call `pull` of the replica.
+            PsError: As in `Replica.push`.
+        """
+        return self._replica.push_difference(self.optimizer, self._pushed)
+
+    def _pushed(self) -> None:
+        self.steps = 0
+
+    def __repr__(self) -> str:
+        return f"<LocalSteps of {type(self.inner).__name__}, every {self.every}, to {self.optimizer!r}>"
+
+
+def check_every(every: Any) -> None:
+    """Raises `InvalidArgumentError` if this is no number of local steps."""
+    if isinstance(every, bool) or not isinstance(every, int) or not 1 <= every <= _MOST:
+        raise InvalidArgumentError(f"every is a number of local steps from 1 to {_MOST:,}, not {every!r}")
+
+
+def check_policy(method: LocalTraining, policy: Policy | None) -> None:
+    """Raises `InvalidArgumentError` if a policy sums differences where their mean is needed."""
+    if getattr(policy, "reduce", "mean") != "mean":
+        raise InvalidArgumentError(f"{type(method).__name__} steps with the mean of differences, not with their sum")
+
+
+async def begin(
+    made: Pending[DistributedOptimizer], replica: Replica, inner: optim.Optimizer, method: LocalTraining
+) -> LocalSteps:
+    """Begins local steps once the optimizer on the owner is made.
+
+    Raises:
+        InvalidArgumentError: See `Client.local_steps`.
+    """
+    opt = await made
+    return replica.local_steps(inner, opt, every=method.every)
