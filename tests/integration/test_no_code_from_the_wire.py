@@ -31,6 +31,7 @@ ALLOWED = {
     # Packages that may be missing, each by one fixed name.
     ("ps_wire/compression/zstd.py", "importlib"),
     ("ps_wire/tracing/__init__.py", "importlib"),
+    ("ps_service/tables/compiled.py", "importlib.util"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),
     # Exporters of OpenTelemetry that a variable of the environment names.
     ("ps_wire/tracing/configuration.py", "importlib.metadata"),

@@ -1,0 +1,84 @@
+"""Checks of what is given to a table. Nothing was changed when one fails."""
+
+from __future__ import annotations
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+
+GRADIENT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def checked_ids(ids: torch.Tensor, rows: int | None) -> torch.Tensor:
+    """Contiguous ids.
+
+    Args:
+        ids: What was given.
+        rows: Number of rows of a table of fixed size; None for any ids.
+
+    Raises:
+        InvalidArgumentError: They are not a vector of int64, or a table of fixed size has no such row.
+    """
+    if ids.dtype != torch.int64 or ids.dim() != 1 or ids.layout != torch.strided or ids.device.type != "cpu":
+        raise InvalidArgumentError(f"ids are an int64 vector, not {tuple(ids.shape)} {ids.dtype} on {ids.device}")
+    ids = ids.contiguous()
+    if rows is not None and len(ids):
+        low, high = (int(each) for each in torch.aminmax(ids))
+        if low < 0 or high >= rows:
+            raise InvalidArgumentError(
+                f"the table has {rows:,} rows, 0 to {rows - 1:,}; ids from {low:,} to {high:,} were given"
+            )
+    return ids
+
+
+def checked_offsets(offsets: torch.Tensor, count: int) -> torch.Tensor:
+    """Where bags begin, as contiguous int64.
+
+    Raises:
+        InvalidArgumentError: They do not begin with 0, fall, or are larger than the number of ids.
+    """
+    if offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1 or offsets.device.type != "cpu":
+        raise InvalidArgumentError(f"offsets are a vector of integers, not {tuple(offsets.shape)} {offsets.dtype}")
+    offsets = offsets.long().contiguous()
+    if not len(offsets):
+        if count:
+            raise InvalidArgumentError(f"{count} ids were given without bags that they belong to")
+        return offsets
+    if int(offsets[0]) or int(offsets[-1]) > count or bool((offsets[1:] < offsets[:-1]).any()):
+        raise InvalidArgumentError(f"offsets begin with 0, do not fall, and are at most the number of ids, {count}")
+    return offsets
+
+
+def checked_weights(weights: torch.Tensor | None, mode: str, count: int) -> torch.Tensor | None:
+    """Per-sample weights as float32.
+
+    Raises:
+        InvalidArgumentError: Their number is not that of the ids, or the mode is not "sum".
+    """
+    if mode not in ("sum", "mean"):
+        raise InvalidArgumentError(f'the mode of a bag is "sum" or "mean", not {mode!r}')
+    if weights is None:
+        return None
+    if mode != "sum":
+        raise InvalidArgumentError('weights go with mode="sum" only, as in torch')
+    if weights.shape != (count,) or weights.dtype not in GRADIENT_DTYPES or weights.device.type != "cpu":
+        raise InvalidArgumentError(f"weights are {count} floating-point numbers, one for each id")
+    return weights.detach().float().contiguous()
+
+
+def checked_gradients(gradients: torch.Tensor, shape: tuple[int, int], refuse_non_finite: bool) -> torch.Tensor:
+    """Gradients as contiguous float32.
+
+    Raises:
+        InvalidArgumentError: They have another shape, or are no floating-point numbers.
+        NonFiniteGradientError: One is NaN or infinite, and that is refused.
+    """
+    if tuple(gradients.shape) != shape or gradients.dtype not in GRADIENT_DTYPES or gradients.device.type != "cpu":
+        raise InvalidArgumentError(
+            f"gradients are floating-point numbers of shape {shape}, not {tuple(gradients.shape)} {gradients.dtype}"
+        )
+    gradients = gradients.detach().float().contiguous()
+    # Adding 0 times each number is NaN if any is not finite: one pass, without a tensor of booleans.
+    if refuse_non_finite and not bool((gradients.view(-1) * 0).sum() == 0):
+        raise NonFiniteGradientError("a gradient holds NaN or infinity; the table was not changed")
+    return gradients

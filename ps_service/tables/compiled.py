@@ -1,0 +1,44 @@
+"""Functions compiled by numba, where it is installed; their machine code is kept on disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+AVAILABLE: Final = find_spec("numba") is not None
+"""Whether numba is installed (`pip install torch-parameter-server[tables]`)."""
+
+
+def cache_directory() -> Path:
+    """Where compiled code is kept: below `$XDG_CACHE_HOME`, or `~/.cache`. Only its user can write there."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "torch-parameter-server" / "numba"
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as machine code, compiled when it is first called. It runs without Python's global lock.
+
+    Floating-point sums keep their order, so results do not depend on the machine. `NUMBA_CACHE_DIR` takes precedence
+    over `cache_directory`. Where neither can be written, the code is compiled again in each process.
+    """
+    import numba
+    from numba import config
+
+    jit: Any = numba.njit
+    before = config.CACHE_DIR  # type: ignore[attr-defined]  # numba makes its settings when it is imported
+    keeps = bool(before)
+    if not keeps:
+        directory = cache_directory()
+        with suppress(OSError):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]
+            keeps = True
+    try:
+        result: Callable[..., Any] = jit(nogil=True, cache=keeps, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before  # type: ignore[attr-defined]
+    return result

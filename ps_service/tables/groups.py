@@ -1,0 +1,47 @@
+"""Groups of rows with options of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.tables.optimizers import Rates
+from ps_wire.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ps_wire.tables.options import RowGroup
+
+
+class Groups:
+    """Ranges of ids that do not overlap.
+
+    Raises:
+        InvalidArgumentError: Two of them overlap.
+    """
+
+    def __init__(self, groups: Sequence[RowGroup]) -> None:
+        self.groups: Final = sorted(groups, key=lambda group: group.low)
+        for one, next_one in zip(self.groups, self.groups[1:], strict=False):
+            if next_one.low <= one.high:
+                raise InvalidArgumentError(f"two groups of rows overlap: {one} and {next_one}")
+        self._lows: Final = torch.tensor([group.low for group in self.groups], dtype=torch.int64)
+        self._highs: Final = torch.tensor([group.high for group in self.groups], dtype=torch.int64)
+
+    def rates(self, ids: torch.Tensor, lr: float, weight_decay: float) -> Rates:
+        """Learning rate and weight decay of ids, int64 [n]: numbers, or float32 [n, 1] where there are groups.
+
+        Args:
+            ids: The ids.
+            lr: That of rows without a group, or whose group has none.
+            weight_decay: Likewise.
+        """
+        if not self.groups:
+            return Rates(lr, weight_decay)
+        group = torch.searchsorted(self._lows, ids, right=True) - 1
+        group = torch.where((group >= 0) & (ids <= self._highs[group]), group, -1)
+        # The last of these numbers, with the index -1, is for rows without a group.
+        lrs = [lr if each.lr is None else each.lr for each in self.groups]
+        decays = [weight_decay if each.weight_decay is None else each.weight_decay for each in self.groups]
+        return Rates(torch.tensor([*lrs, lr])[group][:, None], torch.tensor([*decays, weight_decay])[group][:, None])

@@ -1,0 +1,48 @@
+"""What the maps of ids have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ps_service.tables.id_map.layout import Layout
+from ps_wire.errors import TooLargeError
+
+
+class BaseIdMap:
+    """State and the parts that need no kernel; `IdMap` says what the methods do."""
+
+    def __init__(self, capacity: int) -> None:
+        self._layout = Layout(capacity)
+
+    def items(self) -> tuple[torch.Tensor, torch.Tensor]:
+        used, freed = self._layout.counts.tolist()
+        in_use = np.ones(used, np.bool_)
+        in_use[self._layout.free[:freed]] = False
+        rows = np.flatnonzero(in_use)
+        return torch.from_numpy(self._layout.row_ids[rows]), torch.from_numpy(rows)
+
+    def ids_of(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._layout.row_ids[rows.numpy()])
+
+    def clear(self) -> None:
+        self._layout.clear()
+
+    @property
+    def rows(self) -> int:
+        return int(self._layout.counts[0])
+
+    @property
+    def memory(self) -> int:
+        return self._layout.memory
+
+    def __len__(self) -> int:
+        used, freed = self._layout.counts.tolist()
+        return int(used - freed)
+
+
+def too_many(most: int) -> TooLargeError:
+    """The error for a map that would have more ids than it may."""
+    return TooLargeError(
+        f"there would be more than {most:,} rows, the limit of this table; raise it, evict rows, or admit fewer ids"
+    )

@@ -1,0 +1,136 @@
+"""The map of ids with numpy: all ids are probed at once, in rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ps_service.tables.id_map.base import BaseIdMap, too_many
+from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT, Ids, Words
+from ps_wire.tables.hashing import mix
+
+_TAG = np.uint64(TAG_SHIFT)
+_ROW = np.uint64(ROW_MASK)
+_ONE = np.uint64(1)
+_MARK = np.uint64(REMOVED)
+
+
+class NumpyIdMap(BaseIdMap):
+    """An `IdMap` without numba."""
+
+    implementation = "numpy"
+
+    def find(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])
+
+    def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        given = ids.numpy()
+        rows = self._positions_and_rows(given)[1]
+        new = np.zeros(len(given), np.bool_)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            added, first, inverse = np.unique(given[missing], return_index=True, return_inverse=True)
+            if len(self) + len(added) > min(most, self._layout.capacity):
+                raise too_many(most)
+            order = np.argsort(first)
+            new[missing[first]] = True
+            new_rows = np.empty(len(added), np.int64)
+            new_rows[order] = self._take_rows(len(added))
+            self._add(added[order], new_rows[order])
+            rows[missing] = new_rows[inverse]
+        return torch.from_numpy(rows), torch.from_numpy(new)
+
+    def remove(self, ids: torch.Tensor) -> torch.Tensor:
+        layout = self._layout
+        given = ids.numpy()
+        _, first = np.unique(given, return_index=True)
+        positions, rows = self._positions_and_rows(given[np.sort(first)])
+        there = rows >= 0
+        freed = rows[there]
+        layout.slots[positions[there]] = _MARK
+        layout.make_room_to_free(len(freed))
+        count = int(layout.counts[1])
+        layout.free[count : count + len(freed)] = freed
+        layout.counts[1] += len(freed)
+        return torch.from_numpy(freed)
+
+    def _positions_and_rows(self, ids: Ids) -> tuple[Ids, Ids]:
+        """Where in the slots the ids are, and their rows; both -1 where an id is missing."""
+        layout = self._layout
+        positions = np.full(len(ids), -1, np.int64)
+        rows = np.full(len(ids), -1, np.int64)
+        mixed = mix(ids, int(layout.salt))
+        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        tags = _tags(mixed)
+        base, mask, at = segments * layout.stride, layout.sizes[segments] - 1, mixed.view(np.int64)
+        left = np.arange(len(ids))
+        step = 0
+        while len(left):
+            probed = base[left] + ((at[left] + step) & mask[left])
+            found = layout.slots[probed]
+            candidate = ((found & _ROW) - _ONE).view(np.int64)
+            same = (found >> _TAG == tags[left]) & (found != 0) & (candidate != REMOVED - 1)
+            same[same] = layout.row_ids[candidate[same]] == ids[left[same]]
+            positions[left[same]] = probed[same]
+            rows[left[same]] = candidate[same]
+            left = left[(found != 0) & ~same]
+            step += 1
+        return positions, rows
+
+    def _take_rows(self, count: int) -> Ids:
+        """Rows for new ids: freed ones first."""
+        layout = self._layout
+        used, freed = layout.counts.tolist()
+        again = min(count, freed)
+        layout.counts[1] -= again
+        layout.counts[0] += count - again
+        layout.make_room(used + count - again)
+        return np.concatenate([layout.free[freed - again : freed][::-1], np.arange(used, used + count - again)])
+
+    def _add(self, ids: Ids, rows: Ids) -> None:
+        """Adds different ids that are missing."""
+        layout = self._layout
+        layout.row_ids[rows] = ids
+        mixed = mix(ids, int(layout.salt))
+        segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
+        coming = np.bincount(segments, minlength=SEGMENTS)
+        for segment in np.flatnonzero(layout.used + coming > layout.sizes * layout.fills).tolist():
+            self._rebuild(segment, int(coming[segment]))
+        layout.used += coming
+        self._place(mixed, segments, rows)
+
+    def _rebuild(self, segment: int, coming: int) -> None:
+        """Makes room for more ids in a segment, and forgets its marks."""
+        layout = self._layout
+        begin = segment * layout.stride
+        there = layout.slots[begin : begin + int(layout.sizes[segment])]
+        low = there & _ROW
+        rows = ((low - _ONE)[(there != 0) & (low != _MARK)]).view(np.int64)
+        there[:] = 0
+        while len(rows) + coming > layout.sizes[segment] * layout.fills[segment]:
+            layout.sizes[segment] *= 2
+            if layout.sizes[segment] > layout.stride:
+                layout.widen()
+        layout.used[segment] = len(rows)
+        self._place(mix(layout.row_ids[rows], int(layout.salt)), np.full(len(rows), segment), rows)
+
+    def _place(self, mixed: Words, segments: npt.NDArray[np.int64], rows: Ids) -> None:
+        """Writes the slots of ids that are missing, where there is room."""
+        layout = self._layout
+        words = _tags(mixed) << _TAG | (rows.view(np.uint64) + _ONE)
+        base, mask, at = segments * layout.stride, layout.sizes[segments] - 1, mixed.view(np.int64)
+        left = np.arange(len(rows))
+        step = 0
+        while len(left):
+            probed = base[left] + ((at[left] + step) & mask[left])
+            empty = layout.slots[probed] == 0
+            # Of several that want one slot, the last one written has it, and the others go on.
+            layout.slots[probed[empty]] = words[left[empty]]
+            left = left[layout.slots[probed] != words[left]]
+            step += 1
+
+
+def _tags(mixed: Words) -> Words:
+    """The 24 bits below the segment's: bits 32 to 55."""
+    return mixed >> np.uint64(32) & np.uint64(0xFFFFFF)

@@ -1,0 +1,58 @@
+"""Random numbers that depend on a seed, an id, a count and a column, and on nothing else."""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ps_wire.tables.hashing import GOLDEN, mix, mix_one
+
+INITIAL: Final = 1
+ROUNDING: Final = 2
+ADMISSION: Final = 3
+"""Purposes. The numbers of one have nothing to do with those of another."""
+
+_LEVELS: Final = 1 << 16
+
+
+def random_bits(
+    seed: int, purpose: int, ids: npt.NDArray[np.int64], columns: int, counts: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.uint32]:
+    """32 random bits for each id and column, [n, columns]. SplitMix64, started at a mix of seed, purpose, id and count.
+
+    Args:
+        seed: Any integer.
+        purpose: One of the purposes above.
+        ids: Any ids, [n].
+        columns: How many numbers for each id.
+        counts: Another number for each id, [n], for numbers that differ each time.
+    """
+    keys = mix(ids, mix_one(seed, purpose))
+    if counts is not None:
+        keys = mix(keys + counts.astype(np.uint64) * np.uint64(GOLDEN))
+    words = (columns + 1) // 2
+    steps = np.arange(1, words + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    return mix(keys[:, None] + steps).view(np.uint32)[:, :columns]
+
+
+def uniform(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """Numbers from 0 to below 1, from 24 of the bits each."""
+    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def normal(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """Numbers of the standard normal distribution, from 16 of the bits each, by its inverse."""
+    drawn: npt.NDArray[np.float32] = normal_quantiles()[bits >> np.uint32(16)]
+    return drawn
+
+
+@cache
+def normal_quantiles() -> npt.NDArray[np.float32]:
+    """The quantiles in the middle of 65,536 equal shares. A table, so that every implementation draws the same."""
+    inverse = NormalDist().inv_cdf
+    upper = np.array([inverse((_LEVELS // 2 + i + 0.5) / _LEVELS) for i in range(_LEVELS // 2)], np.float32)
+    return np.concatenate([-upper[::-1], upper])

@@ -1,0 +1,86 @@
+"""The rows of a table: values, and what the optimizer keeps for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.tables.initial import initial_rows
+from ps_service.tables.randomness import ROUNDING, random_bits, uniform
+from ps_service.tables.rounding import round_stochastically
+from ps_service.tables.storage import RowStorage, make_rows
+
+if TYPE_CHECKING:
+    from ps_service.tables.optimizers import Rates, RowRule
+    from ps_wire.tables.options import Initialisation
+
+UPDATES: Final = "updates"
+"""Name of the number of updates of a row. Rows in 16 bits keep it: their rounding draws other numbers each time."""
+
+
+class Rows:
+    """Values in any of three dtypes, and states in float32, by the number of a row.
+
+    Attributes:
+        values: The rows.
+        states: What the optimizer keeps, by name.
+    """
+
+    def __init__(
+        self, capacity: int, dim: int, dtype: torch.dtype, rule: RowRule, init: Initialisation, seed: int
+    ) -> None:
+        self.rule: Final = rule
+        self._init: Final = init
+        self._seed: Final = seed
+        self.values: Final = make_rows(capacity, dim, dtype)
+        widths = dict(rule.widths)
+        if dtype != torch.float32:
+            widths[UPDATES] = 1
+        self.states: Final[dict[str, RowStorage]] = {
+            name: make_rows(capacity, width, torch.float32) for name, width in widths.items()
+        }
+
+    def begin(self, rows: int, numbers: torch.Tensor, ids: torch.Tensor) -> None:
+        """Writes the first values of new rows, which are zero or were used before.
+
+        Args:
+            rows: How many rows there are now.
+            numbers: The new ones, int64 [n].
+            ids: Their ids, int64 [n].
+        """
+        self.values.grow(rows)
+        self.values.write(numbers, self.initial(ids))
+        for name, storage in self.states.items():
+            storage.grow(rows)
+            first = torch.full((len(numbers), storage.width), self.rule.initial.get(name, 0.0))
+            storage.write(numbers, first)
+
+    def initial(self, ids: torch.Tensor) -> torch.Tensor:
+        """The first values of the rows of ids, [n, dim]."""
+        return initial_rows(self._init, self._seed, ids, self.values.width, self.values.dtype)
+
+    def update(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
+        """Applies gradients, float32 [n, dim], to different rows."""
+        states = {name: storage.read(numbers) for name, storage in self.states.items()}
+        values = self.values.read(numbers).float()
+        self.rule.update(values, gradients, states, rates)
+        if (updates := states.get(UPDATES)) is not None:
+            updates.add_(1)
+            counts = updates.view(-1).long().numpy()
+            draws = uniform(random_bits(self._seed, ROUNDING, ids.numpy(), self.values.width, counts))
+            values = round_stochastically(values, torch.from_numpy(draws), self.values.dtype)
+        self.values.write(numbers, values)
+        for name, storage in self.states.items():
+            storage.write(numbers, states[name])
+
+    def clear(self) -> None:
+        """Gives the memory of all rows back."""
+        for storage in (self.values, *self.states.values()):
+            storage.clear()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, with what the optimizer keeps for it."""
+        storages = (self.values, *self.states.values())
+        return sum(storage.width * storage.dtype.itemsize for storage in storages)

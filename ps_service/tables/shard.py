@@ -1,0 +1,347 @@
+"""What one owner holds of one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from ps_service.tables import bags
+from ps_service.tables.checks import checked_gradients, checked_ids, checked_offsets, checked_weights
+from ps_service.tables.groups import Groups
+from ps_service.tables.id_map import make_id_map
+from ps_service.tables.optimizers import make_rule
+from ps_service.tables.rows import Rows
+from ps_service.tables.unique import sum_equal, unique
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.locks import ReportingLock
+from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
+
+DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+MOST_DIM: Final = 65_536
+BLOCK_ROWS: Final = 65_536
+"""Rows of a block of the state."""
+
+Block = dict[str, torch.Tensor]
+
+
+class TableShard:
+    """The rows of a table whose ids belong to one owner.
+
+    A row comes into being when its id is first looked up or updated. Its first values depend on the seed and the id
+    only, and its later ones on its own gradients, so a table has the same bits however it is split.
+
+    All methods may be called from any thread. They take turns with one lock, which is held for the time of
+    one call, without Python's global lock where numba and torch compute; a waiting thread of a pool reports that it
+    waits. `state` takes it for each block. No method runs code of others or waits for anything else.
+    No reader ever sees a part of an update. Tensors that are returned are copies.
+
+    Args:
+        dim: Width of a row.
+        optimizer: How rows are updated.
+        init: How rows begin.
+        dtype: float32, float16 or bfloat16. Updates are computed in float32 and rounded stochastically to 16 bits.
+        rows: For a table of fixed size, the number of all its rows, over all owners; its ids are 0 to `rows - 1`.
+        seed: Seed of the first values and of the rounding, the same on all owners.
+        max_rows: The most rows that this shard may have; None for as many as would fill the machine's memory.
+        groups: Options of the optimizer for ranges of ids.
+        refuse_non_finite: Whether gradients with NaN or infinity are refused.
+
+    Raises:
+        InvalidArgumentError: An argument does not fit.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        optimizer: RowOptimizer,
+        init: Initialisation | None = None,
+        dtype: torch.dtype = torch.float32,
+        *,
+        rows: int | None = None,
+        seed: int = 0,
+        max_rows: int | None = None,
+        groups: Sequence[RowGroup] = (),
+        refuse_non_finite: bool = True,
+    ) -> None:
+        _check_size("dim", dim, MOST_DIM)
+        _check_size("rows", rows, 1 << 39)
+        _check_size("max_rows", max_rows, 1 << 39)
+        if dtype not in DTYPES:
+            raise InvalidArgumentError(f"rows are float32, float16 or bfloat16, not {dtype}")
+        self.dim: Final = dim
+        self.dtype: Final = dtype
+        self.rows: Final = rows
+        self.init: Final = Normal() if init is None else init
+        self.seed: Final = seed
+        self.refuse_non_finite = refuse_non_finite
+        self._groups: Final = Groups(groups)
+        rule = make_rule(optimizer, dim)
+        self.max_rows: Final = min(
+            each for each in (max_rows, rows, _rows_in_memory(dim, dtype, rule.widths)) if each is not None
+        )
+        self._rows: Final = Rows(self.max_rows, dim, dtype, rule, self.init, seed)
+        self._map: Final = make_id_map(self.max_rows)
+        self._lock: Final = ReportingLock()
+        self._updates = 0
+
+    @property
+    def optimizer(self) -> RowOptimizer:
+        """The optimizer's options."""
+        options: RowOptimizer = self._rows.rule.options
+        return options
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self._map)
+
+    @property
+    def memory(self) -> int:
+        """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
+        return self._map.rows * self._rows.row_bytes + self._map.memory
+
+    @property
+    def updates(self) -> int:
+        """How many times `apply` or `apply_bags` has changed the table, or rows were loaded."""
+        return self._updates
+
+    def set_options(self, **options: Any) -> None:
+        """Changes options of the optimizer, such as `lr`, from the next update on.
+
+        Raises:
+            InvalidArgumentError: There is no such option, its value is not allowed, or it decides what rows keep.
+        """
+        with self._lock:
+            try:
+                changed = dataclasses.replace(self.optimizer, **options)
+            except TypeError as error:
+                raise InvalidArgumentError(f"{type(self.optimizer).__name__}: {error}") from None
+            if make_rule(changed, self.dim).widths != self._rows.rule.widths:
+                raise InvalidArgumentError("momentum can not be switched on or off once the table has been made")
+            self._rows.rule.options = changed
+
+    def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
+        """The rows of ids.
+
+        Args:
+            ids: int64 [n], in any order; may repeat.
+            add: Whether missing rows are added. If not, what they would begin with is returned.
+
+        Returns:
+            [n, dim] of the table's dtype.
+
+        Raises:
+            InvalidArgumentError: The ids are no int64 vector, or a table of fixed size has no such row.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        ids = checked_ids(ids, self.rows)
+        with self._lock:
+            return self._read(ids, add)
+
+    def bag(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor,
+        mode: str = "sum",
+        weights: torch.Tensor | None = None,
+        *,
+        add: bool = True,
+    ) -> torch.Tensor:
+        """Pooled rows, as `torch.nn.functional.embedding_bag` pools them. An empty bag is zero.
+
+        Args:
+            ids: int64 [n].
+            offsets: Where each bag begins, int64 or int32 [bags]; the first is 0.
+            mode: "sum" or "mean".
+            weights: One factor for each id, with "sum" only.
+            add: As for `look_up`.
+
+        Returns:
+            float32 [bags, dim].
+
+        Raises:
+            InvalidArgumentError: Ids, offsets, mode or weights do not fit.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        ids = checked_ids(ids, self.rows)
+        offsets = checked_offsets(offsets, len(ids))
+        weights = checked_weights(weights, mode, len(ids))
+        with self._lock:
+            rows = self._read(ids, add)
+        return torch.nn.functional.embedding_bag(
+            torch.arange(len(ids)), rows.float(), offsets, mode=mode, per_sample_weights=weights
+        )
+
+    def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
+        """Updates rows, with one step of the optimizer for each different id. All of it is applied, or nothing.
+
+        Args:
+            ids: int64 [n]. The gradients of equal ids are summed in the order in which they are given. Missing rows are
+                added.
+            gradients: [n, dim] of any floating-point dtype.
+
+        Returns:
+            How many updates the table has had, this one included.
+
+        Raises:
+            InvalidArgumentError: Ids or gradients do not fit.
+            NonFiniteGradientError: A gradient is NaN or infinite, and the table refuses those.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        ids = checked_ids(ids, self.rows)
+        gradients = checked_gradients(gradients, (len(ids), self.dim), self.refuse_non_finite)
+        different, inverse = unique(ids)
+        summed = sum_equal(inverse, len(different), gradients)
+        with self._lock:
+            self._update(different, summed)
+            return self._updates
+
+    def apply_bags(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor,
+        gradients: torch.Tensor,
+        mode: str = "sum",
+        weights: torch.Tensor | None = None,
+    ) -> int:
+        """Updates the rows that were pooled by `bag` with the same arguments, from the gradients of the bags.
+
+        Args:
+            ids: int64 [n].
+            offsets: int64 or int32 [bags].
+            gradients: [bags, dim] of any floating-point dtype.
+            mode: "sum" or "mean".
+            weights: One factor for each id, with "sum" only.
+
+        Returns:
+            How many updates the table has had, this one included.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit.
+            NonFiniteGradientError: A gradient is NaN or infinite, and the table refuses those.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        ids = checked_ids(ids, self.rows)
+        offsets = checked_offsets(offsets, len(ids))
+        weights = checked_weights(weights, mode, len(ids))
+        gradients = checked_gradients(gradients, (len(offsets), self.dim), self.refuse_non_finite)
+        return self.apply(ids, bags.position_gradients(gradients, offsets, len(ids), mode, weights))
+
+    def state(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
+        """All rows in blocks, in the order of their numbers, for checkpoints.
+
+        Each block is copied when it is asked for. Whoever needs all blocks as of one moment lets nobody update the
+        table meanwhile; rows that are added after the first block was asked for are left out.
+
+        Args:
+            block_rows: Most rows of a block.
+
+        Yields:
+            `ids` int64 [n], `values` [n, dim], and what the optimizer keeps, float32 [n, width], under `state.` and its
+            name.
+        """
+        with self._lock:
+            ids, rows = self._map.items()
+        for some_ids, some_rows in zip(ids.split(block_rows), rows.split(block_rows), strict=True):
+            if not len(some_ids):
+                return
+            with self._lock:
+                states = {f"state.{name}": each.read(some_rows) for name, each in self._rows.states.items()}
+                yield {"ids": some_ids, "values": self._rows.values.read(some_rows), **states}
+
+    def load(self, blocks: Iterable[Block], *, clear: bool = True) -> None:
+        """Takes rows that `state` has given, of this shard or of others.
+
+        Args:
+            blocks: The blocks. If one does not fit, those before it have been taken.
+            clear: Whether all rows are removed first.
+
+        Raises:
+            InvalidArgumentError: A block has other names, shapes or dtypes than this table.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        if clear:
+            self.clear()
+        for block in blocks:
+            self._check_block(block)
+            ids = checked_ids(block["ids"], self.rows)
+            with self._lock:
+                rows = self._find_or_add(ids)
+                self._rows.values.write(rows, block["values"])
+                for name, storage in self._rows.states.items():
+                    storage.write(rows, block[f"state.{name}"])
+                self._updates += 1
+
+    def remove(self, ids: torch.Tensor) -> int:
+        """Removes rows, which begin anew if their ids come again. Returns how many there were.
+
+        Raises:
+            InvalidArgumentError: The ids are no int64 vector, or a table of fixed size has no such row.
+        """
+        ids = checked_ids(ids, self.rows)
+        with self._lock:
+            return len(self._map.remove(ids))
+
+    def clear(self) -> None:
+        """Removes all rows and gives their memory back."""
+        with self._lock:
+            self._map.clear()
+            self._rows.clear()
+            self._updates += 1
+
+    def _read(self, ids: torch.Tensor, add: bool) -> torch.Tensor:
+        if add:
+            return self._rows.values.read(self._find_or_add(ids))
+        rows = self._map.find(ids)
+        missing = rows < 0
+        if not missing.any():
+            return self._rows.values.read(rows)
+        values = torch.empty(len(ids), self.dim, dtype=self.dtype)
+        values[missing] = self._rows.initial(ids[missing])
+        values[~missing] = self._rows.values.read(rows[~missing])
+        return values
+
+    def _update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Applies summed gradients of different ids."""
+        rows = self._find_or_add(ids)
+        options = self.optimizer
+        rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
+        self._rows.update(rows, ids, gradients, rates)
+        self._updates += 1
+
+    def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids; missing ones have their first values."""
+        rows, new = self._map.find_or_add(ids, self.max_rows)
+        if new.any():
+            self._rows.begin(self._map.rows, rows[new], ids[new])
+        return rows
+
+    def _check_block(self, block: Block) -> None:
+        count = len(block["ids"]) if "ids" in block else -1
+        states = {f"state.{name}": (count, each.width) for name, each in self._rows.states.items()}
+        expected = {"ids": (count,), "values": (count, self.dim), **states}
+        given = {name: tuple(each.shape) for name, each in block.items()}
+        dtypes = [block[name].dtype == torch.float32 for name in states if name in block]
+        if given != expected or not all(dtypes) or block["values"].dtype != self.dtype:
+            raise InvalidArgumentError(
+                f"this block of rows has {given}; the table has {expected} and {self.dtype} rows"
+            )
+        if len(torch.unique(block["ids"])) != count:
+            raise InvalidArgumentError("an id is twice in a block of rows")
+
+
+def _rows_in_memory(dim: int, dtype: torch.dtype, widths: dict[str, int]) -> int:
+    """As many rows as would fill the memory of the machine."""
+    row_bytes = dim * dtype.itemsize + 4 * sum(widths.values())
+    return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row_bytes)
+
+
+def _check_size(name: str, value: int | None, most: int) -> None:
+    if value is None and name != "dim":
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidArgumentError(f"{name} is a whole number from 1 to {most:,}, not {value!r}")

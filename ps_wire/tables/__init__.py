@@ -1,0 +1,1 @@
+"""What both sides know of embedding tables: slots, and the options of a table."""

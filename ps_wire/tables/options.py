@@ -1,0 +1,306 @@
+"""Options of a table: how new rows begin, and which optimizer updates rows. Values that both sides know."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from ps_wire.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """New rows are drawn from a normal distribution with mean 0.
+
+    The values are the quantiles of the distribution in the middle of 65,536 equal shares, so none is larger than 4.33
+    times `std`.
+
+    Attributes:
+        std: Standard deviation.
+    """
+
+    kind: ClassVar[str] = "normal"
+    std: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_number("std", self.std)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """New rows are drawn evenly from an interval.
+
+    Attributes:
+        low: Smallest value.
+        high: End of the interval, which is not drawn unless rounding gives it.
+    """
+
+    kind: ClassVar[str] = "uniform"
+    low: float = -0.05
+    high: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_number("low", self.low, least=-math.inf)
+        _check_number("high", self.high, least=self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """New rows are zero."""
+
+    kind: ClassVar[str] = "zeros"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """All values of new rows are the same.
+
+    Attributes:
+        value: The value.
+    """
+
+    kind: ClassVar[str] = "constant"
+    value: float
+
+    def __post_init__(self) -> None:
+        _check_number("value", self.value, least=-math.inf)
+
+
+Initialisation = Normal | Uniform | Zeros | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Stochastic gradient descent on the rows that have a gradient, as `torch.optim.SGD` does for one row.
+
+    Attributes:
+        lr: Learning rate.
+        momentum: Momentum. That of a row decays only when the row is updated.
+        weight_decay: Decoupled weight decay: a row that is updated is first multiplied by `1 - lr * weight_decay`.
+    """
+
+    kind: ClassVar[str] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_number("momentum", self.momentum, below=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad:
+    """Adagrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12, 2011. One sum of squares for each value.
+
+    Attributes:
+        lr: Learning rate.
+        eps: Added to the root of the sum.
+        initial_accumulator: The sum a row begins with.
+        weight_decay: Decoupled weight decay.
+    """
+
+    kind: ClassVar[str] = "adagrad"
+    lr: float = 0.01
+    eps: float = 1e-10
+    initial_accumulator: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_number("eps", self.eps)
+        _check_number("initial_accumulator", self.initial_accumulator)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWiseAdagrad:
+    """Adagrad with one number for each row: the sum of the mean squares of its gradients, as in FBGEMM and TorchRec.
+
+    Attributes:
+        lr: Learning rate.
+        eps: Added to the root of the sum.
+        initial_accumulator: The sum a row begins with.
+        weight_decay: Decoupled weight decay.
+    """
+
+    kind: ClassVar[str] = "row_wise_adagrad"
+    lr: float = 0.01
+    eps: float = 1e-8
+    initial_accumulator: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_number("eps", self.eps)
+        _check_number("initial_accumulator", self.initial_accumulator)
+
+
+@dataclass(frozen=True, slots=True)
+class LazyAdam:
+    """Adam on the rows that have a gradient, as `torch.optim.AdamW` does for one row.
+
+    Moments and the number of steps belong to a row and change only when it is updated, so the result does not depend on
+    how a table is split over owners.
+
+    Attributes:
+        lr: Learning rate.
+        betas: Decay of the first and of the second moment.
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled weight decay.
+    """
+
+    kind: ClassVar[str] = "lazy_adam"
+    lr: float = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_betas(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRowWiseAdam:
+    """Adam whose second moment is one number for each row: that of the mean squares of its gradients, as in FBGEMM.
+
+    Attributes:
+        lr: Learning rate.
+        betas: Decay of the first and of the second moment.
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled weight decay.
+    """
+
+    kind: ClassVar[str] = "partial_row_wise_adam"
+    lr: float = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_common(self)
+        _check_betas(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FTRL:
+    """FTRL-Proximal with a learning rate per coordinate.
+
+    H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013. Rows usually begin
+    with `Zeros()`.
+
+    Attributes:
+        lr: The paper's alpha.
+        beta: The paper's beta: damps the learning rate of values with few gradients.
+        l1: Values whose linear term is not larger than this are exactly zero.
+        l2: Strength of the quadratic penalty.
+    """
+
+    kind: ClassVar[str] = "ftrl"
+    lr: float = 0.05
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("beta", "l1", "l2"):
+            _check_number(name, getattr(self, name))
+        _check_number("lr", self.lr)
+        if not self.lr:
+            raise InvalidArgumentError("the learning rate of FTRL is divided by, so it is not 0")
+
+
+RowOptimizer = SGD | Adagrad | RowWiseAdagrad | LazyAdam | PartialRowWiseAdam | FTRL
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Options of the optimizer for the rows of a range of ids, in place of those of the table.
+
+    Attributes:
+        low: Smallest id of the group.
+        high: Largest id of the group.
+        lr: Learning rate; None for that of the table.
+        weight_decay: Decoupled weight decay; None for that of the table.
+    """
+
+    kind: ClassVar[str] = "row_group"
+    low: int
+    high: int
+    lr: float | None = None
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_id("low", self.low)
+        _check_id("high", self.high)
+        if self.high < self.low:
+            raise InvalidArgumentError(f"a group of rows ends before it begins: low={self.low}, high={self.high}")
+        for name in ("lr", "weight_decay"):
+            if getattr(self, name) is not None:
+                _check_number(name, getattr(self, name))
+
+
+_KINDS: Final[dict[str, Any]] = {
+    each.kind: each
+    for each in (
+        *(Normal, Uniform, Zeros, Constant),
+        *(SGD, Adagrad, RowWiseAdagrad, LazyAdam, PartialRowWiseAdam, FTRL),
+        RowGroup,
+    )
+}
+
+
+def to_plain(option: Initialisation | RowOptimizer | RowGroup) -> dict[str, Any]:
+    """An option as a dictionary of plain values."""
+    fields = {field.name: getattr(option, field.name) for field in dataclasses.fields(option)}
+    return {"kind": option.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}}
+
+
+def from_plain(values: Any) -> Any:
+    """The option of such a dictionary.
+
+    Raises:
+        InvalidArgumentError: It describes none.
+    """
+    if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
+        raise InvalidArgumentError(f"an option of a table is a dictionary with its kind, not {values!r}")
+    cls = _KINDS.get(values["kind"])
+    if cls is None:
+        raise InvalidArgumentError(f"there is no option {values['kind']!r}; there are {', '.join(_KINDS)}")
+    names = {field.name for field in dataclasses.fields(cls)}
+    if unknown := values.keys() - names - {"kind"}:
+        raise InvalidArgumentError(f"{values['kind']!r} has no {', '.join(sorted(map(str, unknown)))}")
+    given = {name: tuple(v) if isinstance(v := values[name], list) else v for name in names & values.keys()}
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise InvalidArgumentError(f"{values['kind']!r} is not complete: {error}") from None
+
+
+def _check_common(option: Any) -> None:
+    _check_number("lr", option.lr)
+    _check_number("weight_decay", option.weight_decay)
+
+
+def _check_betas(option: Any) -> None:
+    betas = option.betas
+    if not isinstance(betas, tuple) or len(betas) != 2:
+        raise InvalidArgumentError(f"betas is a tuple of two numbers, not {betas!r}")
+    for beta in betas:
+        _check_number("each of betas", beta, below=1.0)
+    _check_number("eps", option.eps)
+
+
+def _check_number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidArgumentError(f"{name} is a finite number, not {value!r}")
+    if not least <= value < below:
+        end = "" if below == math.inf else f" and less than {below}"
+        raise InvalidArgumentError(f"{name} is at least {least}{end}, not {value!r}")
+
+
+def _check_id(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise InvalidArgumentError(f"{name} is an int64, not {value!r}")
