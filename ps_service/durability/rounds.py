@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ps_service.requests import round_messages
+from ps_service.requests import round_messages, spanning
 from ps_service.training.aggregator import Decided
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.training.aggregator import Aggregator
+    from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
     from ps_wire.v1 import checkpoint_pb2 as pb
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 def write(record: pb.RoundsRecord, aggregator: Aggregator) -> None:
     """Writes the rounds of an optimizer over several owners. Gradients that an owner holds for rounds are not kept."""
     coordinator, following = aggregator.coordinator, aggregator.following
+    record.owners.extend(aggregator.owners)
     if following is not None:
         record.applied = following.applied
     if coordinator is not None:
@@ -27,15 +29,19 @@ def write(record: pb.RoundsRecord, aggregator: Aggregator) -> None:
         record.members.extend(round_messages.members(coordinator.epochs.items()))
 
 
-def restore(engine: Engine, aggregator: Aggregator, policy: Policy, record: pb.RoundsRecord) -> None:
+def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord) -> None:
     """Continues the rounds of an optimizer.
 
     Args:
         engine: The owner.
-        aggregator: What was made again from the request that had made the optimizer.
+        optimizer: What was made again from the request that had made the optimizer.
         policy: Its policy.
         record: Its rounds; empty unless they are over several owners.
     """
+    aggregator = optimizer.aggregator
+    if record.owners and not aggregator.owners:
+        # It got its first policy later.
+        spanning.place(engine, optimizer, record.owners, policy)
     if aggregator.following is not None:
         aggregator.following.restore(record.applied, policy)
         return

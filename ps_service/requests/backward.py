@@ -12,7 +12,7 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields, offers
+from ps_service.requests import fields, offers, spanning
 from ps_service.requests.error_answers import explain
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
@@ -173,6 +173,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
         if context is not None:
             optimizer.check(context)
         reply.version = optimizer.version
+    elif request.apart and optimizer.aggregator.owners:
+        spanning.step_apart(optimizer, context, request, reply)
     elif not optimizer.aggregator.is_plain:
         ctx.defer(offers.offer(ctx, optimizer, id, request.wait_seconds), partial(offers.describe, reply))
     elif context is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps_service.execution.deferred import Deferred
@@ -87,6 +88,10 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     """An optimizer, made now or found under its name."""
     cls = ctx.engine.allowlist.optimizer(request.class_name)
     groups = [(fields.refs(group.parameters), fields.options(ctx, group.options)) for group in request.groups]
+    prepare = None
+    if request.HasField("policy"):
+        policy = policies.from_plain(ctx.read(request.policy))
+        prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
@@ -97,9 +102,8 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         non_finite=_known(_NON_FINITE, request.non_finite, "non_finite"),
         fingerprint=_fingerprint(ctx, name_of(cls), request),
         object_id=object_id,
+        prepare=prepare,
     )
-    if made[1] and request.HasField("policy"):
-        spanning.begin(ctx, optimizer_of(made[0]), request.owners, policies.from_plain(ctx.read(request.policy)))
     return with_spec(ctx, "optimizer", request, made)
 
 

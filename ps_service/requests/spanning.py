@@ -13,11 +13,16 @@ from ps_service.requests import fields, round_messages
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
+from ps_wire import policies
+from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 
 if TYPE_CHECKING:
+    from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
+    from ps_service.training.aggregator import Aggregator
     from ps_service.training.following import Settled
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.policies import Policy
@@ -25,23 +30,55 @@ if TYPE_CHECKING:
     from ps_wire.v1 import operations_pb2 as pb
 
 
-def begin(ctx: RequestContext, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
+def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
     """Gives a new optimizer its policy, and its place among several owners.
 
     Raises:
         InvalidArgumentError: This owner is not among them.
     """
-    name, aggregator = ctx.engine.name, optimizer.aggregator
     if len(owners) < 2 or policy == PLAIN:
-        aggregator.change(policy)
-    elif name not in owners:
-        raise InvalidArgumentError(f"{name!r} is none of the owners {', '.join(owners)} of this optimizer")
-    elif name == owners[0]:
+        optimizer.aggregator.change(policy)
+    else:
+        place(engine, optimizer, owners, policy)
+
+
+def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], policy: Policy) -> None:
+    """Gives an optimizer without rounds its place in those over several owners.
+
+    Trainers may use it already. Steps that they have begun are applied by themselves: see `step_apart`.
+
+    Raises:
+        InvalidArgumentError: This owner is not among them, or they are named twice or not in order.
+        NameConflictError: It has rounds over other owners, or for this owner alone.
+    """
+    name, aggregator = engine.name, optimizer.aggregator
+    if name not in owners or list(owners) != sorted(set(owners)):
+        raise InvalidArgumentError(
+            f"the owners of an optimizer are named in order, with {name!r} among them: not {', '.join(owners)}"
+        )
+    if name == owners[0]:
         aggregator.lead(owners, Coordinator(policy, owners[1:], optimizer.version))
     else:
         following = Following(optimizer, policy)
-        following.queue.submit = ctx.engine.compute.submit
+        following.queue.submit = engine.compute.submit
         aggregator.follow(owners, following)
+    if aggregator.owners != tuple(owners):
+        raise NameConflictError(f"the optimizer has the policy {aggregator.policy} on {_there(aggregator)}")
+
+
+def step_apart(
+    optimizer: HostedOptimizer, context: PassContext | None, request: pb.StepRequest, reply: pb.StepReply
+) -> None:
+    """Answers a trainer that does not know yet that the optimizer has rounds over several owners.
+
+    It begins its step anew, unless another owner had no rounds yet, and has applied its part.
+    """
+    aggregator = optimizer.aggregator
+    if request.finish:
+        reply.version = optimizer.version if context is None else aggregator.step_outside(context)
+    else:
+        reply.owners.extend(aggregator.owners)
+        Encoder(None).encode_into(reply.policy, policies.to_plain(aggregator.policy))
 
 
 def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:
@@ -52,10 +89,14 @@ def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str
     """
     aggregator = optimizer.aggregator
     if not aggregator.is_plain and aggregator.owners != (tuple(owners) if len(owners) > 1 else ()):
-        there = " and ".join(aggregator.owners) or "this owner alone"
         raise NameConflictError(
-            f"{hosted.name!r} exists already, and its policy {aggregator.policy} is for its parameters on {there}"
+            f"{hosted.name!r} exists already, and its policy {aggregator.policy} is for its parameters on "
+            f"{_there(aggregator)}"
         )
+
+
+def _there(aggregator: Aggregator) -> str:
+    return " and ".join(aggregator.owners) or "this owner alone"
 
 
 def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions) -> None:

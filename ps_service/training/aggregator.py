@@ -20,6 +20,7 @@ from ps_wire.policies import Apply, Async, Compensate, Policy
 if TYPE_CHECKING:
     import torch
 
+    from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
     from ps_service.policies.decisions import Entry
     from ps_service.training.following import Following
@@ -169,16 +170,38 @@ class Aggregator:
         return self._rounds.end_round() if self.coordinator is None else self.coordinator.give_up()
 
     def lead(self, owners: Sequence[str], coordinator: Coordinator) -> None:
-        """Decides the rounds of an optimizer over these owners from now on. No trainer may use it yet."""
+        """Decides the rounds of an optimizer over these owners from now on. Does nothing if it has a policy already."""
         with self._lock:
+            if not self.is_plain:
+                return
+            for trainer in self._rounds.members:
+                coordinator.join(trainer)
             self.owners = tuple(owners)
             self.coordinator = self._rounds = coordinator
             self.is_plain = False
         self.change(coordinator.policy)
 
     def follow(self, owners: Sequence[str], following: Following) -> None:
-        """Follows the rounds that the first of these owners decides, from now on."""
-        self.owners, self.following, self.is_plain = tuple(owners), following, False
+        """Follows the rounds that the first of these owners decides. Does nothing if it has a policy already."""
+        with self._lock:
+            if self.is_plain:
+                self.owners, self.following, self.is_plain = tuple(owners), following, False
+
+    def step_outside(self, context: PassContext) -> int:
+        """Applies the gradients of a pass at once, although there are rounds. They had not begun everywhere before.
+
+        Returns:
+            The version after the step.
+
+        Raises:
+            The exceptions of `HostedOptimizer.step`.
+        """
+        before = self._optimizer.version
+        version = self._optimizer.step(context)
+        if version > before and self.coordinator is not None:
+            with self._lock:
+                self._rounds.version += 1
+        return version
 
     def decisions(self, trainer: bytes, applied: Mapping[str, int]) -> Decided:
         """The decisions that another owner may not know.

@@ -12,7 +12,7 @@ from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError, PsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ps_service.engine import Engine
     from ps_wire.refs import Ref
@@ -28,11 +28,12 @@ def create_optimizer(
     non_finite: NonFinite = NonFinite.APPLY,
     fingerprint: bytes = b"",
     object_id: str = "",
+    prepare: Callable[[HostedOptimizer], None] | None = None,
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
     Without a name, an optimizer of named objects gets a name made from them and the covered parameters, so that
-    trainers that ask for the same optimizer share it.
+    trainers that ask for the same optimizer share it. A new one is handed to `prepare` before others can find it.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -62,6 +63,8 @@ def create_optimizer(
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
         value.counter = engine.counters.steps.of(name)
         value.aggregator.queue.submit, value.aggregator.describe = engine.compute.submit, engine.sessions.describe
+        if prepare is not None:
+            prepare(value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name = class_name
         # On the event loop, because the compute threads take the registry's lock while they hold their own.

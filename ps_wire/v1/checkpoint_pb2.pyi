@@ -26,7 +26,7 @@ class Frozen(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RoundsRecord(_message.Message):
-    __slots__ = ("applied", "decisions", "known", "joins", "members")
+    __slots__ = ("applied", "decisions", "known", "joins", "members", "owners")
     class KnownEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -39,12 +39,14 @@ class RoundsRecord(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
     applied: int
     decisions: _operations_pb2.Decisions
     known: _containers.ScalarMap[str, int]
     joins: int
     members: _containers.RepeatedCompositeFieldContainer[_operations_pb2.Departure]
-    def __init__(self, applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., members: _Optional[_Iterable[_Union[_operations_pb2.Departure, _Mapping]]] = ...) -> None: ...
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., members: _Optional[_Iterable[_Union[_operations_pb2.Departure, _Mapping]]] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
     __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "dependency_only", "frozen")

@@ -384,32 +384,40 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
     wait_seconds: float
     offer: Offer
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ...) -> None: ...
+    apart: bool
+    finish: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("version", "staleness", "counted", "dropped", "decisions")
+    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     version: int
     staleness: int
     counted: int
     dropped: str
     decisions: Decisions
-    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    policy: _values_pb2.Value
+    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("number", "epoch", "applied", "withdraw")
@@ -539,16 +547,18 @@ class SettleReply(_message.Message):
     def __init__(self, applied: _Optional[int] = ..., version: _Optional[int] = ..., missing: _Optional[int] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class SetOptionsRequest(_message.Message):
-    __slots__ = ("optimizer", "group", "options", "policy")
+    __slots__ = ("optimizer", "group", "options", "policy", "owners")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     group: int
     options: _values_pb2.Value
     policy: _values_pb2.Value
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., group: _Optional[int] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SetOptionsReply(_message.Message):
     __slots__ = ("decisions",)

@@ -186,10 +186,8 @@ async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it_or_its
         assert [each.counted for each in found] == [2, 2]
 
 
-async def test_a_policy_comes_with_the_optimizer_and_without_local_parameters() -> None:
+async def test_an_optimizer_with_a_policy_has_no_local_parameters() -> None:
     async with trainers(1, None) as (_, (one,)):
-        with pytest.raises(tc.InvalidArgumentError, match="made with a policy"):
-            one.opt.set_policy(tc.Sync(2))
         parameters = [*one.nets[0].parameters(), nn.Parameter(torch.zeros(3))]
         with pytest.raises(tc.InvalidArgumentError, match="none here"):
             await one.client.optimizer(optim.SGD, parameters, lr=0.1, policy=tc.Sync(2))

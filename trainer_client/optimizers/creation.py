@@ -95,9 +95,11 @@ def _rounds(
     over = {each.owners for each in made.values()}
     if over <= {()}:
         return None
+    if () in over and len(over) == 2:
+        return None  # a trainer has begun to give it its first policy; the next step goes on with that
     if len(over) > 1:
         raise NameConflictError(
-            "only some of these owners have an optimizer with a policy; give this one another name, or make both alike"
+            "these owners have optimizers with policies over other owners; give this one another name"
         )
     if local is not None:
         raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")

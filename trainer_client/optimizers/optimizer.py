@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.policies import to_plain
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
+from trainer_client.optimizers import rounds
 from trainer_client.optimizers.layout import Layout
-from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, stepped, version
+from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, answered, stepped, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Unscaled, Work
 from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.v1.operations_pb2 import StepReply
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.session import Session
@@ -180,23 +185,46 @@ class DistributedOptimizer(Stepping):
         if self._rounds is not None:
             self._check_pass(context)
             return self._rounds.step(context).wait()
-        versions = all_here(self._begin(context))
+        replies = all_here(self._begin(context))
+        if any(each.owners for each in replies.values()):
+            return Pending.run(self._loop, self._step_with_rounds(context, replies)).wait()
         self.apply_local_part(context)
-        return Stepped(versions)
+        return _versions(replies)
 
-    def _begin(self, context: Context) -> dict[str, Pending[int]]:
+    def _begin(self, context: Context) -> dict[str, Pending[StepReply]]:
         self._check_pass(context)
         if self.local is not None and not self._looks_first:
             self.local.check(context)
-        return {name: part.step(context, version) for name, part in self.remotes.items()}
+        apart = len(self.remotes) > 1
+        return {name: part.step(context, answered, apart=apart) for name, part in self.remotes.items()}
 
     def _check_pass(self, context: Context) -> None:
         context.check(*[part.handle.session for part in self.remotes.values()])
 
-    async def _step(self, context: Context, steps: Pending[dict[str, int]]) -> Stepped:
-        versions = await steps
+    async def _step(self, context: Context, steps: Pending[dict[str, StepReply]]) -> Stepped:
+        replies = await steps
+        if any(each.owners for each in replies.values()):
+            return await self._step_with_rounds(context, replies)
         await self.step_local_part(context)
-        return Stepped(versions)
+        return _versions(replies)
+
+    async def _step_with_rounds(self, context: Context, replies: dict[str, StepReply]) -> Stepped:
+        """Goes on with a step after owners have said that another trainer has given the optimizer its first policy.
+
+        If an owner had no rounds yet, and has applied its part, the others do, too. Else the step is made in a round.
+        """
+        refused = {name: reply for name, reply in replies.items() if reply.owners}
+        policy = next(iter(refused.values())).policy
+        if len(refused) == len(replies):
+            self._no_local_part()
+            self._rounds = await rounds.begun(self.remotes, policy, self._loop)
+            return await self._rounds.take_part(context)
+        finish = {name: self.remotes[name].step(context, answered, finish=True) for name in refused}
+        replies = {**replies, **await all_of(finish)}
+        await self.step_local_part(context)
+        if self.local is None:
+            self._rounds = await rounds.begun(self.remotes, policy, self._loop)
+        return _versions(replies)
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.
@@ -218,10 +246,10 @@ class DistributedOptimizer(Stepping):
             policy: `Async`, `Sync`, `BoundedStaleness` or `Quorum`.
 
         Raises:
-            InvalidArgumentError: The optimizer has parameters on several owners and was made without a policy, or has
-                parameters in this process.
+            InvalidArgumentError: The optimizer has parameters in this process.
+            NameConflictError: It has parameters on several owners, and one of them has a policy for its part alone.
         """
-        return Pending.run(self._loop, _done(self._with_policy("a policy").set_policy(policy)))
+        return Pending.run(self._loop, self._set_policy(policy))
 
     def leave(self) -> Pending[None]:
         """Says that this trainer steps no more, so that no round waits for it. Its next step joins again.
@@ -229,9 +257,9 @@ class DistributedOptimizer(Stepping):
         A trainer whose client is closed, or which is lost, has left.
 
         Raises:
-            InvalidArgumentError: As in `set_policy`.
+            InvalidArgumentError: The optimizer has parameters in this process.
         """
-        return Pending.run(self._loop, _done(self._with_policy("leaving").leave()))
+        return Pending.run(self._loop, self._leave())
 
     def part_on(self, session: Session) -> RemoteOptimizer:
         """Its part on one owner, if it has no other part.
@@ -247,13 +275,35 @@ class DistributedOptimizer(Stepping):
             raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
         return part
 
-    def _with_policy(self, what: str) -> Rounds | RemoteOptimizer:
-        return self._rounds or self._only_part(what, ", or which was made with a policy")
+    async def _set_policy(self, policy: Policy) -> None:
+        self._no_local_part()
+        if len(self.remotes) == 1:
+            await self._only_part("a policy").set_policy(policy)
+            return
+        if self._rounds is None:
+            plain = Value()
+            Encoder(None).encode_into(plain, to_plain(policy))
+            self._rounds = await rounds.begun(self.remotes, plain, self._loop)
+        await self._rounds.change(policy)
 
-    def _only_part(self, what: str, unless: str = "") -> RemoteOptimizer:
+    async def _leave(self) -> None:
+        self._no_local_part()
+        if self._rounds is not None:
+            await self._rounds.leave()
+        else:
+            # If there are rounds over several owners by now, the first of them tells the others with the next step.
+            await all_of({name: part.leave() for name, part in self.remotes.items()})
+
+    def _no_local_part(self) -> None:
+        if self.local is not None or not self.remotes:
+            raise InvalidArgumentError(
+                f"an optimizer with a policy has all of its parameters on owners, and none here; this is {self!r}"
+            )
+
+    def _only_part(self, what: str) -> RemoteOptimizer:
         if len(self.remotes) != 1 or self.local is not None:
             raise InvalidArgumentError(
-                f"{what} needs an optimizer whose parameters are all on one owner{unless}; this is {self!r}"
+                f"{what} needs an optimizer whose parameters are all on one owner; this is {self!r}"
             )
         (part,) = self.remotes.values()
         return part
@@ -314,6 +364,5 @@ async def _nothing() -> None:
     """Does nothing."""
 
 
-async def _done(pending: Pending[Any]) -> None:
-    """Waits for what has no result for the caller."""
-    await pending
+def _versions(replies: Mapping[str, StepReply]) -> Stepped:
+    return Stepped({name: reply.version for name, reply in replies.items()})

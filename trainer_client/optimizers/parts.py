@@ -27,6 +27,7 @@ from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
+    from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.pending import Pending
@@ -60,6 +61,8 @@ class RemoteOptimizer:
         read: Read[T],
         check_only: bool = False,
         follows: Sequence[InFlightRequest[Any]] = (),
+        apart: bool = False,
+        finish: bool = False,
     ) -> Pending[T]:
         """Applies the gradients of the pass.
 
@@ -68,12 +71,16 @@ class RemoteOptimizer:
             read: Makes the result of the reply, such as `version` or `versions_of`.
             check_only: Whether nothing is applied, and the step only fails if it would be refused.
             follows: The requests of a backward that has to succeed before; the owner waits for it.
+            apart: Whether other owners step their parts by themselves. If the optimizer has rounds over them, nothing
+                is applied, and the reply says so.
+            finish: Whether another owner has applied its part because it had no rounds yet; this one does, too.
         """
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self._name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
+        request.apart, request.finish = apart or finish, finish
         request.wait_seconds = wait_seconds(self.handle.session)
         return self.handle.session.submit(frame, None, read, follows=follows)
 
@@ -102,6 +109,13 @@ class RemoteOptimizer:
         """Changes when gradients count; the decisions are for other owners of the optimizer."""
         request = pb.SetOptionsRequest(optimizer=self._name)
         Encoder(None).encode_into(request.policy, to_plain(policy))
+        return self.handle.session.submit(
+            Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
+        )
+
+    def begin_rounds(self, owners: Sequence[str], policy: Value) -> Pending[pb.Decisions]:
+        """Has the optimizer take part in rounds over several owners, unless it does already."""
+        request = pb.SetOptionsRequest(optimizer=self._name, owners=owners, policy=policy)
         return self.handle.session.submit(
             Request(set_options=request), None, lambda reply, _: reply.set_options.decisions
         )
@@ -161,6 +175,11 @@ class RemoteOptimizer:
 def version(reply: Reply, payload: PayloadReader) -> int:
     """How many steps an optimizer has made."""
     return reply.step.version
+
+
+def answered(reply: Reply, payload: PayloadReader) -> pb.StepReply:
+    """All that an owner says of a step."""
+    return reply.step
 
 
 def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:

@@ -19,6 +19,7 @@ from trainer_client.pending import Pending
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.v1.operations_pb2 import Decisions, SettleReply, StepReply
+    from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
 
@@ -55,17 +56,22 @@ class Rounds:
             ContextLostError: An owner has lost gradients of the round, and has stepped without them.
             PsError: An owner failed.
         """
-        return Pending.run(self._loop, self._step(context))
+        return Pending.run(self._loop, self.take_part(context))
 
     def set_policy(self, policy: Policy) -> Pending[None]:
         """Changes when gradients count, on all owners between the same two rounds."""
-        return Pending.run(self._loop, self._set_policy(policy))
+        return Pending.run(self._loop, self.change(policy))
 
     def leave(self) -> Pending[None]:
         """Rounds do not wait for this trainer any more. Its next step joins again."""
         return Pending.run(self._loop, self._leave())
 
-    async def _step(self, context: Context) -> Stepped:
+    async def change(self, policy: Policy) -> None:
+        """Like `set_policy`, for a coroutine."""
+        await self._settle(await self._leader.set_policy(policy))
+
+    async def take_part(self, context: Context) -> Stepped:
+        """Like `step`, for a coroutine."""
         for _ in range(_TRIES):
             number, epoch = next(_NUMBERS), self._epoch
             reply = await self._offer(context, number, epoch)
@@ -126,9 +132,6 @@ class Rounds:
         except PsError:
             pass  # it is freed when another trainer steps, or when the session of this one ends
 
-    async def _set_policy(self, policy: Policy) -> None:
-        await self._settle(await self._leader.set_policy(policy))
-
     async def _leave(self) -> None:
         decisions = await self._leader.leave()
         self._epoch = decisions.epoch
@@ -139,6 +142,23 @@ class Rounds:
         pending: Pending[None] = Pending.run(self._loop, work)  # type: ignore[arg-type]
         self._ending.add(pending)
         pending.on_done(lambda: self._ending.discard(pending))
+
+
+async def begun(parts: Mapping[str, RemoteOptimizer], policy: Value, loop: asyncio.AbstractEventLoop) -> Rounds:
+    """Has the parts of an optimizer without rounds take part in rounds over their owners.
+
+    Args:
+        parts: The parts, by owner.
+        policy: When gradients count, if there are no such rounds yet.
+        loop: The client's event loop.
+
+    Raises:
+        NameConflictError: An owner has rounds over other owners, or by itself.
+        PsError: An owner failed; others may take part.
+    """
+    owners = sorted(parts)
+    told: dict[str, Decisions] = await all_of({name: parts[name].begin_rounds(owners, policy) for name in owners})
+    return Rounds({name: parts[name] for name in owners}, told[owners[0]].epoch, loop)
 
 
 def _check(settled: Mapping[str, SettleReply], reply: StepReply) -> None:
