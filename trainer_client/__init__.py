@@ -12,6 +12,7 @@ async with tc.connect("127.0.0.1:50051") as ps:
             await opt.step(ctx)
 """
 
+from ps_wire import release as _release
 from ps_wire.codec.records import by_value
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
@@ -115,3 +116,5 @@ __all__ = [
     "current_context",
     "register_codec",
 ]
+
+__version__ = _release.RELEASE

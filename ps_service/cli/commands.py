@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import pydantic
 import torch
@@ -27,10 +28,13 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from ps_wire.release import RELEASE
 from ps_wire.v1.operations_pb2 import EvictRequest
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+_DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
+_Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,6 +58,21 @@ A parameter server for PyTorch: models live here, trainers connect over gRPC.
         net = await ps.module("my_models.Net", name="net")
 """,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"ps-service {RELEASE} (Python {platform.python_version()}, torch {torch.__version__})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the command itself."""
 
 
 @app.command()
@@ -80,7 +99,7 @@ def serve(
 
 @app.command()
 def status(
-    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
@@ -97,7 +116,7 @@ def status(
 
 @app.command()
 def sessions(
-    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
@@ -114,7 +133,7 @@ def sessions(
 
 @app.command()
 def evict(
-    address: Annotated[str, typer.Argument(help="Where the owner listens, such as 127.0.0.1:50051.")],
+    address: _Address = _DEFAULT_ADDRESS,
     session: Annotated[str | None, typer.Option(help="Session to end: its id, or the beginning of that.")] = None,
     context: Annotated[str | None, typer.Option(help="Context to end, by its id.")] = None,
     older_than: Annotated[

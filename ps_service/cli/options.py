@@ -8,6 +8,7 @@ from inspect import Parameter
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 
 from ps_service.config import OwnerConfig
 
@@ -39,9 +40,21 @@ def _option(name: str) -> Parameter:
     flag = "--" + (field.alias or name).replace("_", "-")
     if field.default is True:
         flag += f"/--no-{flag.removeprefix('--')}"
-    option = typer.Option(flag, help=field.description)
+    option = typer.Option(flag, help=f"{field.description} ({_fallback(field.alias or name, field)})")
     kind = Annotated[_kind(field.annotation) | None, option]  # type: ignore[valid-type]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _fallback(key: str, field: FieldInfo) -> str:
+    """Where the setting comes from without the flag: a variable of the environment, else the default."""
+    match field.default:
+        case bool():
+            default = "on" if field.default else "off"
+        case None | "" | ():
+            default = "none"
+        case _:
+            default = str(field.default)
+    return f"PS_{key.upper()}; default: {default}"
 
 
 def _kind(annotation: Any) -> Any:

@@ -58,9 +58,21 @@ def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> 
 def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeout_seconds: float) -> Any:
     with open_blocking_channel(address) as channel:
         try:
-            return method(OwnerStub(channel))(request, timeout=timeout_seconds, wait_for_ready=True)
+            return method(OwnerStub(channel))(request, timeout=timeout_seconds, wait_for_ready=False)
         except grpc.RpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:
                     raise errors.from_message(Error.FromString(value)) from None
-            raise UnavailableError(f"no owner answers at {address} ({error.code().name})") from None
+            raise UnavailableError(f"no owner answers at {address}: {_reason(error, timeout_seconds)}") from None
+
+
+def _reason(error: Any, timeout_seconds: float) -> str:
+    """Why there was no answer, from the words of gRPC where they are long."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"nothing came within {timeout_seconds:g} s"
+    if "Connection refused" in details:
+        return "connection refused; is it running, and is the port that of --listen?"
+    if "http1.x" in details or "Failed parsing HTTP/2" in details:
+        return "an HTTP server is there; use the port of --listen, not that of --http"
+    return f"{details} ({error.code().name})"

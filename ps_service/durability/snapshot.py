@@ -15,13 +15,13 @@ from ps_service.durability import files, rounds, value_files
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.object_states import CannotBeKept, States
 from ps_service.durability.tensors import TensorWriter
-from ps_service.release import RELEASE
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
 from ps_wire.codec.trees import parts_of
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import PsError
 from ps_wire.policies import to_plain
+from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1 import operations_pb2
 

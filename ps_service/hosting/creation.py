@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ps_service.hosting.aliases import check_aliases
+from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.hooks import check_hooks
 from ps_service.hosting.identities import check_identities
 from ps_service.hosting.objects import HostedObject
@@ -28,7 +28,7 @@ def create(
     kwargs: dict[str, Any],
     name: str = "",
     seed: int | None = None,
-    fingerprint: bytes = b"",
+    fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the existing one of that name.
@@ -71,15 +71,6 @@ def create(
         return made
 
     return engine.registry.get_or_make(name, fingerprint, make)
-
-
-def fingerprint(*parts: bytes) -> bytes:
-    """Identifies the arguments of a request for a named object."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
 
 
 def attach(engine: Engine, target: str | Ref) -> HostedObject:

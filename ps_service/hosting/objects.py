@@ -16,6 +16,7 @@ from torch import nn
 
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
+from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_wire.codec.names import full_name
 from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
@@ -71,7 +72,7 @@ class HostedObject:
         value: The object.
         parameter_locks: Has the states of its parameters.
         name: Its name; empty for an anonymous object.
-        fingerprint: Identifies its arguments, to compare requests for the same name.
+        fingerprint: Identifies its class and arguments, to compare requests for the same name.
         object_id: Its id before a restart of the owner; empty for a new one.
 
     Attributes:
@@ -104,7 +105,7 @@ class HostedObject:
         value: Any,
         parameter_locks: ParameterLocks,
         name: str = "",
-        fingerprint: bytes = b"",
+        fingerprint: Fingerprint = NO_FINGERPRINT,
         object_id: str = "",
     ) -> None:
         self.ref = Ref(owner, object_id or new_object_id())

@@ -18,6 +18,7 @@ from ps_wire.errors import (
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
+    from ps_service.hosting.fingerprints import Fingerprint
     from ps_service.hosting.objects import HostedObject
     from ps_service.metrics.census import Census
     from ps_wire.refs import Ref
@@ -65,13 +66,16 @@ class Registry:
         with self._lock:
             return list(self._objects.values())
 
-    def get_or_make(self, name: str, fingerprint: bytes, make: Callable[[], HostedObject]) -> tuple[HostedObject, bool]:
+    def get_or_make(
+        self, name: str, fingerprint: Fingerprint, make: Callable[[], HostedObject], remedy: str = ""
+    ) -> tuple[HostedObject, bool]:
         """The object of that name; makes it if there is none. Concurrent requests get the same object.
 
         Args:
             name: The name; empty for an anonymous object, which is always made.
             fingerprint: Identifies the class and arguments.
             make: Makes the object. Other requests for the same name wait meanwhile.
+            remedy: What else a trainer can do that asked with other arguments, ending with a comma.
 
         Returns:
             The object, and whether it was made.
@@ -89,10 +93,11 @@ class Registry:
                 with self._lock:
                     made = self._making.pop(name)
                 made.set_result(None)
-        if known.fingerprint != fingerprint:
+        if known.fingerprint.digest != fingerprint.digest:
             raise NameConflictError(
-                f"{name!r} exists already: it is {known}, and was made with another class or other arguments. "
-                "Ask with the same ones, attach by name, or choose another name"
+                f"{name!r} exists already: it is a {known.class_name}, {known.fingerprint.difference(fingerprint)}. "
+                f"Ask with the same arguments, {remedy}use it as it is with attach({name!r}), give yours another name "
+                f"with name=, or remove it for all trainers with delete({name!r})"
             )
         return known, False
 

@@ -19,9 +19,9 @@ from prometheus_client.utils import floatToGoString
 from ps_service.measures.histogram import Distribution
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.passes.staleness import STALENESS_BOUNDS
-from ps_service.release import RELEASE
 from ps_wire.errors import BY_CODE
 from ps_wire.operations import OPERATIONS
+from ps_wire.release import RELEASE
 from ps_wire.v1.errors_pb2 import ErrorCode
 
 if TYPE_CHECKING:

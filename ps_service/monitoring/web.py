@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from ps_service import addresses
 from ps_service.monitoring import exporter
 from ps_service.monitoring.web_log import WebLog
-from ps_service.release import RELEASE
+from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine

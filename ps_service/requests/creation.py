@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
-from ps_service.hosting.creation import fingerprint
+from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.requests import fields, offers, spanning
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
@@ -78,7 +79,7 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
         kwargs,
         name=request.name,
         seed=_seed(request),
-        fingerprint=_fingerprint(ctx, name_of(cls), request),
+        fingerprint=_fingerprint(ctx, cls, request, _called(cls, args, kwargs) | _seeded(request)),
         object_id=object_id,
     )
     return with_spec(ctx, "create", request, made)
@@ -92,15 +93,18 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
     if request.HasField("policy"):
         policy = policies.from_plain(ctx.read(request.policy))
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
+    options = fields.options(ctx, request.options)
+    reads, non_finite = _known(_READS, request.reads, "reads"), _known(_NON_FINITE, request.non_finite, "non_finite")
+    asked = options | {"reads": reads.value, "non_finite": non_finite.value} | _grouped(groups)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
         groups,
-        fields.options(ctx, request.options),
+        options,
         name=request.name,
-        reads=_known(_READS, request.reads, "reads"),
-        non_finite=_known(_NON_FINITE, request.non_finite, "non_finite"),
-        fingerprint=_fingerprint(ctx, name_of(cls), request),
+        reads=reads,
+        non_finite=non_finite,
+        fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         prepare=prepare,
     )
@@ -118,7 +122,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
         args,
         kwargs,
         name=request.name,
-        fingerprint=_fingerprint(ctx, name_of(cls), request),
+        fingerprint=_fingerprint(ctx, cls, request, _called(cls, (request.optimizer.object_id, *args), kwargs)),
         object_id=object_id,
     )
     return with_spec(ctx, "scheduler", request, made)
@@ -139,11 +143,11 @@ def _known(table: Mapping[int, T], number: int, what: str) -> T:
         raise InvalidArgumentError(f"{what} {number} is not one that this owner knows; is it older than you?") from None
 
 
-def _fingerprint(ctx: RequestContext, class_name: str, request: Any) -> bytes:
+def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mapping[str, Any]) -> Fingerprint:
     same = type(request)()
     same.CopyFrom(request)
     # Several names may refer to one class.
-    same.class_name = class_name
+    same.class_name = name_of(cls)
     if isinstance(same, pb.CreateRequest):
         same.ClearField("default_seed")
     if isinstance(same, pb.OptimizerRequest):
@@ -153,7 +157,27 @@ def _fingerprint(ctx: RequestContext, class_name: str, request: Any) -> bytes:
     for value in _values(same):
         value.CopyFrom(canonical(value))
     payload = b"" if ctx.payload is None else ctx.payload.tobytes()
-    return fingerprint(same.SerializeToString(deterministic=True), payload)
+    return Fingerprint.of(
+        (same.SerializeToString(deterministic=True), payload), {"class": same.class_name, **arguments}
+    )
+
+
+def _called(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor by name, where its signature tells their names."""
+    try:
+        return dict(inspect.signature(cls).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # they do not fit, or the class tells no signature
+        return {f"argument {number}": value for number, value in enumerate(args, 1)} | dict(kwargs)
+
+
+def _seeded(request: pb.CreateRequest) -> dict[str, int]:
+    return {"seed": request.seed} if request.HasField("seed") else {}
+
+
+def _grouped(groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]]) -> dict[str, Any]:
+    """The number of parameters, and the options of each group that has some of its own."""
+    own = {f"group {number}": options for number, (_, options) in enumerate(groups) if options}
+    return {"parameters": sum(len(parameters) for parameters, _ in groups), **own}
 
 
 def _seed(request: pb.CreateRequest) -> int | None:

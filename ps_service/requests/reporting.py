@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from ps_service.metrics import report
-from ps_service.release import RELEASE
 from ps_service.requests.directory import describe
+from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext

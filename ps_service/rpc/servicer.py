@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.release import RELEASE
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of
 from ps_service.rpc.intake import Intake
@@ -30,6 +29,7 @@ from ps_wire.connections.outbox import Outbox
 from ps_wire.direct.connection import DirectConnection
 from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError, UnknownNameError
 from ps_wire.limits import PROTOCOL
+from ps_wire.release import RELEASE
 from ps_wire.shared_memory import descriptors
 from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
 

@@ -6,6 +6,7 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.objects import HostedObject
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
@@ -26,7 +27,7 @@ def create_optimizer(
     name: str = "",
     reads: Reads = Reads.CONSISTENT,
     non_finite: NonFinite = NonFinite.APPLY,
-    fingerprint: bytes = b"",
+    fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     prepare: Callable[[HostedOptimizer], None] | None = None,
 ) -> tuple[HostedObject, bool]:
@@ -72,7 +73,7 @@ def create_optimizer(
         engine.registry.bind(made, hosts.values())
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make)
+    return engine.registry.get_or_make(name, fingerprint, make, "change them for all trainers with set_options(), ")
 
 
 def create_scheduler(
@@ -82,7 +83,7 @@ def create_scheduler(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     name: str = "",
-    fingerprint: bytes = b"",
+    fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
 ) -> tuple[HostedObject, bool]:
     """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.

@@ -178,7 +178,7 @@ TABLE: list[Row] = [
     ("constructor", lambda w: w.ps.create(COUNTER, 1, 2, 3), tc.RemoteError, "positional arguments but 4 were given"),
     ("keyword", lambda w: w.net(torch.ones(1, 3), scale=2), tc.RemoteError, "unexpected keyword argument 'scale'"),
     ("value", lambda w: w.ps.module("torch.nn.Linear", -1, 2), tc.RemoteError, "negative dimension"),
-    ("name", lambda w: w.ps.create(COUNTER, 5, name="counter"), tc.NameConflictError, "Ask with the same ones"),
+    ("name", lambda w: w.ps.create(COUNTER, 5, name="counter"), tc.NameConflictError, "Ask with the same arguments"),
     (
         "name of another kind",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="counter", lr=1.0),
@@ -189,7 +189,7 @@ TABLE: list[Row] = [
         "other options",
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), lr=0.2, momentum=0.9),
         tc.NameConflictError,
-        "choose another name",
+        "set_options",
     ),
     ("no parameters", lambda w: w.ps.optimizer(torch.optim.SGD, [], lr=0.1), tc.InvalidArgumentError, "empty list"),
     (

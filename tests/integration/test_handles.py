@@ -6,6 +6,7 @@ import asyncio
 import copy
 import gc
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -29,22 +30,43 @@ async def test_trainers_that_ask_at_the_same_moment_get_the_same_object(ps: tc.C
 
 async def test_a_named_object_is_made_once_and_not_again_with_other_arguments(ps: tc.Client, ps2: tc.Client) -> None:
     await ps.module("torch.nn.Linear", 4, 3, name="net", seed=1, bias=False)
-    for args, options in [((4, 2), {"bias": False, "seed": 1}), ((4, 3), {"bias": True, "seed": 1})]:
-        with pytest.raises(tc.NameConflictError, match=r"'net' exists already.*Ask with the same ones"):
+    others: list[tuple[tuple[int, int], dict[str, Any], str]] = [
+        ((4, 2), {"bias": False, "seed": 1}, r"out_features=3, not 2\. Ask with the same arguments"),
+        ((4, 3), {"bias": True, "seed": 1}, r"bias=False, not True\. "),
+        ((4, 3), {"seed": 1}, r"bias=False, which was not given now\. "),
+        ((5, 3), {"bias": False, "seed": 2}, r"in_features=4, not 5, seed=1, not 2\. .*with attach\('net'\)"),
+        ((4, 3), {"bias": False, "seed": 1, "device": "cpu"}, r"made with no device, not device='cpu'\. "),
+    ]
+    for args, options, text in others:
+        with pytest.raises(tc.NameConflictError, match=r"'net' exists already: .*Linear, .*" + text):
             await ps2.module("torch.nn.Linear", *args, name="net", **options)
-    with pytest.raises(tc.NameConflictError):
-        await ps2.module("torch.nn.Linear", 4, 3, name="net", seed=2, bias=False)
-    with pytest.raises(tc.NameConflictError):
+    with pytest.raises(tc.NameConflictError, match=r"class='torch\.nn\..*Linear', not '.*Counter'"):
         await ps2.create(COUNTER, name="net")
     assert await ps2.attach("net") == await ps.module("torch.nn.Linear", 4, 3, name="net", seed=1, bias=False)
+
+
+async def test_an_optimizer_with_another_option_is_told_which(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 3, name="net")
+    await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    with pytest.raises(tc.NameConflictError, match=r"made with lr=0\.1, not 0\.05\. .*set_options\(\), use it"):
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.05)
+    with pytest.raises(
+        tc.NameConflictError, match=r"reads='consistent', not 'inconsistent', no momentum, not momentum=0\.9"
+    ):
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9, reads="inconsistent")
 
 
 async def test_other_tensors_are_other_arguments() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         shelf = await ps.create(f"{MODELS}.Shelf", torch.arange(4), name="shelf")
         assert await ps.create(f"{MODELS}.Shelf", torch.arange(4), name="shelf") == shelf
-        with pytest.raises(tc.NameConflictError):
+        with pytest.raises(tc.NameConflictError, match=r"Shelf, made with other arguments\. "):
             await ps.create(f"{MODELS}.Shelf", torch.arange(1, 5), name="shelf")
+        with pytest.raises(
+            tc.NameConflictError,
+            match=r"things=\(a tensor of torch\.int64 \(4,\),\), not \(a tensor of torch\.int64 \(5,\),\)",
+        ):
+            await ps.create(f"{MODELS}.Shelf", torch.arange(5), name="shelf")
 
 
 async def test_one_class_under_two_of_its_names_is_the_same_class(ps: tc.Client) -> None:

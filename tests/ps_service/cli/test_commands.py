@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import trainer_client as tc
 from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
+from ps_wire.release import RELEASE
 from tests.forking.process import Forking
 from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, owner_processes
 
@@ -74,6 +75,22 @@ def test_help_teaches_how_to_begin(ended: dict[str, Any]) -> None:
         assert line in ended["help"].stdout
 
 
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, tc.__version__) == (0, RELEASE)
+    assert re.fullmatch(rf"ps-service {re.escape(RELEASE)} \(Python 3\.\S+, torch \S+\)\n", result.stdout)
+
+
+def test_help_tells_variables_and_defaults() -> None:
+    serve, status = (
+        CliRunner(env={**ENVIRONMENT, "COLUMNS": "200"}).invoke(app, [name, "--help"]).stdout
+        for name in ("serve", "status")
+    )
+    for text in ("(PS_LEASE_SECONDS; default: 30.0)", "(PS_IMPORT; default: none)", "(PS_SHARED_MEMORY; default: on)"):
+        assert text in " ".join(serve.replace("│", " ").split())
+    assert "[env var: PS_ADDRESS] [default: 127.0.0.1:50051]" in " ".join(status.replace("│", " ").split())
+
+
 def test_help_of_serve_explains_every_option() -> None:
     result = CliRunner(env=ENVIRONMENT).invoke(app, ["serve", "--help"])
     assert result.exit_code == 0
@@ -103,7 +120,10 @@ def test_the_help_of_status_describes_its_output() -> None:
             "0.0.0.0:0 can be reached from other machines and traffic is not encrypted; "
             "listen on 127.0.0.1, or pass --insecure if the network is trusted",
         ),
-        ("no owner", "no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)"),
+        (
+            "no owner",
+            "no owner answers at 127.0.0.1:1: connection refused; is it running, and is the port that of --listen?",
+        ),
     ],
 )
 def test_errors_of_the_command_line_are_one_line(ended: dict[str, Any], taken: int, case: str, message: str) -> None:
@@ -308,4 +328,4 @@ def test_evict_wants_to_know_one_thing(options: list[str]) -> None:
 def test_administration_of_an_owner_that_is_not_there_is_refused(command: list[str]) -> None:
     result = CliRunner().invoke(app, [command[0], "127.0.0.1:1", "--timeout", "0.2", *command[1:]])
     assert result.exit_code == 2
-    assert result.stderr == "ps-service: no owner answers at 127.0.0.1:1 (DEADLINE_EXCEEDED)\n"
+    assert result.stderr.startswith("ps-service: no owner answers at 127.0.0.1:1: connection refused; ")

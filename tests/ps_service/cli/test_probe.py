@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
+
+import pytest
 
 from ps_service.cli import probe
 from ps_service.hosting.objects import HostedObject
 from ps_service.server import Server
+from ps_wire.errors import UnavailableError
 
 
 async def test_an_owner_of_very_many_objects_tells_its_status(owner: Server) -> None:
@@ -15,3 +20,24 @@ async def test_an_owner_of_very_many_objects_tells_its_status(owner: Server) -> 
         registry.add(HostedObject("ps0", None, parameter_locks, f"{number:0>200}"))
     status = await asyncio.to_thread(probe.status, owner.address, 60.0)
     assert len(status.objects) == 25_000 and status.ByteSize() > 5_000_000
+
+
+async def test_the_port_of_another_protocol_is_told() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        text = f"no owner answers at {address}: an HTTP server is there; use the port of --listen, not that of --http"
+        with pytest.raises(UnavailableError, match=re.escape(text)):
+            await asyncio.to_thread(probe.status, address, 5.0)
+
+
+async def test_an_owner_that_does_not_answer_in_time_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=r"nothing came within 0\.1 s"):
+            await asyncio.to_thread(probe.status, address, 0.1)

@@ -11,7 +11,7 @@ from torch import nn
 from ps_service import hosted
 from ps_service.engine import Engine
 from ps_service.hosting import creation
-from ps_service.hosting.creation import fingerprint
+from ps_service.hosting.fingerprints import Fingerprint
 from ps_wire.errors import (
     ForeignHandleError,
     InvalidArgumentError,
@@ -65,12 +65,14 @@ def test_a_module_without_shapes_is_refused(engine: Engine, cls: str, args: tupl
 
 
 def test_a_name_is_made_once(engine: Engine) -> None:
-    made, created = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
-    again, created_again = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=b"1")
+    made, created = creation.create(engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=Fingerprint(b"1"))
+    again, created_again = creation.create(
+        engine, "torch.nn.Linear", (2, 3), {}, name="net", fingerprint=Fingerprint(b"1")
+    )
     assert (created, created_again) == (True, False)
     assert made is again
-    with pytest.raises(NameConflictError, match=r"is torch\.nn\.Linear 'net'"):
-        creation.create(engine, "torch.nn.Linear", (2, 4), {}, name="net", fingerprint=b"2")
+    with pytest.raises(NameConflictError, match=r"it is a torch\.nn\.Linear, made with"):
+        creation.create(engine, "torch.nn.Linear", (2, 4), {}, name="net", fingerprint=Fingerprint(b"2"))
 
 
 def test_a_seed_makes_the_same_numbers_and_leaves_the_generator_alone(engine: Engine) -> None:
@@ -154,8 +156,8 @@ def test_the_references_of_an_ended_session_are_freed(engine: Engine) -> None:
 
 def test_a_fingerprint_tells_where_one_part_ends() -> None:
     different = [(b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (b"", b"abc"), ()]
-    assert len({fingerprint(*parts) for parts in different}) == len(different)
-    assert fingerprint(b"ab", b"c") == fingerprint(b"ab", b"c")
+    assert len({Fingerprint.of(parts, {}).digest for parts in different}) == len(different)
+    assert Fingerprint.of((b"ab", b"c"), {}) == Fingerprint.of((b"ab", b"c"), {})
 
 
 def test_the_mark_is_for_the_class_that_wears_it() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.hosting.registry import Registry
@@ -41,10 +42,12 @@ class Shelf:
         self.parameter_locks = ParameterLocks()
 
     def object(self, name: str = "", fingerprint: bytes = b"", value: Any = None) -> HostedObject:
-        return HostedObject("ps0", Counter() if value is None else value, self.parameter_locks, name, fingerprint)
+        return HostedObject(
+            "ps0", Counter() if value is None else value, self.parameter_locks, name, Fingerprint(fingerprint)
+        )
 
     def make(self, name: str = "", fingerprint: bytes = b"") -> HostedObject:
-        made, _ = self.registry.get_or_make(name, fingerprint, lambda: self.object(name, fingerprint))
+        made, _ = self.registry.get_or_make(name, Fingerprint(fingerprint), lambda: self.object(name, fingerprint))
         return made
 
     def holds(self, hosted: HostedObject) -> bool:
@@ -60,8 +63,8 @@ def shelf() -> Shelf:
 
 
 def test_a_name_is_made_once(shelf: Shelf) -> None:
-    first, made = shelf.registry.get_or_make("net", b"1", lambda: shelf.object("net", b"1"))
-    again, made_again = shelf.registry.get_or_make("net", b"1", lambda: pytest.fail("made twice"))
+    first, made = shelf.registry.get_or_make("net", Fingerprint(b"1"), lambda: shelf.object("net", b"1"))
+    again, made_again = shelf.registry.get_or_make("net", Fingerprint(b"1"), lambda: pytest.fail("made twice"))
     assert (made, made_again) == (True, False)
     assert first is again is shelf.registry.named("net")
 
@@ -73,7 +76,7 @@ def test_without_a_name_it_is_always_a_new_one(shelf: Shelf) -> None:
 
 def test_a_name_that_was_made_from_something_else_is_a_conflict(shelf: Shelf) -> None:
     known = shelf.make("net", b"1")
-    with pytest.raises(NameConflictError, match=r"'net' exists already.*choose another name"):
+    with pytest.raises(NameConflictError, match=r"'net' exists already.*another name with name="):
         shelf.make("net", b"2")
     assert shelf.registry.objects() == [known]
 
@@ -98,7 +101,7 @@ def test_many_that_ask_at_once_get_the_same(shelf: Shelf) -> None:
                 return shelf.object(name, b"1", nn.Linear(20, 20))
 
             barrier.wait(PATIENCE)
-            found.append(shelf.registry.get_or_make(name, b"1", make)[0])
+            found.append(shelf.registry.get_or_make(name, Fingerprint(b"1"), make)[0])
         return found
 
     before = sys.getswitchinterval()
@@ -116,7 +119,7 @@ def test_other_names_do_not_wait_while_something_is_made(shelf: Shelf) -> None:
         assert Worker(lambda: shelf.make("other")).result().name == "other"
         return shelf.object("net")
 
-    shelf.registry.get_or_make("net", b"", make)
+    shelf.registry.get_or_make("net", Fingerprint(), make)
     assert len(shelf.registry) == 2
 
 
@@ -126,7 +129,7 @@ def test_a_constructor_that_raises_leaves_the_name_free(shelf: Shelf) -> None:
 
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            shelf.registry.get_or_make("net", b"1", fails)
+            shelf.registry.get_or_make("net", Fingerprint(b"1"), fails)
     assert len(shelf.registry) == 0
     assert shelf.make("net", b"2").name == "net"
 

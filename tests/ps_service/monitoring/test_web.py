@@ -23,8 +23,8 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.monitoring.web import Web
-from ps_service.release import RELEASE
 from ps_service.server import Server
+from ps_wire.release import RELEASE
 from tests.ps_service import service_models
 from tests.ps_service.service_models import Latch
 
