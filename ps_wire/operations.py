@@ -52,6 +52,7 @@ _ALL: Final = (
     OperationInfo("leave"),
     OperationInfo("pull", mutates=False, large=True),
     OperationInfo("push", large=True, ends_pass=True),
+    OperationInfo("add_gradients", begins_pass=True),
     OperationInfo("hold", ends_pass=True),
     OperationInfo("settle", ends_pass=True),
     OperationInfo("state", mutates=False, large=True),

@@ -58,6 +58,7 @@ from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
+from trainer_client.replicas.several import Replicas
 
 __all__ = [
     "BF16",
@@ -99,6 +100,7 @@ __all__ = [
     "RemoteObject",
     "RemoteParameter",
     "Replica",
+    "Replicas",
     "Scale",
     "SessionLostError",
     "Sign",

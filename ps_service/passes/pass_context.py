@@ -110,6 +110,25 @@ class PassContext:
                 turn = turn._replace(after=None)
             brought.add(gradients, turn)
 
+    def bring(self, gradients: Sequence[Gradient], steps: Sequence[int]) -> None:
+        """Adds gradients that were computed elsewhere, with copies of the parameters.
+
+        Args:
+            gradients: The gradients, at most one per parameter.
+            steps: The number of steps that had been applied to each parameter when it was copied.
+
+        Raises:
+            ContextEndedError: The context has ended.
+        """
+        with self._lock:
+            if self._ended:
+                raise self._over()
+            if self._gradients is None:
+                self._gradients = Gradients(Share(self.held))
+            self._gradients.add(gradients)
+            for gradient, count in zip(gradients, steps, strict=True):
+                self._readings.note_steps(gradient.parameter, count)
+
     def gradients(self) -> list[Gradient]:
         """The gradients of this pass."""
         with self._lock:

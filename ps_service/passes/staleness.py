@@ -51,7 +51,10 @@ class FirstReadings:
 
     def note_steps(self, parameter: torch.Tensor, steps: int) -> None:
         """Notes how many steps had been applied to a parameter when a replica read it."""
-        self._steps[id(parameter)] = steps
+        key = id(parameter)
+        known = self._steps.get(key)
+        if known is None or steps < known:
+            self._steps[key] = steps
 
     def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int:
         """The largest staleness of these parameters; 0 if the pass has read none of them through a hosted module."""

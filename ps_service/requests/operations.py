@@ -81,6 +81,7 @@ _ALL: Final = (
     _operation("leave", handlers.leave),
     _operation("pull", replicas.pull),
     _operation("push", replicas.push, expected_seconds=replicas.expected_seconds, hosted=True),
+    _operation("add_gradients", replicas.add_gradients),
     _operation("hold", spanning.hold),
     _operation("settle", spanning.settle),
     _operation("state", handlers.state),

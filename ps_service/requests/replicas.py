@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import offers
+from ps_service.requests import fields, offers
 from ps_service.requests.backward import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.aggregator import Outcome
@@ -34,8 +34,8 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         # On the event loop, the step was made and the copy would have had to wait.
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
-    gradients = ctx.read(request.gradients)
-    made = pushes.contribution(optimizer, hosted, request.positions, gradients, request.steps)
+    pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
+    made = pushes.contribution(optimizer, hosted, pushed)
     if not optimizer.aggregator.is_plain:
         waiting = offers.offer_push(ctx, optimizer, made, request.wait_seconds)
         ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
@@ -45,6 +45,16 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
     ctx.progress = Progress()
     ctx.progress.pushed = Outcome(version, alone.last_staleness, 1)
     _finish(ctx, hosted, request, reply, ctx.progress.pushed)
+
+
+def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: pb.AddGradientsReply) -> None:
+    """Adds the gradients of a replica to those of a pass."""
+    hosted = ctx.find(request.target)
+    pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
+    ctx.engine.held.check(ctx.trainer)
+    pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
+    context = ctx.engine.contexts.open(fields.context_id(request), ctx.trainer)
+    context.bring([each.gradient for each in pushed], [each.steps for each in pushed])
 
 
 def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:

@@ -1,11 +1,12 @@
-"""Makes an offer to an optimizer of the gradients that a replica has pushed."""
+"""The gradients that a replica has pushed, as an offer to an optimizer, or as gradients of a pass."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ps_service.passes.gradients import Gradient
 from ps_service.passes.staleness import FirstReadings
 from ps_service.training.round_gradients import Contribution
 from ps_wire.compression.encoded import Encoded
@@ -19,15 +20,22 @@ if TYPE_CHECKING:
     from ps_service.training.optimizers import HostedOptimizer
 
 
-def contribution(
-    optimizer: HostedOptimizer, hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: Sequence[int]
-) -> Contribution:
-    """The gradients for the parameters that an optimizer covers.
+class Pushed(NamedTuple):
+    """A gradient that a replica has pushed.
 
-    Gradients of other parameters of the module, and of those that are frozen here, are left out.
+    Attributes:
+        gradient: The decoded gradient, with its parameter.
+        steps: The number of steps that had been applied to the parameter when the replica read it.
+    """
+
+    gradient: Gradient
+    steps: int
+
+
+def read(hosted: HostedObject, positions: Sequence[int], gradients: Any, steps: Sequence[int]) -> list[Pushed]:
+    """Decodes the gradients of a replica. Those of parameters that are frozen here are left out.
 
     Args:
-        optimizer: The optimizer.
         hosted: The module.
         positions: Positions of parameters in `HostedObject.parameters`, each at most once.
         gradients: A gradient for each: dense, sparse, or an `Encoded`. Encoded ones are decoded with the shape of the
@@ -35,26 +43,45 @@ def contribution(
         steps: The number of steps that had been applied to each when the replica read it.
 
     Raises:
-        InvalidArgumentError: A gradient does not fit its parameter, or the optimizer covers none of the parameters.
+        InvalidArgumentError: A gradient does not fit its parameter.
     """
     if not isinstance(gradients, list) or not len(gradients) == len(positions) == len(steps):
         raise InvalidArgumentError("a push has a list of gradients, and for each a position and a number of steps")
     if len(set(positions)) != len(positions) or any(each >= len(hosted.parameters) for each in positions):
         raise InvalidArgumentError(f"a push names parameters twice, or some that {hosted} does not have")
-    names, parameters = list(hosted.parameters), list(hosted.parameters.values())
+    parameters, refs = list(hosted.parameters.items()), hosted.parameter_refs
+    found = []
+    for position, gradient, seen in zip(positions, gradients, steps, strict=True):
+        name, parameter = parameters[position]
+        gradient = _fitting(name, gradient, parameter)
+        if parameter.requires_grad:
+            found.append(Pushed(Gradient(refs[position], parameter, gradient), seen))
+    return found
+
+
+def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Sequence[Pushed]) -> Contribution:
+    """The gradients for the parameters that an optimizer covers. Those of other parameters are left out.
+
+    Raises:
+        InvalidArgumentError: It covers none of the module's parameters.
+    """
+    check_covered(optimizer, hosted)
     covered = {id(each.parameter): place for place, each in enumerate(optimizer.covered)}
-    if not any(id(each) in covered for each in parameters):
-        raise InvalidArgumentError(f"the optimizer steps no parameter of {hosted}")
     found: list[torch.Tensor | None] = [None] * len(optimizer.covered)
     readings = FirstReadings()
-    for position, gradient, read in zip(positions, gradients, steps, strict=True):
-        parameter = parameters[position]
-        gradient = _fitting(names[position], gradient, parameter)
-        place = covered.get(id(parameter))
-        if place is not None and parameter.requires_grad:
-            found[place] = gradient
-            readings.note_steps(parameter, read)
+    for gradient, steps in pushed:
+        place = covered.get(id(gradient.parameter))
+        if place is not None:
+            found[place] = gradient.tensor
+            readings.note_steps(gradient.parameter, steps)
     return Contribution(found, readings)
+
+
+def check_covered(optimizer: HostedOptimizer, hosted: HostedObject) -> None:
+    """Raises `InvalidArgumentError` if an optimizer covers no parameter of a module."""
+    covered = {id(each.parameter) for each in optimizer.covered}
+    if not any(id(each) in covered for each in hosted.parameters.values()):
+        raise InvalidArgumentError(f"the optimizer steps no parameter of {hosted}")
 
 
 def _fitting(name: str, gradient: Any, parameter: torch.Tensor) -> torch.Tensor:

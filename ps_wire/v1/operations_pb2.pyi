@@ -632,6 +632,26 @@ class PushReply(_message.Message):
     pull: PullReply
     def __init__(self, step: _Optional[_Union[StepReply, _Mapping]] = ..., pull: _Optional[_Union[PullReply, _Mapping]] = ...) -> None: ...
 
+class AddGradientsRequest(_message.Message):
+    __slots__ = ("context", "target", "positions", "gradients", "steps", "optimizer")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    context: ContextId
+    target: _values_pb2.Handle
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    gradients: _values_pb2.Value
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    optimizer: _values_pb2.Handle
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+
+class AddGradientsReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class StateRequest(_message.Message):
     __slots__ = ("target",)
     TARGET_FIELD_NUMBER: _ClassVar[int]

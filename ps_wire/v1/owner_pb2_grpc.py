@@ -143,6 +143,11 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.PushRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.PushReply.FromString,
                 _registered_method=True)
+        self.AddGradients = channel.unary_unary(
+                '/ps_wire.v1.Owner/AddGradients',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.AddGradientsRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.AddGradientsReply.FromString,
+                _registered_method=True)
         self.Hold = channel.unary_unary(
                 '/ps_wire.v1.Owner/Hold',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.HoldRequest.SerializeToString,
@@ -332,6 +337,12 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddGradients(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Hold(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -505,6 +516,11 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.PushRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.PushReply.SerializeToString,
+            ),
+            'AddGradients': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddGradients,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.AddGradientsRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.AddGradientsReply.SerializeToString,
             ),
             'Hold': grpc.unary_unary_rpc_method_handler(
                     servicer.Hold,
@@ -1132,6 +1148,33 @@ class Owner(object):
             '/ps_wire.v1.Owner/Push',
             ps__wire_dot_v1_dot_operations__pb2.PushRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.PushReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddGradients(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/AddGradients',
+            ps__wire_dot_v1_dot_operations__pb2.AddGradientsRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.AddGradientsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,7 @@ OFFERED = {
         "RemoteObject",
         "RemoteParameter",
         "Replica",
+        "Replicas",
         "Scale",
         "SessionLostError",
         "Sign",

@@ -18,6 +18,7 @@ from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.replica import Replica
+from trainer_client.replicas.several import Replicas
 
 if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
@@ -95,14 +96,30 @@ class BlockingReplica(Replica):
         return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
 
 
+class BlockingReplicas(Replicas):
+    """Like `BlockingReplica`, for several."""
+
+    def pull(self, *args: Any, **kwargs: Any) -> int:  # type: ignore[override]
+        return super().pull(*args, **kwargs).wait()
+
+    def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
+        return super().push(_unwrapped(opt), **kwargs).wait()
+
+    def finish(self) -> list[Stepped | None]:  # type: ignore[override]
+        return super().finish().wait()
+
+
+_BLOCKING: dict[type, type] = {Replica: BlockingReplica, Replicas: BlockingReplicas}
+
+
 def wrapped(value: Any) -> Any:
     """The blocking form of a value: waits for a `Pending`, and wraps objects of the client, also in containers."""
     if isinstance(value, Pending):
         value = value.wait()
     if isinstance(value, _WRAPPED):
         return Blocking(value)
-    if type(value) is Replica:
-        value.__class__ = BlockingReplica
+    if type(value) in _BLOCKING:
+        value.__class__ = _BLOCKING[type(value)]
         return value
     if type(value) in (list, tuple):
         return type(value)(map(wrapped, value))

@@ -29,6 +29,7 @@ from trainer_client.handles.freezing import set_everywhere
 from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
+from trainer_client.replicas.several import Replicas
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
@@ -370,6 +371,19 @@ class Client:
         context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
         self._openings.opened(context)
         return context
+
+    def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
+        """A local module with several replicas inside, for one optimizer that steps all of them.
+
+        Args:
+            module: The module, for example `nn.Sequential(await tower.replica(), await head.replica())`. Their owners
+                may be different ones. What else is in it stays local, and is not pushed.
+            overlap: How many pushes may be under way while the next forward runs, instead of those of the replicas.
+
+        Raises:
+            InvalidArgumentError: It has no replica, or replicas that share a parameter.
+        """
+        return Replicas(module, self.context, overlap)
 
     def manual_seed(self, seed: int | None) -> None:
         """Seeds the random numbers that owners draw for this trainer's later calls.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.v1.operations_pb2 import StepReply
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.rounds import Rounds
+    from trainer_client.optimizers.rounds import Rounds, Sent, Then
     from trainer_client.session.session import Session
 
 
@@ -60,8 +61,7 @@ class DistributedOptimizer(Stepping):
         self.is_joinable = len(remotes) == 1 and not self._looks_first
         self.has_local_part = local is not None
         self._scaled = Scaled()
-        sessions = [part.handle.session for part in remotes.values()]
-        self._loop = sessions[0].loop if sessions else asyncio.get_running_loop()
+        self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
 
     @overload
     def step(self, context: Context, scaler: None = None) -> Pending[Stepped]: ...
@@ -226,6 +226,47 @@ class DistributedOptimizer(Stepping):
             self._rounds = await rounds.begun(self.remotes, policy, self._loop)
         return _versions(replies)
 
+    # Gradients that replicas have added to a pass
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions with the owners of its parts."""
+        return [part.handle.session for part in self.remotes.values()]
+
+    async def step_pushed(self, context: Context, added: Mapping[str, Sent], then: Then) -> Stepped:
+        """Steps with the gradients of a context, once owners have accepted them.
+
+        Args:
+            context: The pass.
+            added: The requests that add gradients, by owner.
+            then: Called with an owner, and with the requests after which it has stepped. It may be called again for
+                an owner, with later ones.
+
+        Raises:
+            PsError: As in `step`; or one of these requests has failed, and nothing has stepped.
+        """
+        if self._rounds is not None:
+            return await self._rounds.take_part(context, added, then)
+        if len(self.remotes) == 1:
+            ((owner, part),) = self.remotes.items()
+            only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()))
+            then(owner, [only])
+            return await only
+        await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
+        context.check()
+        if self._looks_first:
+            await all_of({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
+        steps = {name: part.step(context, answered, apart=True) for name, part in self.remotes.items()}
+        for name, step in steps.items():
+            then(name, [step])
+        replies: dict[str, StepReply] = await all_of(steps)
+        if not any(each.owners for each in replies.values()):
+            return _versions(replies)
+        made = await self._step_with_rounds(context, replies)
+        for name in self.remotes:
+            then(name, ())
+        return made
+
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.
 
@@ -365,4 +406,6 @@ async def _nothing() -> None:
 
 
 def _versions(replies: Mapping[str, StepReply]) -> Stepped:
-    return Stepped({name: reply.version for name, reply in replies.items()})
+    made = Stepped({name: reply.version for name, reply in replies.items()})
+    made.staleness = max((reply.staleness for reply in replies.values()), default=0)
+    return made

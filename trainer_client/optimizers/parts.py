@@ -63,7 +63,7 @@ class RemoteOptimizer:
         follows: Sequence[InFlightRequest[Any]] = (),
         apart: bool = False,
         finish: bool = False,
-    ) -> Pending[T]:
+    ) -> InFlightRequest[T]:
         """Applies the gradients of the pass.
 
         Args:
@@ -125,24 +125,35 @@ class RemoteOptimizer:
         request = Request(leave=pb.LeaveRequest(optimizer=self._name))
         return self.handle.session.submit(request, None, lambda reply, _: reply.leave.decisions)
 
-    def hold(self, context: Context, number: int, epoch: int) -> Pending[int]:
+    def hold(
+        self, context: Context, number: int, epoch: int, follows: Sequence[InFlightRequest[Any]] = ()
+    ) -> Pending[int]:
         """Has an owner that does not decide the rounds hold gradients; the last decision that it has carried out."""
         request = pb.HoldRequest(optimizer=self._name, context=context.message, number=number, epoch=epoch)
-        return self.handle.session.submit(Request(hold=request), None, lambda reply, _: reply.hold.applied)
+        return self.handle.session.submit(
+            Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows
+        )
 
-    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> Pending[pb.SettleReply]:
+    def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
         """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
         request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)
         if decisions is not None:
             request.decisions.CopyFrom(decisions)
         return self.handle.session.submit(Request(settle=request), None, lambda reply, _: reply.settle)
 
-    def offer(self, context: Context, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
+    def offer(
+        self,
+        context: Context,
+        number: int,
+        epoch: int,
+        applied: Mapping[str, int],
+        follows: Sequence[InFlightRequest[Any]] = (),
+    ) -> Pending[pb.StepReply]:
         """Offers gradients to the rounds that this owner decides for several."""
         request = pb.StepRequest(optimizer=self._name, context=context.message)
         request.wait_seconds = wait_seconds(self.handle.session)
         request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
-        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step)
+        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step, follows=follows)
 
     def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
         """Takes such an offer back; the number 0 only asks for the decisions."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
 from trainer_client.contexts.stepped import Stepped
@@ -22,12 +22,21 @@ if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.session.in_flight import InFlightRequest
+
+    Sent = Sequence[InFlightRequest[Any]]
+    """Requests of one owner."""
+
+    Then = Callable[[str, Sent], None]
+    """Called with the name of an owner, and with the requests after which it has stepped."""
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
 
 _OUTDATED: Final = "outdated"
 """Why an offer of a trainer that has left does not count. It was in no round."""
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 _NUMBERS: Final = itertools.count(1)
 """Numbers of the offers of all optimizers of this process."""
@@ -70,11 +79,13 @@ class Rounds:
         """Like `set_policy`, for a coroutine."""
         await self._settle(await self._leader.set_policy(policy))
 
-    async def take_part(self, context: Context) -> Stepped:
-        """Like `step`, for a coroutine."""
+    async def take_part(
+        self, context: Context, added: Mapping[str, Sent] = _NOTHING, then: Then | None = None
+    ) -> Stepped:
+        """Like `step`, for a coroutine. With gradients on their way: as `DistributedOptimizer.step_pushed`."""
         for _ in range(_TRIES):
             number, epoch = next(_NUMBERS), self._epoch
-            reply = await self._offer(context, number, epoch)
+            reply = await self._offer(context, number, epoch, added)
             self._epoch = reply.decisions.epoch
             if reply.dropped != _OUTDATED:
                 break
@@ -83,7 +94,9 @@ class Rounds:
         else:
             raise SessionLostError(f"owner {self._first!r} has ended this trainer's part in the rounds again and again")
         try:
-            settled = await self._settle(reply.decisions, number, epoch)
+            if then is not None:
+                then(self._first, ())
+            settled = await self._settle(reply.decisions, number, epoch, then)
         except BaseException:
             self._afterwards(self._give_up(number, epoch))
             raise
@@ -91,26 +104,37 @@ class Rounds:
         versions = {self._first: reply.version} | {owner: each.version for owner, each in settled.items()}
         return Stepped(versions, reply)
 
-    async def _offer(self, context: Context, number: int, epoch: int) -> StepReply:
+    async def _offer(self, context: Context, number: int, epoch: int, added: Mapping[str, Sent]) -> StepReply:
         applied: dict[str, int] = {}
         try:
+            # An owner that has lost the session would take this for a pass without gradients there.
+            context.check()
             if epoch:
-                held = {name: part.hold(context, number, epoch) for name, part in self._followers.items()}
+                held = {
+                    name: part.hold(context, number, epoch, added.get(name, ()))
+                    for name, part in self._followers.items()
+                }
                 applied = await all_of(held)
+                context.check()
         except BaseException:
             self._epoch = 0  # it may have ended; the next step asks for it
             self._afterwards(self._release(number, epoch))
             raise
         try:
-            return await self._leader.offer(context, number, epoch, applied)
+            return await self._leader.offer(context, number, epoch, applied, added.get(self._first, ()))
         except BaseException:
             self._afterwards(self._give_up(number, epoch))
             raise
 
-    async def _settle(self, decisions: Decisions, number: int = 0, epoch: int = 0) -> dict[str, SettleReply]:
+    async def _settle(
+        self, decisions: Decisions, number: int = 0, epoch: int = 0, then: Then | None = None
+    ) -> dict[str, SettleReply]:
         """Brings decisions to the owners that follow."""
         for _ in range(_TRIES):
             asked = {name: part.settle(number, epoch, decisions) for name, part in self._followers.items()}
+            if then is not None:
+                for name, settling in asked.items():
+                    then(name, [settling])
             settled: dict[str, SettleReply] = await all_of(asked)
             applied = {name: each.applied for name, each in settled.items()}
             if min(applied.values()) >= decisions.first + len(decisions.decisions) - 1:

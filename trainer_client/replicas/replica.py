@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
@@ -11,33 +10,28 @@ import torch
 from torch import nn
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.codec.values import Encoder
 from ps_wire.compression.choice import Choice
 from ps_wire.compression.codec import Codec
-from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.error_feedback import ErrorFeedback
-from ps_wire.errors import (
-    ForeignHandleError,
-    InvalidArgumentError,
-    NonFiniteGradientError,
-    OverloadedError,
-    PsError,
-    StaleHandleError,
-    TooLargeError,
-)
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.pending import Pending
 from trainer_client.replicas.classes import local_module
 from trainer_client.replicas.local_steps import LocalSteps
+from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.scaling import ScaledParameters
+from trainer_client.replicas.sent_gradients import REFUSALS, GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.handles.handles import RemoteModule
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.pending import Pending
+    from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.session.session import Session
 
 T = TypeVar("T")
 
@@ -50,16 +44,6 @@ Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
 Reads = Literal["consistent", "inconsistent"]
 
 _READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
-
-_REFUSED: Final = (
-    InvalidArgumentError,
-    NonFiniteGradientError,
-    OverloadedError,
-    StaleHandleError,
-    ForeignHandleError,
-    TooLargeError,
-)
-"""Errors of an owner that has changed nothing."""
 
 
 def _nothing_more() -> None:
@@ -96,13 +80,9 @@ class Replica(nn.Module):
         self.source = source
         self._tensors = Tensors(module, infos)
         self._reads = _known(more.pop("reads"))
-        self._overlap = more.pop("overlap")
-        if type(self._overlap) is not int or self._overlap < 0:
-            raise InvalidArgumentError(f"overlap is a number of pushes, not {self._overlap!r}")
-        self._in_flight: deque[Pending[Stepped | None]] = deque()
+        self._overlap = Overlap(source.session.loop, more.pop("overlap"))
         choice = compress if isinstance(compress, Choice) else Choice(compress)
-        self._feedback = None if compress is None else ErrorFeedback(choice, **more)
-        self._encodings = 0
+        self._sent = SentGradients(self._tensors, None if compress is None else ErrorFeedback(choice, **more))
         self._scaled = ScaledParameters(self._tensors.parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,18 +135,15 @@ class Replica(nn.Module):
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
         part = opt.part_on(self.source.session)
-        if self._tensors.is_anchored:
-            raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
+        self._check_no_local_steps()
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.zero_grad()
             return self.nothing()
-        gradients = [None if each.grad is None else each.grad.detach() for each in self._tensors.parameters]
-        pending = self._send(part, gradients, pull, lends=zero_grad)
+        pending = self._send(part, self._tensors.gradients(), pull, lends=zero_grad)
         if zero_grad:
-            self._clear()
-        self._in_flight.append(pending)
-        return self._in_flight.popleft() if len(self._in_flight) > self._overlap else self.nothing()
+            self.forget_gradients()
+        return self._overlap.add(pending)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
         """Trains this replica with an optimizer of this process from now on, and pushes differences.
@@ -192,7 +169,7 @@ class Replica(nn.Module):
             InvalidArgumentError: The optimizer has parameters elsewhere, or this replica was made with an overlap.
         """
         opt.part_on(self.source.session)
-        if self._overlap:
+        if self._overlap.most:
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
         self._tensors.anchor()
 
@@ -217,21 +194,15 @@ class Replica(nn.Module):
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
         request.target.CopyFrom(self.source.ref.to_message())
-        encoded = self._encode(request, payload, gradients, lends)
+        sent = self._sent.write(request, payload, gradients, lends)
         number = 0
         if pull:
             request.pull.reads = self._reads
             number = self._tensors.ask(request.pull)
-        mine = self._encodings
-        read = partial(self._pushed, number, encoded, mine, counted)
-        pending: Pending[Stepped | None] = part.push(frame, payload, read)
-        if encoded:
-            pending.on_done(lambda: self._undo_if_refused(pending, encoded, mine))
+        pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
+        if sent.encoded:
+            pending.on_done(lambda: self._undo_if_refused(pending, sent))
         return pending
-
-    def _clear(self) -> None:
-        for parameter in self._tensors.parameters:
-            parameter.grad = None
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
@@ -242,9 +213,7 @@ class Replica(nn.Module):
         Raises:
             PsError: One of them has failed; the first error, after all have ended.
         """
-        waiting = list(self._in_flight)
-        self._in_flight.clear()
-        return Pending.run(self.source.session.loop, _all(waiting))
+        return self._overlap.finish()
 
     def unscale_(self, scaler: torch.amp.GradScaler) -> None:
         """Divides `.grad` by the scale of the loss, before gradients are clipped.
@@ -256,61 +225,82 @@ class Replica(nn.Module):
 
     def nothing(self) -> Pending[Stepped | None]:
         """A result that is there: None."""
-        made: Pending[Stepped | None] = Pending(self.source.session.loop)
-        made.resolve(lambda: None)
-        return made
+        return self._overlap.nothing()
 
     def begin(self) -> Pending[Self]:
         """Pulls for the first time; the result is this replica."""
         return self._pull(None, lambda _: self)
 
-    def _pull(self, reads: Reads | None, result: Callable[[int], T]) -> Pending[T]:
+    def _pull(
+        self, reads: Reads | None, result: Callable[[int], T], follows: Sequence[InFlightRequest[Any]] = ()
+    ) -> Pending[T]:
         frame = Frame()
         request = frame.request.pull
         request.target.CopyFrom(self.source.ref.to_message())
         request.reads = self._reads if reads is None else _known(reads)
         number = self._tensors.ask(request)
-        return self.source.session.submit(
-            frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload))
+        return self.session.submit(
+            frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
         )
+
+    def _check_no_local_steps(self) -> None:
+        if self._tensors.is_anchored:
+            raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
+
+    # For `Replicas`
+
+    @property
+    def session(self) -> Session:
+        """The session with the owner."""
+        return self.source.session
+
+    @property
+    def pulled_parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters, in the order of the owner's module."""
+        return self._tensors.parameters
+
+    def ask(self, reads: Reads | None, follows: Sequence[InFlightRequest[Any]] = ()) -> Pending[int]:
+        """Like `pull`, after other requests."""
+        return self._pull(reads, lambda count: count, follows)
+
+    def gradient_request(self, context: Context, opt: DistributedOptimizer, lends: bool) -> GradientRequest:
+        """A request that adds `.grad` to the gradients of a pass.
+
+        Args:
+            context: The pass.
+            opt: The optimizer that is to step with them.
+            lends: Whether `.grad` is not written to from now on.
+
+        Raises:
+            InvalidArgumentError: This replica takes local steps, or a gradient cannot be sent.
+            NonFiniteGradientError: As in `push`.
+        """
+        self._check_no_local_steps()
+        frame, payload = Frame(), PayloadWriter()
+        request = frame.request.add_gradients
+        context.reserve(self.session)
+        request.context.CopyFrom(context.message)
+        request.target.CopyFrom(self.source.ref.to_message())
+        request.optimizer.CopyFrom(opt.remotes[self.session.owner].handle.ref.to_message())
+        sent = self._sent.write(request, payload, self._tensors.gradients(), lends)
+        return GradientRequest(self.session, frame, payload, sent)
+
+    def forget_gradients(self) -> None:
+        """Sets `.grad` of the parameters to None."""
+        for parameter in self._tensors.parameters:
+            parameter.grad = None
+
+    def undo(self, sent: Sent) -> None:
+        """The gradients of a request do not count."""
+        self._sent.undo(sent)
 
     def __repr__(self) -> str:
         return f"Replica of {self.source!r}: {self.module!r}"
 
-    def _encode(
-        self, request: pb.PushRequest, payload: PayloadWriter, gradients: Sequence[torch.Tensor | None], lends: bool
-    ) -> dict[str, Encoded]:
-        """Writes gradients into a request. Returns those that a codec has encoded."""
-        tensors, values = self._tensors, []
-        encoded: dict[str, Encoded] = {}
-        self._encodings += 1
-        try:
-            for position, given in enumerate(gradients):
-                if given is None:
-                    continue
-                gradient = given.to(tensors.dtypes[position])
-                value: torch.Tensor | Encoded = gradient
-                if self._feedback is not None:
-                    value = self._feedback.encode(tensors.names[position], gradient)
-                if isinstance(value, Encoded):
-                    encoded[tensors.names[position]] = value
-                elif not lends or _is_part(value):
-                    value = value.clone()
-                values.append(value)
-                request.positions.append(position)
-                request.steps.append(tensors.steps[position])
-            Encoder(payload).encode_into(request.gradients, values)
-        except BaseException:
-            if self._feedback is not None:
-                self._feedback.rollback(encoded)
-            raise
-        return encoded
-
     def _pushed(
         self,
         number: int,
-        encoded: Mapping[str, Encoded],
-        mine: int,
+        sent: Sent,
         counted: Callable[[], None],
         stepped: Stepped,
         reply: Reply,
@@ -319,24 +309,13 @@ class Replica(nn.Module):
         if reply.push.HasField("pull"):
             self._tensors.take(number, reply.push.pull, payload)
         if stepped.dropped:
-            self._undo(encoded, mine)
+            self._sent.undo(sent)
         counted()
         return stepped
 
-    def _undo_if_refused(self, pending: Pending[Any], encoded: Mapping[str, Encoded], mine: int) -> None:
-        if isinstance(pending.error, _REFUSED):
-            self._undo(encoded, mine)
-
-    def _undo(self, encoded: Mapping[str, Encoded], mine: int) -> None:
-        """Restores the residuals from before a push whose gradients do not count."""
-        if self._feedback is None:
-            return
-        if mine == self._encodings:
-            self._feedback.rollback(encoded)
-            return
-        for name, each in encoded.items():
-            if self._feedback.residual(name) is not None:
-                self._feedback.put_back(name, each)
+    def _undo_if_refused(self, pending: Pending[Any], sent: Sent) -> None:
+        if isinstance(pending.error, REFUSALS):
+            self._sent.undo(sent)
 
 
 def make(
@@ -351,25 +330,7 @@ def make(
     return replica.begin()
 
 
-async def _all(waiting: Sequence[Pending[T]]) -> list[T]:
-    """The results of all; the first error, once all have ended."""
-    results, failed = [], None
-    for each in waiting:
-        try:
-            results.append(await each)
-        except PsError as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
-    return results
-
-
 def _known(reads: str) -> pb.Reads:
     if reads not in _READS:
         raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
     return _READS[reads]
-
-
-def _is_part(gradient: torch.Tensor) -> bool:
-    """Whether a dense gradient is part of a larger tensor, as in DistributedDataParallel, which writes to it again."""
-    return gradient.layout is torch.strided and gradient.untyped_storage().nbytes() > gradient.nbytes

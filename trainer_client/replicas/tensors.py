@@ -60,6 +60,10 @@ class Tensors:
         if not self._anchors:
             self._anchors = [each.detach().clone() for each in self.parameters]
 
+    def gradients(self) -> list[torch.Tensor | None]:
+        """`.grad` of each parameter."""
+        return [None if each.grad is None else each.grad.detach() for each in self.parameters]
+
     def differences(self) -> list[torch.Tensor | None]:
         """What local steps have taken from each parameter since it was pulled; None for frozen parameters.
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ps_wire.connections.outbox import Outbox
     from ps_wire.refs import Ref
     from trainer_client.handles.references import RRef
-    from trainer_client.pending import Pending
     from trainer_client.session.borrowing import Others
     from trainer_client.session.in_flight import Read
     from trainer_client.session.settings import Settings
@@ -126,7 +125,7 @@ class Session:
         read: Read[T],
         timeout: float | None = DEFAULT,
         follows: Sequence[InFlightRequest[Any]] = (),
-    ) -> Pending[T]:
+    ) -> InFlightRequest[T]:
         """Sends a request at once. May be called from any thread.
 
         Args:
@@ -141,7 +140,7 @@ class Session:
         make = WatchedRequest.of if self.is_watched() else InFlightRequest
         return self.send(make(self, frame, payload, seconds, read, follows))
 
-    def send(self, in_flight: InFlightRequest[T]) -> Pending[T]:
+    def send(self, in_flight: InFlightRequest[T]) -> InFlightRequest[T]:
         """Sends a request: at the end of this turn of the event loop if it is collected, otherwise at once.
 
         May be called from any thread; in other threads than that of the event loop, no request is collected.

@@ -1,0 +1,160 @@
+"""The gradients of a replica on their way: encoded into a request, and put back if they do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from ps_wire.codec.values import Encoder
+from ps_wire.compression.encoded import Encoded
+from ps_wire.errors import (
+    ForeignHandleError,
+    InvalidArgumentError,
+    NonFiniteGradientError,
+    OverloadedError,
+    StaleHandleError,
+    TooLargeError,
+)
+from ps_wire.runtime.locks import ReportingLock
+from trainer_client.session.in_flight import nothing
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadWriter
+    from ps_wire.compression.error_feedback import ErrorFeedback
+    from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.frames_pb2 import Frame
+    from trainer_client.replicas.tensors import Tensors
+    from trainer_client.session.in_flight import InFlightRequest
+    from trainer_client.session.session import Session
+
+REFUSALS: Final = (
+    InvalidArgumentError,
+    NonFiniteGradientError,
+    OverloadedError,
+    StaleHandleError,
+    ForeignHandleError,
+    TooLargeError,
+)
+"""Errors of an owner that has changed nothing."""
+
+
+class Sent(NamedTuple):
+    """The gradients of one request.
+
+    Attributes:
+        number: Its number among those of the replica.
+        encoded: Those that a codec has encoded, by name.
+    """
+
+    number: int
+    encoded: Mapping[str, Encoded]
+
+
+class GradientRequest(NamedTuple):
+    """A request that adds gradients to a pass.
+
+    Attributes:
+        session: The session with the owner.
+        frame: The request.
+        payload: Its tensor bytes.
+        sent: The gradients.
+    """
+
+    session: Session
+    frame: Frame
+    payload: PayloadWriter
+    sent: Sent
+
+    def submit(self) -> InFlightRequest[None]:
+        """Sends it."""
+        return self.session.submit(self.frame, self.payload, nothing)
+
+
+class SentGradients:
+    """Writes the gradients of a replica into requests. Safe from several threads.
+
+    Args:
+        tensors: Its parameters.
+        feedback: Encodes the gradients; None to send them as they are.
+    """
+
+    def __init__(self, tensors: Tensors, feedback: ErrorFeedback | None) -> None:
+        self._tensors = tensors
+        self._feedback = feedback
+        self._count = 0
+        # An answer may restore residuals while another thread writes the next gradients.
+        self._lock = ReportingLock()
+
+    def write(
+        self,
+        request: pb.PushRequest | pb.AddGradientsRequest,
+        payload: PayloadWriter,
+        gradients: Sequence[torch.Tensor | None],
+        lends: bool,
+    ) -> Sent:
+        """Writes gradients.
+
+        Args:
+            request: The request.
+            payload: Its tensor bytes.
+            gradients: A gradient for each parameter; None for those that are left out.
+            lends: Whether they are not copied, because no other code writes to them from now on.
+
+        Raises:
+            NonFiniteGradientError: A gradient holds NaN or infinity, for which its codec has no form. Nothing is
+                changed.
+            InvalidArgumentError: A gradient cannot be sent. Nothing is changed.
+        """
+        with self._lock:
+            return self._write(request, payload, gradients, lends)
+
+    def _write(
+        self,
+        request: pb.PushRequest | pb.AddGradientsRequest,
+        payload: PayloadWriter,
+        gradients: Sequence[torch.Tensor | None],
+        lends: bool,
+    ) -> Sent:
+        tensors, values = self._tensors, []
+        encoded: dict[str, Encoded] = {}
+        self._count += 1
+        try:
+            for position, given in enumerate(gradients):
+                if given is None:
+                    continue
+                gradient = given.to(tensors.dtypes[position])
+                value: torch.Tensor | Encoded = gradient
+                if self._feedback is not None:
+                    value = self._feedback.encode(tensors.names[position], gradient)
+                if isinstance(value, Encoded):
+                    encoded[tensors.names[position]] = value
+                elif not lends or _is_part(value):
+                    value = value.clone()
+                values.append(value)
+                request.positions.append(position)
+                request.steps.append(tensors.steps[position])
+            Encoder(payload).encode_into(request.gradients, values)
+        except BaseException:
+            if self._feedback is not None:
+                self._feedback.rollback(encoded)
+            raise
+        return Sent(self._count, encoded)
+
+    def undo(self, sent: Sent) -> None:
+        """Restores the residuals from before a request whose gradients do not count."""
+        if self._feedback is None:
+            return
+        with self._lock:
+            if sent.number == self._count:
+                self._feedback.rollback(sent.encoded)
+                return
+            for name, each in sent.encoded.items():
+                if self._feedback.residual(name) is not None:
+                    self._feedback.put_back(name, each)
+
+
+def _is_part(gradient: torch.Tensor) -> bool:
+    """Whether a dense gradient is part of a larger tensor, as in DistributedDataParallel, which writes to it again."""
+    return gradient.layout is torch.strided and gradient.untyped_storage().nbytes() > gradient.nbytes

@@ -1,0 +1,187 @@
+"""Several replicas inside one local module, which an optimizer over several modules or owners steps together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError, PsError
+from trainer_client.pending import Pending, when_all_done
+from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.replica import Reads, Replica
+from trainer_client.replicas.scaling import ScaledParameters
+from trainer_client.replicas.sent_gradients import REFUSALS, GradientRequest, Sent
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.session.in_flight import InFlightRequest
+
+Added = Mapping[str, Sequence["InFlightRequest[None]"]]
+"""The requests that add gradients to a pass, by owner."""
+
+
+class Replicas(nn.Module):
+    """Several replicas, of modules on any number of owners, inside one local module. Made by `Client.replicas`.
+
+        model = ps.replicas(nn.Sequential(await tower.replica(), await head.replica()))
+        for x, y in batches:
+            loss_fn(model(x), y).backward()
+            await model.push(opt)
+
+    A push is one step, or one offer to the policy, of an optimizer of all of them. The parameters that it brings are,
+    for each owner, from between two of its steps, the step of the push or a later one being the last of them. They are
+    of the same version on all owners if no other trainer steps meanwhile, as under `Sync`, and `Quorum` with `of`.
+
+    Attributes:
+        module: The module itself.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, open_context: Callable[[], Context], overlap: int) -> None:
+        super().__init__()
+        self.module = module
+        self._replicas = [each for each in module.modules() if isinstance(each, Replica)]
+        if not self._replicas:
+            raise InvalidArgumentError("there is no replica in this module; `await net.replica()` makes one")
+        parameters = [each for replica in self._replicas for each in replica.pulled_parameters]
+        if len({id(each) for each in parameters}) < len(parameters):
+            raise InvalidArgumentError("two replicas in this module share a parameter; each has its own on its owner")
+        self._open = open_context
+        self._loop = self._replicas[0].session.loop
+        self._overlap = Overlap(self._loop, overlap)
+        self._scaled = ScaledParameters(parameters)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the local module."""
+        return self.module(*args, **kwargs)
+
+    def pull(self, reads: Reads | None = None) -> Pending[int]:
+        """Takes over what has changed on the owners since the last pull or push, as `Replica.pull`.
+
+        Returns:
+            How many parameters have changed.
+        """
+        asked = Pending.all_of(self._loop, dict(enumerate(each.ask(reads) for each in self._replicas)))
+        done: Pending[int] = Pending(self._loop, asked.cancel)
+        asked.on_done(lambda: done.resolve(lambda: sum(asked.result().values())))
+        return done
+
+    def push(
+        self,
+        opt: DistributedOptimizer,
+        *,
+        pull: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+        zero_grad: bool = True,
+    ) -> Pending[Stepped | None]:
+        """Sends `.grad` of all replicas, and steps with them: on each owner with all of its gradients or none.
+
+        With a policy, all owners take the gradients in the same round. Without one, nothing steps before all owners
+        have accepted them. Arguments, results and errors are those of `Replica.push`, and, where an owner fails, of
+        `DistributedOptimizer.step`.
+
+        Raises:
+            InvalidArgumentError: The optimizer has no part for a replica, or has parameters in this process.
+        """
+        if not set(self._sessions) <= set(opt.sessions) or opt.has_local_part:
+            raise InvalidArgumentError(
+                f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "
+                "a push steps those of replicas"
+            )
+        if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
+            if zero_grad:
+                self._forget_gradients()
+            return self._overlap.nothing()
+        context = self._open()
+        requests: list[GradientRequest] = []
+        try:
+            for each in self._replicas:
+                requests.append(each.gradient_request(context, opt, lends=zero_grad))
+        except BaseException:
+            self._undo([each.sent for each in requests])
+            context.close()
+            raise
+        if zero_grad:
+            self._forget_gradients()
+        added: dict[str, list[InFlightRequest[None]]] = {}
+        for request in requests:
+            added.setdefault(request.session.owner, []).append(request.submit())
+        sent = [each.sent for each in requests]
+        work = Pending.run(self._loop, self._push(opt, context, added, sent, pull))
+        done: Pending[Stepped | None] = Pending(self._loop, work.cancel)
+        work.on_done(lambda: done.resolve(partial(_taken_over, work)))
+        return self._overlap.add(done)
+
+    def finish(self) -> Pending[list[Stepped | None]]:
+        """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
+        return self._overlap.finish()
+
+    def unscale_(self, scaler: torch.amp.GradScaler) -> None:
+        """Divides `.grad` of all replicas by the scale of the loss, before gradients are clipped.
+
+        Raises:
+            RuntimeError: The scaler has unscaled them since its last update.
+        """
+        self._scaled.unscale(scaler)
+
+    @property
+    def _sessions(self) -> list[Any]:
+        return [each.session for each in self._replicas]
+
+    def _forget_gradients(self) -> None:
+        for each in self._replicas:
+            each.forget_gradients()
+
+    def _undo(self, sent: Sequence[Sent]) -> None:
+        for replica, each in zip(self._replicas, sent, strict=False):
+            replica.undo(each)
+
+    async def _push(
+        self, opt: DistributedOptimizer, context: Context, added: Added, sent: Sequence[Sent], pull: bool
+    ) -> tuple[Stepped, list[Pending[int]]]:
+        """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
+        pulls: dict[str, list[Pending[int]]] = {}
+
+        def step_is_sent(owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
+            own = [each for each in self._replicas if each.session.owner == owner]
+            pulls[owner] = [each.ask(None, follows) for each in own if pull]
+
+        try:
+            stepped = await opt.step_pushed(context, added, step_is_sent)
+        except PsError as error:
+            if refusal := _error_of(added):
+                self._undo(sent)
+                raise refusal from None
+            if isinstance(error, REFUSALS) and (not pulls or len(opt.sessions) == 1):
+                self._undo(sent)
+            raise
+        finally:
+            context.close()
+        if stepped.dropped:
+            self._undo(sent)
+        asked = [each for part in pulls.values() for each in part]
+        answered: Pending[None] = Pending(self._loop)
+        when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
+        await answered
+        return stepped, asked
+
+
+def _taken_over(work: Pending[tuple[Stepped, list[Pending[int]]]]) -> Stepped:
+    """Takes over the parameters of the pulls of a push, in the thread that waits for it."""
+    stepped, pulls = work.result()
+    for each in pulls:
+        each.result()
+    return stepped
+
+
+def _error_of(added: Added) -> BaseException | None:
+    """The first error of these requests, as far as they have ended."""
+    errors = (each.error for requests in added.values() for each in requests if each.settled)
+    return next((each for each in errors if each is not None), None)
