@@ -349,6 +349,41 @@ async def test_overlapping_pushes_train_like_delayed_gradients(overlap: int) -> 
         assert same(replica, newest) and same(hosted_value(server, net), newest)
 
 
+async def test_overlapping_pushes_step_in_their_order() -> None:
+    async with joined() as (server, (ps,)):
+        net = await ps.module(Wide, name="net", seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        replica = await net.replica(overlap=2)
+        unanswered = net.session._requests.window
+        with hosted_optimizer(server).lock:
+            for _ in range(3):
+                replica(torch.ones(1, 64)).sum().backward()
+                last = replica.push(opt)
+            # The owner might run the later ones first, in other threads.
+            assert len([*unanswered.unanswered]) == 1
+        assert await last == {"ps0": 1}
+        assert [each["ps0"] for each in await replica.finish() if each is not None] == [2, 3]
+
+
+async def test_a_push_that_waits_for_the_one_before_can_be_cancelled() -> None:
+    async with joined() as (server, (ps,)):
+        net = await ps.module(Wide, name="net", seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        replica = await net.replica()
+        with hosted_optimizer(server).lock:
+            pushes = []
+            for _ in range(3):
+                replica(torch.ones(1, 64)).sum().backward()
+                pushes.append(replica.push(opt))
+            pushes[1].cancel()
+            # The third still waits for the first.
+            assert len([*net.session._requests.window.unanswered]) == 1
+        with pytest.raises(tc.CancelledCallError):
+            await pushes[1]
+        assert await pushes[0] == {"ps0": 1} and await pushes[2] == {"ps0": 2}
+        assert same(replica, hosted_value(server, net))
+
+
 async def test_an_error_of_an_overlapping_push_comes_with_the_next_one() -> None:
     async with joined() as (server, (ps,)):
         net = await ps.module(Wide, name="net", seed=1)

@@ -140,10 +140,10 @@ class Replica(nn.Module):
             if zero_grad:
                 self.zero_grad()
             return self.nothing()
-        pending = self._send(part, self._tensors.gradients(), pull, lends=zero_grad)
+        send = self._written(part, self._tensors.gradients(), pull, lends=zero_grad)
         if zero_grad:
             self.forget_gradients()
-        return self._overlap.add(pending)
+        return self._overlap.push(send)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
         """Trains this replica with an optimizer of this process from now on, and pushes differences.
@@ -180,17 +180,20 @@ class Replica(nn.Module):
             opt: The optimizer on the owner.
             counted: Called when the owner has answered, and its parameters are here.
         """
-        return self._send(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted)
+        return self._written(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted)()
 
-    def _send(
+    def _written(
         self,
         part: RemoteOptimizer,
         gradients: Sequence[torch.Tensor | None],
         pull: bool,
         lends: bool,
         counted: Callable[[], None] = _nothing_more,
-    ) -> Pending[Stepped | None]:
-        """Sends gradients. With `lends` they are not copied, because no other code writes to them from now on."""
+    ) -> Callable[[], Pending[Stepped | None]]:
+        """Writes gradients into a request, which is sent when the result is called.
+
+        With `lends` they are not copied, because no other code writes to them from now on.
+        """
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
         request.target.CopyFrom(self.source.ref.to_message())
@@ -199,10 +202,14 @@ class Replica(nn.Module):
         if pull:
             request.pull.reads = self._reads
             number = self._tensors.ask(request.pull)
-        pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
-        if sent.encoded:
-            pending.on_done(lambda: self._undo_if_refused(pending, sent))
-        return pending
+
+        def send() -> Pending[Stepped | None]:
+            pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
+            if sent.encoded:
+                pending.on_done(lambda: self._undo_if_refused(pending, sent))
+            return pending
+
+        return send
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.

@@ -114,10 +114,13 @@ class Replicas(nn.Module):
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
         sent = [each.sent for each in requests]
-        work = Pending.run(self._loop, self._push(opt, context, added, sent, pull))
+        return self._overlap.push(partial(self._begin, opt, context, added, sent, pull))
+
+    def _begin(self, *args: Any) -> Pending[Stepped | None]:
+        work = Pending.run(self._loop, self._push(*args))
         done: Pending[Stepped | None] = Pending(self._loop, work.cancel)
         work.on_done(lambda: done.resolve(partial(_taken_over, work)))
-        return self._overlap.add(done)
+        return done
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
