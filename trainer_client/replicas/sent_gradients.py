@@ -18,7 +18,6 @@ from ps_wire.errors import (
     TooLargeError,
 )
 from ps_wire.runtime.locks import ReportingLock
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
@@ -69,7 +68,7 @@ class GradientRequest(NamedTuple):
 
     def submit(self) -> InFlightRequest[None]:
         """Sends it."""
-        return self.session.submit(self.frame, self.payload, nothing)
+        return self.session.submit(self.frame, self.payload, lambda reply, payload: None)
 
 
 class SentGradients:
