@@ -373,16 +373,7 @@ class Client:
         return context
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
-        """A local module with several replicas inside, for one optimizer that steps all of them.
-
-        Args:
-            module: The module, for example `nn.Sequential(await tower.replica(), await head.replica())`. Their owners
-                may be different ones. What else is in it stays local, and is not pushed.
-            overlap: How many pushes may be under way while the next forward runs, instead of those of the replicas.
-
-        Raises:
-            InvalidArgumentError: It has no replica, or replicas that share a parameter.
-        """
+        """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""
         return Replicas(module, self.context, overlap)
 
     def manual_seed(self, seed: int | None) -> None:

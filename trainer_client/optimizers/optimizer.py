@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -17,7 +16,7 @@ from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
-from trainer_client.optimizers import rounds
+from trainer_client.optimizers import pushed, rounds
 from trainer_client.optimizers.layout import Layout
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, answered, stepped, version
 from trainer_client.optimizers.results import all_here, all_of
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.v1.operations_pb2 import StepReply
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.rounds import Rounds, Sent, Then
+    from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.session import Session
 
 
@@ -234,16 +234,12 @@ class DistributedOptimizer(Stepping):
         return [part.handle.session for part in self.remotes.values()]
 
     async def step_pushed(self, context: Context, added: Mapping[str, Sent], then: Then) -> Stepped:
-        """Steps with the gradients of a context, once owners have accepted them.
+        """Steps with the gradients of a context, once owners have accepted them. Raises the errors of `step`.
 
         Args:
             context: The pass.
             added: The requests that add gradients, by owner.
-            then: Called with an owner, and with the requests after which it has stepped. It may be called again for
-                an owner, with later ones.
-
-        Raises:
-            PsError: As in `step`; or one of these requests has failed, and nothing has stepped.
+            then: Called with an owner, and with requests after which it has stepped; maybe again, with later ones.
         """
         if self._rounds is not None:
             return await self._rounds.take_part(context, added, then)
@@ -252,14 +248,7 @@ class DistributedOptimizer(Stepping):
             only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()))
             then(owner, [only])
             return await only
-        await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
-        context.check()
-        if self._looks_first:
-            await all_of({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
-        steps = {name: part.step(context, answered, apart=True) for name, part in self.remotes.items()}
-        for name, step in steps.items():
-            then(name, [step])
-        replies: dict[str, StepReply] = await all_of(steps)
+        replies = await pushed.step_parts(self.remotes, context, added, then, self._looks_first)
         if not any(each.owners for each in replies.values()):
             return _versions(replies)
         made = await self._step_with_rounds(context, replies)

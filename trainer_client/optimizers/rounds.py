@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
-    from trainer_client.session.in_flight import InFlightRequest
-
-    Sent = Sequence[InFlightRequest[Any]]
-    """Requests of one owner."""
-
-    Then = Callable[[str, Sent], None]
-    """Called with the name of an owner, and with the requests after which it has stepped."""
+    from trainer_client.optimizers.pushed import Sent, Then
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
