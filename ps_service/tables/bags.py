@@ -11,26 +11,25 @@ def bag_of_each(offsets: torch.Tensor, count: int) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(offsets)), ends - offsets, output_size=count)
 
 
-def position_gradients(
-    gradients: torch.Tensor, offsets: torch.Tensor, count: int, mode: str, weights: torch.Tensor | None
-) -> torch.Tensor:
-    """The gradient of the row at each position, from those of the bags.
+def sources_and_scales(
+    offsets: torch.Tensor, count: int, mode: str, weights: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Of which bag's gradient the row at each position gets which part.
 
     Args:
-        gradients: float32 [bags, dim].
         offsets: Where each bag begins, int64 [bags].
         count: Number of positions.
         mode: "sum" or "mean".
         weights: float32 [count], with "sum" only.
 
     Returns:
-        float32 [count, dim].
+        The bags, int64 [count], and factors, float32 [count], or None for 1.
     """
+    bags = bag_of_each(offsets, count)
     if mode == "mean":
         sizes = torch.diff(offsets, append=offsets.new_tensor([count])).clamp_(min=1)
-        gradients = gradients / sizes[:, None]
-    each = gradients.index_select(0, bag_of_each(offsets, count))
-    return each if weights is None else each.mul_(weights[:, None])
+        return bags, sizes.float().reciprocal_()[bags]
+    return bags, weights
 
 
 def weight_gradients(rows: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

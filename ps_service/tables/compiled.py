@@ -22,9 +22,18 @@ def cache_directory() -> Path:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as machine code, compiled when it is first called. It runs without Python's global lock.
 
-    Floating-point sums keep their order, so results do not depend on the machine. `NUMBA_CACHE_DIR` takes precedence
-    over `cache_directory`. Where neither can be written, the code is compiled again in each process.
+    Floating-point operations keep their order, so results do not depend on the processor. `NUMBA_CACHE_DIR` takes
+    precedence over `cache_directory`. Where neither can be written, the code is compiled again in each process.
     """
+    return _compiled(function, set())
+
+
+def compiled_reordered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a function with sums that the compiler may reorder, to use vectors of the processor's size."""
+    return _compiled(function, {"reassoc", "contract"})
+
+
+def _compiled(function: Callable[..., Any], reordering: set[str]) -> Callable[..., Any]:
     import numba
     from numba import config
 
@@ -37,8 +46,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]
             keeps = True
+    options = {"nogil": True, "cache": keeps, "error_model": "numpy", "fastmath": reordering or False}
     try:
-        result: Callable[..., Any] = jit(nogil=True, cache=keeps, error_model="numpy")(function)
+        result: Callable[..., Any] = jit(**options)(function)
     finally:
         config.CACHE_DIR = before  # type: ignore[attr-defined]
     return result

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import sys
+from contextlib import suppress
+from typing import Final
 
 import torch
 
@@ -14,22 +16,62 @@ _MOST_BYTES = 1 << 46
 """Half of the address space of a process under Linux with four levels of page tables."""
 
 
-def reserve(count: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """A tensor of zeros whose pages take memory only once they are written; None if the system refuses it.
+_LARGE_BYTES = 8 << 20
+"""Once this much is in use, the system may use large pages, which take memory in steps of 2 MiB."""
 
-    It is refused under strict accounting (`vm.overcommit_memory=2`), by a limit on address space (`ulimit -v`), and on
-    systems other than Linux. The memory is freed with the tensor and the views of it. A child that is forked
-    gets a copy, as of other memory.
 
-    Args:
-        count: Number of elements, at least 1.
-        dtype: Their dtype.
+class Reservation:
+    """A tensor of zeros whose pages take memory only once they are written.
+
+    The memory is freed with the tensor and the views of it. A child that is forked gets a copy, as of other memory.
+
+    Attributes:
+        tensor: All elements.
     """
-    size = count * dtype.itemsize
-    if sys.platform != "linux" or size > _MOST_BYTES:
-        return None
-    try:
-        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    except (OSError, ValueError, OverflowError):
-        return None
-    return torch.frombuffer(mapped, dtype=dtype)
+
+    def __init__(self, mapped: mmap.mmap, dtype: torch.dtype) -> None:
+        self._mapped: Final = mapped
+        self._itemsize: Final = dtype.itemsize
+        self._large = False
+        self.tensor: Final = torch.frombuffer(mapped, dtype=dtype)
+
+    @staticmethod
+    def make(count: int, dtype: torch.dtype) -> Reservation | None:
+        """Reserves addresses; None if the system refuses it.
+
+        It is refused under strict accounting (`vm.overcommit_memory=2`), by a limit on address space (`ulimit -v`), and
+        on systems other than Linux.
+
+        Args:
+            count: Number of elements, at least 1.
+            dtype: Their dtype.
+        """
+        size = count * dtype.itemsize
+        if sys.platform != "linux" or size > _MOST_BYTES:
+            return None
+        try:
+            mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        except (OSError, ValueError, OverflowError):
+            return None
+        return Reservation(mapped, dtype)
+
+    def used(self, count: int) -> None:
+        """Notes that elements up to `count` are in use, so that many of them get large pages.
+
+        Reads of random rows take half of the time on large pages.
+        """
+        if not self._large and count * self._itemsize >= _LARGE_BYTES:
+            self._large = True
+            with suppress(OSError):  # a system without large pages
+                self._mapped.madvise(mmap.MADV_HUGEPAGE)
+
+    def clear(self) -> None:
+        """Makes all elements zero and frees their pages."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def give_back(self, begin: int, end: int) -> None:
+        """Frees the pages that hold nothing but these elements, which nobody reads again."""
+        first = -(-begin * self._itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = end * self._itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            self._mapped.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -23,6 +23,9 @@ class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
     Attributes:
+        rule: How rows are updated.
+        init: How rows begin.
+        seed: Seed of the first values and of the rounding.
         values: The rows.
         states: What the optimizer keeps, by name.
     """
@@ -31,8 +34,8 @@ class Rows:
         self, capacity: int, dim: int, dtype: torch.dtype, rule: RowRule, init: Initialisation, seed: int
     ) -> None:
         self.rule: Final = rule
-        self._init: Final = init
-        self._seed: Final = seed
+        self.init: Final = init
+        self.seed: Final = seed
         self.values: Final = make_rows(capacity, dim, dtype)
         widths = dict(rule.widths)
         if dtype != torch.float32:
@@ -41,24 +44,30 @@ class Rows:
             name: make_rows(capacity, width, torch.float32) for name, width in widths.items()
         }
 
-    def begin(self, rows: int, numbers: torch.Tensor, ids: torch.Tensor) -> None:
-        """Writes the first values of new rows, which are zero or were used before.
+    def grow(self, rows: int) -> None:
+        """Makes room for this many rows in all."""
+        for storage in (self.values, *self.states.values()):
+            storage.grow(rows)
+
+    def begin_states(self, numbers: torch.Tensor, fresh: bool) -> None:
+        """Writes what the optimizer keeps of new rows.
 
         Args:
-            rows: How many rows there are now.
-            numbers: The new ones, int64 [n].
-            ids: Their ids, int64 [n].
+            numbers: The rows, int64 [n].
+            fresh: Whether none of them was used before, so that they are zero.
         """
-        self.values.grow(rows)
-        self.values.write(numbers, self.initial(ids))
         for name, storage in self.states.items():
-            storage.grow(rows)
-            first = torch.full((len(numbers), storage.width), self.rule.initial.get(name, 0.0))
-            storage.write(numbers, first)
+            first = self.rule.initial.get(name, 0.0)
+            if fresh and not first:
+                continue  # pages of zeros that nobody has written take no memory
+            if storage.flat is not None:
+                storage.flat.index_fill_(0, numbers, first)
+            else:
+                storage.write(numbers, torch.full((len(numbers), storage.width), first))
 
     def initial(self, ids: torch.Tensor) -> torch.Tensor:
         """The first values of the rows of ids, [n, dim]."""
-        return initial_rows(self._init, self._seed, ids, self.values.width, self.values.dtype)
+        return initial_rows(self.init, self.seed, ids, self.values.width, self.values.dtype)
 
     def update(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
         """Applies gradients, float32 [n, dim], to different rows."""
@@ -68,7 +77,7 @@ class Rows:
         if (updates := states.get(UPDATES)) is not None:
             updates.add_(1)
             counts = updates.view(-1).long().numpy()
-            draws = uniform(random_bits(self._seed, ROUNDING, ids.numpy(), self.values.width, counts))
+            draws = uniform(random_bits(self.seed, ROUNDING, ids.numpy(), self.values.width, counts))
             values = round_stochastically(values, torch.from_numpy(draws), self.values.dtype)
         self.values.write(numbers, values)
         for name, storage in self.states.items():

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
+from torch.nn.functional import embedding_bag
 
 from ps_service.tables import bags
 from ps_service.tables.checks import checked_gradients, checked_ids, checked_offsets, checked_weights
 from ps_service.tables.groups import Groups
-from ps_service.tables.id_map import make_id_map
+from ps_service.tables.id_map import MOST_ROWS, make_id_map
+from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.optimizers import make_rule
 from ps_service.tables.rows import Rows
-from ps_service.tables.unique import sum_equal, unique
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
@@ -26,6 +27,7 @@ BLOCK_ROWS: Final = 65_536
 """Rows of a block of the state."""
 
 Block = dict[str, torch.Tensor]
+Implementation = Literal["numba", "torch"]
 
 
 class TableShard:
@@ -49,6 +51,8 @@ class TableShard:
         max_rows: The most rows that this shard may have; None for as many as would fill the machine's memory.
         groups: Options of the optimizer for ranges of ids.
         refuse_non_finite: Whether gradients with NaN or infinity are refused.
+        implementation: "numba" or "torch"; None for numba where it is installed. Their first values are the same. Their
+            updates are the same to the accuracy of float32, so all owners of a table should have the same.
 
     Raises:
         InvalidArgumentError: An argument does not fit.
@@ -66,10 +70,11 @@ class TableShard:
         max_rows: int | None = None,
         groups: Sequence[RowGroup] = (),
         refuse_non_finite: bool = True,
+        implementation: Implementation | None = None,
     ) -> None:
         _check_size("dim", dim, MOST_DIM)
-        _check_size("rows", rows, 1 << 39)
-        _check_size("max_rows", max_rows, 1 << 39)
+        _check_size("rows", rows, MOST_ROWS)
+        _check_size("max_rows", max_rows, MOST_ROWS)
         if dtype not in DTYPES:
             raise InvalidArgumentError(f"rows are float32, float16 or bfloat16, not {dtype}")
         self.dim: Final = dim
@@ -81,10 +86,11 @@ class TableShard:
         self._groups: Final = Groups(groups)
         rule = make_rule(optimizer, dim)
         self.max_rows: Final = min(
-            each for each in (max_rows, rows, _rows_in_memory(dim, dtype, rule.widths)) if each is not None
+            each for each in (max_rows, rows, MOST_ROWS, _rows_in_memory(dim, dtype, rule.widths)) if each is not None
         )
         self._rows: Final = Rows(self.max_rows, dim, dtype, rule, self.init, seed)
-        self._map: Final = make_id_map(self.max_rows)
+        self._map: Final = make_id_map(self.max_rows, implementation)
+        self._kernels: Final = make_kernels(implementation)
         self._lock: Final = ReportingLock()
         self._updates = 0
 
@@ -171,10 +177,11 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, mode, len(ids))
         with self._lock:
-            rows = self._read(ids, add)
-        return torch.nn.functional.embedding_bag(
-            torch.arange(len(ids)), rows.float(), offsets, mode=mode, per_sample_weights=weights
-        )
+            rows = self._find_or_add(ids) if add else self._map.find(ids)
+            if add or not (rows < 0).any():
+                return self._kernels.pool(self._rows, rows, offsets, mode, weights)
+            values = self._read(ids, add).float()
+        return embedding_bag(torch.arange(len(ids)), values, offsets, mode=mode, per_sample_weights=weights)
 
     def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
         """Updates rows, with one step of the optimizer for each different id. All of it is applied, or nothing.
@@ -194,11 +201,7 @@ class TableShard:
         """
         ids = checked_ids(ids, self.rows)
         gradients = checked_gradients(gradients, (len(ids), self.dim), self.refuse_non_finite)
-        different, inverse = unique(ids)
-        summed = sum_equal(inverse, len(different), gradients)
-        with self._lock:
-            self._update(different, summed)
-            return self._updates
+        return self._update(self._kernels.group(ids, gradients))
 
     def apply_bags(
         self,
@@ -229,7 +232,8 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, mode, len(ids))
         gradients = checked_gradients(gradients, (len(offsets), self.dim), self.refuse_non_finite)
-        return self.apply(ids, bags.position_gradients(gradients, offsets, len(ids), mode, weights))
+        sources, scales = bags.sources_and_scales(offsets, len(ids), mode, weights)
+        return self._update(self._kernels.group(ids, gradients, sources, scales))
 
     def state(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
         """All rows in blocks, in the order of their numbers, for checkpoints.
@@ -305,19 +309,24 @@ class TableShard:
         values[~missing] = self._rows.values.read(rows[~missing])
         return values
 
-    def _update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
-        """Applies summed gradients of different ids."""
-        rows = self._find_or_add(ids)
-        options = self.optimizer
-        rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
-        self._rows.update(rows, ids, gradients, rates)
-        self._updates += 1
+    def _update(self, grouped: Grouped) -> int:
+        """Applies gradients. Returns how many updates there have been."""
+        with self._lock:
+            rows = self._find_or_add(grouped.ids)
+            options = self.optimizer
+            rates = self._groups.rates(grouped.ids, options.lr, getattr(options, "weight_decay", 0.0))
+            self._kernels.update(self._rows, rows, grouped, rates)
+            self._updates += 1
+            return self._updates
 
     def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids; missing ones have their first values."""
+        used = self._map.rows
         rows, new = self._map.find_or_add(ids, self.max_rows)
         if new.any():
-            self._rows.begin(self._map.rows, rows[new], ids[new])
+            self._rows.grow(self._map.rows)
+            numbers = rows[new]
+            self._kernels.begin(self._rows, numbers, ids[new], fresh=bool((numbers >= used).all()))
         return rows
 
     def _check_block(self, block: Block) -> None:

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import torch
 
-from ps_service.tables.reservation import reserve
+from ps_service.tables.reservation import Reservation
 
 BLOCK_ROWS: Final = 1 << 16
 """Rows per block where memory cannot be reserved."""
@@ -47,14 +47,16 @@ class RowStorage(Protocol):
 class FlatRows:
     """Rows in one tensor over reserved addresses: pages take memory when rows on them are written."""
 
-    def __init__(self, reserved: torch.Tensor, capacity: int, width: int) -> None:
+    def __init__(self, reservation: Reservation, capacity: int, width: int) -> None:
         self.width: Final = width
-        self.dtype: Final = reserved.dtype
-        self.flat: torch.Tensor | None = reserved.view(capacity, width)
+        self.dtype: Final = reservation.tensor.dtype
+        self.flat: torch.Tensor | None = reservation.tensor.view(capacity, width)
         self._capacity: Final = capacity
+        self._reservation = reservation
 
     def grow(self, rows: int) -> None:
         assert rows <= self._capacity
+        self._reservation.used(rows * self.width)
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         assert self.flat is not None
@@ -65,12 +67,7 @@ class FlatRows:
         self.flat.index_copy_(0, rows, values)
 
     def clear(self) -> None:
-        fresh = reserve(self._capacity * self.width, self.dtype)
-        if fresh is None:
-            assert self.flat is not None
-            self.flat.zero_()
-        else:
-            self.flat = fresh.view(self._capacity, self.width)
+        self._reservation.clear()
 
 
 class BlockRows:
@@ -110,5 +107,5 @@ class BlockRows:
 
 def make_rows(capacity: int, width: int, dtype: torch.dtype) -> RowStorage:
     """Storage for at most `capacity` rows of `width` elements."""
-    reserved = reserve(capacity * width, dtype)
+    reserved = Reservation.make(capacity * width, dtype)
     return BlockRows(width, dtype) if reserved is None else FlatRows(reserved, capacity, width)

@@ -17,7 +17,7 @@ class IdMap(Protocol):
     ids, of which the last freed comes first. One thread may change a map at a time, and none may read it then.
 
     Attributes:
-        implementation: `"numba"` or `"numpy"`.
+        implementation: "numba" or "torch", which is numpy here.
     """
 
     implementation: str
@@ -67,9 +67,9 @@ def make_id_map(capacity: int, implementation: str | None = None) -> IdMap:
 
     Args:
         capacity: The most rows it will ever have.
-        implementation: `"numba"` or `"numpy"`; None for the first that is installed.
+        implementation: "numba" or "torch", which is numpy here; None for the first that is installed.
     """
-    if implementation == "numpy" or (implementation is None and not compiled.AVAILABLE):
+    if implementation == "torch" or (implementation is None and not compiled.AVAILABLE):
         return NumpyIdMap(capacity)
     from ps_service.tables.id_map.numba_map import NumbaIdMap
 

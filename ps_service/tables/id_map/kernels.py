@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ps_service.tables.compiled import compiled
-from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, TAG_SHIFT
+from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT
 from ps_wire.tables.hashing import FIRST, SECOND
 
 _FIRST = np.uint64(FIRST)
@@ -18,8 +18,10 @@ _SEGMENT = np.uint64(SEGMENT_SHIFT)
 _MARK = np.uint64(REMOVED)
 _ONE = np.uint64(1)
 _EMPTY = np.uint64(0)
-_TAG_BITS = np.uint64(0xFFFFFF)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_TAG_BITS = np.uint64(0xFFFFFFFF)
+_SEGMENTS = np.int64(SEGMENTS)
+_GROUP = 64
+_S24, _S27, _S30, _S31 = np.uint64(24), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 @compiled
@@ -32,13 +34,25 @@ def mixed_of(identity: Any, salt: Any) -> Any:
 
 
 @compiled
-def position_of(slots: Any, stride: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any) -> Any:
+def tag_of(mixed: Any) -> Any:
+    """The 32 bits below those of the segment."""
+    return mixed >> _S24 & _TAG_BITS
+
+
+@compiled
+def home_of(size: Any, tag: Any) -> Any:
+    """Where in a segment the search for an id begins."""
+    return tag * np.uint64(size) >> _TAG
+
+
+@compiled
+def position_of(slots: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any) -> Any:
     """Where an id is, or -1 minus the position of the empty slot that ends its search."""
     segment = np.int64(mixed >> _SEGMENT)
-    base = segment * stride
+    base = sizes[segment] * (_SEGMENTS + segment)
     mask = np.uint64(sizes[segment] - 1)
-    tag = mixed >> _S32 & _TAG_BITS
-    at = mixed & mask
+    tag = tag_of(mixed)
+    at = home_of(sizes[segment], tag)
     while True:
         word = slots[base + np.int64(at)]
         if word == _EMPTY:
@@ -51,47 +65,74 @@ def position_of(slots: Any, stride: Any, sizes: Any, row_ids: Any, mixed: Any, i
 
 
 @compiled
-def find(slots: Any, stride: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any) -> None:
-    """Writes the rows of ids, or -1."""
+def guess(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, mixed: Any, rows: Any) -> None:
+    """Mixes a group of ids, and writes the rows of those that are at the first place of their search, or else -1.
+
+    All ids are brought one step further at a time. The reads of a step do not wait for each other, so the processor has
+    many of them under way, and what is read next for an id is in its cache.
+    """
     for i in range(len(ids)):
-        at = position_of(slots, stride, sizes, row_ids, mixed_of(ids[i], salt), ids[i])
-        rows[i] = -1 if at < 0 else np.int64((slots[at] & _ROW) - _ONE)
+        mixed[i] = mixed_of(ids[i], salt)
+    for i in range(len(ids)):
+        segment = np.int64(mixed[i] >> _SEGMENT)
+        size = sizes[segment]
+        tag = tag_of(mixed[i])
+        word = slots[size * (_SEGMENTS + segment) + np.int64(home_of(size, tag))]
+        row = word & _ROW
+        there = word != _EMPTY and row != _MARK and word >> _TAG == tag
+        rows[i] = np.int64(row - _ONE) if there else -1
+    for i in range(len(ids)):
+        if rows[i] >= 0 and row_ids[rows[i]] != ids[i]:
+            rows[i] = -1
 
 
 @compiled
-def rebuild(slots: Any, stride: Any, sizes: Any, used: Any, fills: Any, row_ids: Any, salt: Any, segment: Any) -> Any:
-    """Makes room for one more id in a segment, and forgets its marks; False if it has to be wider than the stride."""
-    base = segment * stride
+def find(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any) -> None:
+    """Writes the rows of ids, or -1."""
+    mixed = np.empty(_GROUP, np.uint64)
+    for begin in range(0, len(ids), _GROUP):
+        end = min(begin + _GROUP, len(ids))
+        guess(slots, sizes, row_ids, salt, ids[begin:end], mixed, rows[begin:end])
+        for i in range(begin, end):
+            if rows[i] < 0:
+                at = position_of(slots, sizes, row_ids, mixed[i - begin], ids[i])
+                rows[i] = -1 if at < 0 else np.int64((slots[at] & _ROW) - _ONE)
+
+
+@compiled
+def rebuild(slots: Any, sizes: Any, used: Any, fills: Any, segment: Any) -> Any:
+    """Makes room for one more id in a segment, and forgets its marks; False if the array is too small for that."""
     size = sizes[segment]
-    rows = np.empty(used[segment], np.int64)
+    base = size * (_SEGMENTS + segment)
+    words = np.empty(used[segment], np.uint64)
     count = 0
     for i in range(base, base + size):
-        row = slots[i] & _ROW
-        if slots[i] != _EMPTY and row != _MARK:
-            rows[count] = np.int64(row - _ONE)
+        if slots[i] != _EMPTY and slots[i] & _ROW != _MARK:
+            words[count] = slots[i]
             count += 1
-    # Half of what the segment holds may come before it is rebuilt again, or marks would cause that too often.
+    # An eighth of what the segment holds may come before it is rebuilt again, or marks would cause that too often.
     while count + 1 + count // 8 > size * fills[segment]:
         size *= 2
-    if size > stride:
-        return False
-    slots[base : base + sizes[segment]] = _EMPTY
+    if size > sizes[segment]:
+        base = size * (_SEGMENTS + segment)
+        if base + size > len(slots):
+            return False
+    else:
+        slots[base : base + size] = _EMPTY
     sizes[segment] = size
     used[segment] = count
     mask = np.uint64(size - 1)
     for i in range(count):
-        mixed = mixed_of(row_ids[rows[i]], salt)
-        at = mixed & mask
+        at = home_of(size, words[i] >> _TAG)
         while slots[base + np.int64(at)] != _EMPTY:
             at = (at + _ONE) & mask
-        slots[base + np.int64(at)] = (mixed >> _S32 & _TAG_BITS) << _TAG | (np.uint64(rows[i]) + _ONE)
+        slots[base + np.int64(at)] = words[i]
     return True
 
 
 @compiled
 def find_or_add(
     slots: Any,
-    stride: Any,
     sizes: Any,
     used: Any,
     fills: Any,
@@ -109,46 +150,48 @@ def find_or_add(
 
     Returns:
         Where it stopped: `len(ids)` at the end; the position of an id for which there is no room.
-        -1 minus a position says that a segment has to be wider than the stride.
+        -1 minus a position says that the array of slots is too small.
     """
-    for i in range(begin, len(ids)):
-        identity = ids[i]
-        mixed = mixed_of(identity, salt)
-        at = position_of(slots, stride, sizes, row_ids, mixed, identity)
-        if at >= 0:
-            rows[i] = np.int64((slots[at] & _ROW) - _ONE)
-            continue
-        if counts[0] - counts[1] >= most:
-            return i
-        segment = np.int64(mixed >> _SEGMENT)
-        if used[segment] + 1 > sizes[segment] * fills[segment]:
-            if not rebuild(slots, stride, sizes, used, fills, row_ids, salt, segment):
-                return -1 - i
-            at = position_of(slots, stride, sizes, row_ids, mixed, identity)
-        if counts[1] > 0:
-            counts[1] -= 1
-            row = free[counts[1]]
-        else:
-            if counts[0] >= len(row_ids):
+    mixed = np.empty(_GROUP, np.uint64)
+    for first in range(begin, len(ids), _GROUP):
+        end = min(first + _GROUP, len(ids))
+        guess(slots, sizes, row_ids, salt, ids[first:end], mixed, rows[first:end])
+        for i in range(first, end):
+            if rows[i] >= 0:
+                continue
+            at = position_of(slots, sizes, row_ids, mixed[i - first], ids[i])
+            if at >= 0:
+                rows[i] = np.int64((slots[at] & _ROW) - _ONE)
+                continue
+            if counts[0] - counts[1] >= most:
                 return i
-            row = counts[0]
-            counts[0] += 1
-        row_ids[row] = identity
-        slots[-1 - at] = (mixed >> _S32 & _TAG_BITS) << _TAG | (np.uint64(row) + _ONE)
-        used[segment] += 1
-        rows[i] = row
-        new[i] = True
+            segment = np.int64(mixed[i - first] >> _SEGMENT)
+            if used[segment] + 1 > sizes[segment] * fills[segment]:
+                if not rebuild(slots, sizes, used, fills, segment):
+                    return -1 - i
+                at = position_of(slots, sizes, row_ids, mixed[i - first], ids[i])
+            if counts[1] > 0:
+                counts[1] -= 1
+                row = free[counts[1]]
+            else:
+                if counts[0] >= len(row_ids):
+                    return i
+                row = counts[0]
+                counts[0] += 1
+            row_ids[row] = ids[i]
+            slots[-1 - at] = tag_of(mixed[i - first]) << _TAG | (np.uint64(row) + _ONE)
+            used[segment] += 1
+            rows[i] = row
+            new[i] = True
     return len(ids)
 
 
 @compiled
-def remove(
-    slots: Any, stride: Any, sizes: Any, row_ids: Any, free: Any, counts: Any, salt: Any, ids: Any, freed: Any
-) -> Any:
+def remove(slots: Any, sizes: Any, row_ids: Any, free: Any, counts: Any, salt: Any, ids: Any, freed: Any) -> Any:
     """Removes ids and writes their rows. Returns how many there were."""
     count = 0
     for i in range(len(ids)):
-        at = position_of(slots, stride, sizes, row_ids, mixed_of(ids[i], salt), ids[i])
+        at = position_of(slots, sizes, row_ids, mixed_of(ids[i], salt), ids[i])
         if at >= 0:
             row = np.int64((slots[at] & _ROW) - _ONE)
             slots[at] = _MARK

@@ -17,7 +17,7 @@ class NumbaIdMap(BaseIdMap):
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         layout = self._layout
         rows = np.empty(len(ids), np.int64)
-        kernels.find(layout.slots, layout.stride, layout.sizes, layout.row_ids, layout.salt, ids.numpy(), rows)
+        kernels.find(layout.slots, layout.sizes, layout.row_ids, layout.salt, ids.numpy(), rows)
         return torch.from_numpy(rows)
 
     def find_or_add(self, ids: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -26,22 +26,26 @@ class NumbaIdMap(BaseIdMap):
         limit = min(most, layout.capacity)
         rows = np.empty(len(given), np.int64)
         new = np.zeros(len(given), np.bool_)
+        before = int(layout.counts[0])
         at = 0
         while at < len(given):
             stopped = kernels.find_or_add(
-                *(layout.slots, layout.stride, layout.sizes, layout.used, layout.fills, layout.row_ids, layout.free),
+                *(layout.slots, layout.sizes, layout.used, layout.fills, layout.row_ids, layout.free),
                 *(layout.counts, layout.salt, limit, given, rows, new, at),
             )
             if stopped < 0:
                 at = -1 - stopped
-                layout.widen()
+                layout.widen(2 * int(layout.sizes.max()))
             elif stopped < len(given) and len(self) >= limit:
                 self._take_back(given[:stopped][new[:stopped]])
                 raise too_many(most)
             else:
                 at = stopped
                 if at < len(given):
-                    layout.make_room(layout.counts[0] + 1)
+                    layout.make_room(int(layout.counts[0]) + 1)
+        if layout.counts[0] != before:
+            layout.make_room(int(layout.counts[0]))
+            layout.settle()
         return torch.from_numpy(rows), torch.from_numpy(new)
 
     def remove(self, ids: torch.Tensor) -> torch.Tensor:
@@ -50,7 +54,7 @@ class NumbaIdMap(BaseIdMap):
         layout.make_room_to_free(min(len(given), len(self)))
         freed = np.empty(len(given), np.int64)
         count = kernels.remove(
-            *(layout.slots, layout.stride, layout.sizes, layout.row_ids, layout.free, layout.counts, layout.salt),
+            *(layout.slots, layout.sizes, layout.row_ids, layout.free, layout.counts, layout.salt),
             *(given, freed),
         )
         return torch.from_numpy(freed[:count].copy())

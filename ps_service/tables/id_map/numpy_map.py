@@ -19,7 +19,7 @@ _MARK = np.uint64(REMOVED)
 class NumpyIdMap(BaseIdMap):
     """An `IdMap` without numba."""
 
-    implementation = "numpy"
+    implementation = "torch"
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])
@@ -63,7 +63,8 @@ class NumpyIdMap(BaseIdMap):
         mixed = mix(ids, int(layout.salt))
         segments = (mixed >> np.uint64(SEGMENT_SHIFT)).view(np.int64)
         tags = _tags(mixed)
-        base, mask, at = segments * layout.stride, layout.sizes[segments] - 1, mixed.view(np.int64)
+        sizes = layout.sizes[segments]
+        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(tags, sizes)
         left = np.arange(len(ids))
         step = 0
         while len(left):
@@ -97,30 +98,32 @@ class NumpyIdMap(BaseIdMap):
         coming = np.bincount(segments, minlength=SEGMENTS)
         for segment in np.flatnonzero(layout.used + coming > layout.sizes * layout.fills).tolist():
             self._rebuild(segment, int(coming[segment]))
+        layout.settle()
         layout.used += coming
-        self._place(mixed, segments, rows)
+        self._place(segments, _tags(mixed) << _TAG | (rows.view(np.uint64) + _ONE))
 
     def _rebuild(self, segment: int, coming: int) -> None:
         """Makes room for more ids in a segment, and forgets its marks."""
         layout = self._layout
-        begin = segment * layout.stride
+        begin = int(layout.sizes[segment]) * (SEGMENTS + segment)
         there = layout.slots[begin : begin + int(layout.sizes[segment])]
-        low = there & _ROW
-        rows = ((low - _ONE)[(there != 0) & (low != _MARK)]).view(np.int64)
+        words = there[(there != 0) & (there & _ROW != _MARK)]
         there[:] = 0
-        while len(rows) + coming > layout.sizes[segment] * layout.fills[segment]:
-            layout.sizes[segment] *= 2
-            if layout.sizes[segment] > layout.stride:
-                layout.widen()
-        layout.used[segment] = len(rows)
-        self._place(mix(layout.row_ids[rows], int(layout.salt)), np.full(len(rows), segment), rows)
+        size = int(layout.sizes[segment])
+        while len(words) + coming > size * layout.fills[segment]:
+            size *= 2
+        if size * (SEGMENTS + segment + 1) > len(layout.slots):
+            layout.widen(size)
+        layout.sizes[segment] = size
+        layout.used[segment] = len(words)
+        self._place(np.full(len(words), segment), words)
 
-    def _place(self, mixed: Words, segments: npt.NDArray[np.int64], rows: Ids) -> None:
-        """Writes the slots of ids that are missing, where there is room."""
+    def _place(self, segments: npt.NDArray[np.int64], words: Words) -> None:
+        """Writes the words of ids that are missing, where there is room."""
         layout = self._layout
-        words = _tags(mixed) << _TAG | (rows.view(np.uint64) + _ONE)
-        base, mask, at = segments * layout.stride, layout.sizes[segments] - 1, mixed.view(np.int64)
-        left = np.arange(len(rows))
+        sizes = layout.sizes[segments]
+        base, mask, at = sizes * (SEGMENTS + segments), sizes - 1, _homes(words >> _TAG, sizes)
+        left = np.arange(len(words))
         step = 0
         while len(left):
             probed = base[left] + ((at[left] + step) & mask[left])
@@ -132,5 +135,10 @@ class NumpyIdMap(BaseIdMap):
 
 
 def _tags(mixed: Words) -> Words:
-    """The 24 bits below the segment's: bits 32 to 55."""
-    return mixed >> np.uint64(32) & np.uint64(0xFFFFFF)
+    """The 32 bits below those of the segment."""
+    return mixed >> np.uint64(SEGMENT_SHIFT - 32) & np.uint64(0xFFFFFFFF)
+
+
+def _homes(tags: Words, sizes: Ids) -> Ids:
+    """Where in their segments the searches begin."""
+    return (tags * sizes.view(np.uint64) >> _TAG).view(np.int64)

@@ -23,6 +23,7 @@ from ps_wire.tables.options import (
     RowOptimizer,
     RowWiseAdagrad,
 )
+from tests.ps_service.tables.conftest import MakeShard
 
 DIM, IDS, STEPS = 5, 12, 25
 
@@ -91,9 +92,11 @@ CASES: list[tuple[RowOptimizer, Reference]] = [
 
 
 @pytest.mark.parametrize(("options", "reference"), CASES, ids=lambda each: getattr(each, "kind", ""))
-def test_touched_rows_are_stepped_as_rows_of_their_own(options: RowOptimizer, reference: Reference) -> None:
+def test_touched_rows_are_stepped_as_rows_of_their_own(
+    options: RowOptimizer, reference: Reference, make_shard: MakeShard
+) -> None:
     torch.manual_seed(0)
-    shard = TableShard(DIM, options, Normal(0.5))
+    shard = make_shard(DIM, options, Normal(0.5))
     every = torch.arange(IDS) * 7 - 30
     start = shard.look_up(every)
     parameters = [torch.nn.Parameter(row.clone()) for row in start]
@@ -115,17 +118,17 @@ def test_touched_rows_are_stepped_as_rows_of_their_own(options: RowOptimizer, re
     assert not torch.equal(shard.look_up(every)[:-1], start[:-1])
 
 
-def test_decoupled_decay_of_plain_gradient_descent() -> None:
-    shard = TableShard(3, SGD(0.1, weight_decay=0.5), Normal(1.0))
+def test_decoupled_decay_of_plain_gradient_descent(make_shard: MakeShard) -> None:
+    shard = make_shard(3, SGD(0.1, weight_decay=0.5), Normal(1.0))
     ids = torch.tensor([4])
     before = shard.look_up(ids)
     shard.apply(ids, torch.ones(1, 3))
     torch.testing.assert_close(shard.look_up(ids), before * (1 - 0.05) - 0.1)
 
 
-def test_groups_of_rows_have_rates_of_their_own() -> None:
+def test_groups_of_rows_have_rates_of_their_own(make_shard: MakeShard) -> None:
     groups = [RowGroup(10, 19, lr=1.0), RowGroup(-5, -1, weight_decay=0.5)]
-    shard = TableShard(2, SGD(0.1), Normal(1.0), groups=groups)
+    shard = make_shard(2, SGD(0.1), Normal(1.0), groups=groups)
     ids = torch.tensor([-6, -5, -1, 0, 9, 10, 19, 20])
     before = shard.look_up(ids)
     shard.apply(ids, torch.ones(8, 2))
@@ -135,8 +138,8 @@ def test_groups_of_rows_have_rates_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_small_updates_of_rows_in_16_bits_are_not_lost_on_average(dtype: torch.dtype) -> None:
-    shard = TableShard(64, SGD(1.0), Normal(1.0), dtype)
+def test_small_updates_of_rows_in_16_bits_are_not_lost_on_average(dtype: torch.dtype, make_shard: MakeShard) -> None:
+    shard = make_shard(64, SGD(1.0), Normal(1.0), dtype)
     ids = torch.arange(64)
     shard.load([{**next(iter(_filled(shard, ids))), "values": torch.ones(64, 64, dtype=dtype)}])
     for _ in range(50):

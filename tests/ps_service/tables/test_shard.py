@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from torch.nn.functional import embedding_bag
 
 from ps_service.tables import storage
-from ps_service.tables.shard import TableShard
+from ps_service.tables.reservation import Reservation
+from ps_service.tables.shard import Implementation, TableShard
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, TooLargeError
 from ps_wire.tables.options import (
     FTRL,
     SGD,
     Adagrad,
     Constant,
+    Initialisation,
     LazyAdam,
     Normal,
     PartialRowWiseAdam,
@@ -28,6 +30,7 @@ from ps_wire.tables.options import (
     Zeros,
 )
 from ps_wire.tables.slots import slots_of
+from tests.ps_service.tables.conftest import IMPLEMENTATIONS, MakeShard
 
 OPTIMIZERS = [
     SGD(0.1),
@@ -51,31 +54,41 @@ def _content(shard: TableShard) -> dict[str, list[object]]:
     return {name: torch.cat([each[name] for each in blocks]).tolist() for name in blocks[0]} if blocks else {}
 
 
-def test_a_row_begins_the_same_wherever_and_whenever_it_is_first_seen() -> None:
-    one, other = TableShard(6, SGD(), Normal(0.5), seed=3), TableShard(6, SGD(), Normal(0.5), seed=3)
+def test_a_row_begins_the_same_wherever_and_whenever_it_is_first_seen(make_shard: MakeShard) -> None:
+    one, other = make_shard(6, SGD(), Normal(0.5), seed=3), make_shard(6, SGD(), Normal(0.5), seed=3)
     ids = _ids(5, -5, BIG, -BIG - 1, 0)
     assert torch.equal(one.look_up(ids)[[4, 0]], other.look_up(_ids(0, 5)))
     assert torch.equal(one.look_up(ids.flip(0)), other.look_up(ids, add=False).flip(0))
     assert other.size == 2
-    assert not torch.equal(one.look_up(ids), TableShard(6, SGD(), Normal(0.5), seed=4).look_up(ids))
+    assert not torch.equal(one.look_up(ids), make_shard(6, SGD(), Normal(0.5), seed=4).look_up(ids))
 
 
-def test_initial_values_have_the_distributions_that_were_asked_for() -> None:
+@pytest.mark.parametrize("init", [Normal(0.5), Uniform(-1, 2), Constant(3.0)], ids=lambda each: each.kind)
+@pytest.mark.parametrize("dim", [1, 7, 16])
+def test_a_row_begins_the_same_with_every_implementation(init: Initialisation, dim: int) -> None:
+    ids = _ids(5, -5, BIG, -BIG - 1, 0)
+    first, *others = [
+        TableShard(dim, SGD(), init, seed=3, implementation=each).look_up(ids) for each in IMPLEMENTATIONS
+    ]
+    assert all(torch.equal(first, each) for each in others)
+
+
+def test_initial_values_have_the_distributions_that_were_asked_for(make_shard: MakeShard) -> None:
     ids = torch.arange(-4_000, 4_000)
-    normal = TableShard(33, SGD(), Normal(0.5)).look_up(ids).double()
+    normal = make_shard(33, SGD(), Normal(0.5)).look_up(ids).double()
     assert abs(normal.mean().item()) < 0.005
     assert normal.std().item() == pytest.approx(0.5, rel=0.01)
     assert (normal.abs() < 0.5).double().mean().item() == pytest.approx(0.6827, abs=0.005)
     assert abs(torch.corrcoef(normal.t()).fill_diagonal_(0)).max() < 0.06
-    uniform = TableShard(33, SGD(), Uniform(-1, 3)).look_up(ids).double()
+    uniform = make_shard(33, SGD(), Uniform(-1, 3)).look_up(ids).double()
     assert (uniform.min().item(), uniform.max().item()) == (pytest.approx(-1, abs=1e-3), pytest.approx(3, abs=1e-3))
     assert uniform.mean().item() == pytest.approx(1, abs=0.02)
-    assert (TableShard(3, SGD(), Zeros()).look_up(ids) == 0).all()
-    assert (TableShard(3, SGD(), Constant(2.5)).look_up(ids) == 2.5).all()
+    assert (make_shard(3, SGD(), Zeros()).look_up(ids) == 0).all()
+    assert (make_shard(3, SGD(), Constant(2.5)).look_up(ids) == 2.5).all()
 
 
-def test_a_row_that_was_removed_begins_anew() -> None:
-    shard = TableShard(2, Adagrad(0.1, initial_accumulator=0.5), Normal())
+def test_a_row_that_was_removed_begins_anew(make_shard: MakeShard) -> None:
+    shard = make_shard(2, Adagrad(0.1, initial_accumulator=0.5), Normal())
     before = shard.look_up(_ids(1, 2))
     shard.apply(_ids(1, 2), torch.ones(2, 2))
     assert shard.remove(_ids(2, 7)) == 1
@@ -85,9 +98,9 @@ def test_a_row_that_was_removed_begins_anew() -> None:
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bags_are_those_of_torch(mode: str, dtype: torch.dtype) -> None:
+def test_bags_are_those_of_torch(mode: str, dtype: torch.dtype, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
-    shard = TableShard(4, SGD(), Normal(1.0), dtype)
+    shard = make_shard(4, SGD(), Normal(1.0), dtype)
     ids, offsets = torch.randint(-20, 20, (50,)), _ids(0, 3, 3, 20, 49)
     rows = shard.look_up(torch.arange(-20, 20)).float()
     for weights in (None, torch.randn(50)) if mode == "sum" else (None,):
@@ -98,9 +111,9 @@ def test_bags_are_those_of_torch(mode: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("mode", "weighted"), [("sum", False), ("sum", True), ("mean", False)])
-def test_gradients_of_bags_are_those_of_torch(mode: str, weighted: bool) -> None:
+def test_gradients_of_bags_are_those_of_torch(mode: str, weighted: bool, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
-    shard = TableShard(4, SGD(1.0), Normal(1.0))
+    shard = make_shard(4, SGD(1.0), Normal(1.0))
     ids, offsets = torch.randint(-20, 20, (50,)), torch.tensor([0, 3, 3, 20, 49], dtype=torch.int32)
     weights = torch.randn(50) if weighted else None
     rows = shard.look_up(torch.arange(-20, 20)).requires_grad_()
@@ -113,9 +126,11 @@ def test_gradients_of_bags_are_those_of_torch(mode: str, weighted: bool) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
-def test_a_table_has_the_same_bits_on_one_two_and_three_owners(optimizer: RowOptimizer, dtype: torch.dtype) -> None:
+def test_a_table_has_the_same_bits_on_one_two_and_three_owners(
+    optimizer: RowOptimizer, dtype: torch.dtype, make_shard: MakeShard
+) -> None:
     torch.manual_seed(0)
-    tables = [[TableShard(3, optimizer, Normal(1.0), dtype, seed=9) for _ in range(count)] for count in (1, 2, 3)]
+    tables = [[make_shard(3, optimizer, Normal(1.0), dtype, seed=9) for _ in range(count)] for count in (1, 2, 3)]
     every = torch.randint(-BIG - 1, BIG, (60,))
     for _ in range(6):
         ids, gradients = every[torch.randint(0, 60, (40,))], torch.randn(40, 3)
@@ -136,14 +151,14 @@ def test_a_table_has_the_same_bits_on_one_two_and_three_owners(optimizer: RowOpt
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
-def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dtype) -> None:
+def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dtype, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
-    shard = TableShard(3, optimizer, Normal(1.0), dtype)
+    shard = make_shard(3, optimizer, Normal(1.0), dtype)
     ids = torch.randint(-50, 50, (200,))
     shard.apply(ids, torch.randn(200, 3))
     blocks = list(shard.state(13))
     assert max(len(block["ids"]) for block in blocks) == 13
-    copies = [TableShard(3, optimizer, Normal(1.0), dtype) for _ in range(2)]
+    copies = [make_shard(3, optimizer, Normal(1.0), dtype) for _ in range(2)]
     for owner, copy in enumerate(copies):
         copy.look_up(_ids(1_000))
         copy.load({name: each[slots_of(block["ids"]) % 2 == owner] for name, each in block.items()} for block in blocks)
@@ -156,8 +171,8 @@ def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dt
         assert torch.equal(copy.look_up(ids[mine]), shard.look_up(ids[mine]))
 
 
-def test_blocks_that_do_not_fit_are_refused() -> None:
-    shard = TableShard(2, Adagrad(), Zeros())
+def test_blocks_that_do_not_fit_are_refused(make_shard: MakeShard) -> None:
+    shard = make_shard(2, Adagrad(), Zeros())
     shard.look_up(_ids(1, 2))
     (block,) = shard.state()
     for wrong in (
@@ -193,16 +208,18 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
         lambda shard: shard.set_options(momentum=0.5),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_and_change_nothing(use: Callable[[TableShard], object]) -> None:
-    shard = TableShard(3, SGD(), Normal())
+def test_arguments_that_do_not_fit_are_refused_and_change_nothing(
+    use: Callable[[TableShard], object], make_shard: MakeShard
+) -> None:
+    shard = make_shard(3, SGD(), Normal())
     with pytest.raises(InvalidArgumentError):
         use(shard)
     assert (shard.size, shard.updates, shard.optimizer) == (0, 0, SGD())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_gradients_that_are_not_finite_are_refused_whole(bad: float) -> None:
-    shard = TableShard(2, SGD(), Normal())
+def test_gradients_that_are_not_finite_are_refused_whole(bad: float, make_shard: MakeShard) -> None:
+    shard = make_shard(2, SGD(), Normal())
     before = shard.look_up(_ids(1, 2))
     gradients = torch.tensor([[1.0, 1.0], [1.0, bad]])
     with pytest.raises(NonFiniteGradientError):
@@ -215,8 +232,8 @@ def test_gradients_that_are_not_finite_are_refused_whole(bad: float) -> None:
     assert shard.apply(_ids(1, 2), gradients) == 1
 
 
-def test_more_rows_than_the_limit_are_refused_and_change_nothing() -> None:
-    shard = TableShard(2, SGD(), Normal(), max_rows=3)
+def test_more_rows_than_the_limit_are_refused_and_change_nothing(make_shard: MakeShard) -> None:
+    shard = make_shard(2, SGD(), Normal(), max_rows=3)
     shard.look_up(_ids(1, 2))
     before = _content(shard)
     for use in (
@@ -230,8 +247,8 @@ def test_more_rows_than_the_limit_are_refused_and_change_nothing() -> None:
     assert shard.look_up(_ids(1, 3, 4), add=False).shape == (3, 2)
 
 
-def test_a_table_of_fixed_size_has_no_other_ids() -> None:
-    shard = TableShard(2, SGD(), Normal(), rows=10)
+def test_a_table_of_fixed_size_has_no_other_ids(make_shard: MakeShard) -> None:
+    shard = make_shard(2, SGD(), Normal(), rows=10)
     shard.look_up(torch.arange(10))
     for wrong in (_ids(0, 10), _ids(-1), _ids(BIG)):
         with pytest.raises(InvalidArgumentError, match="10 rows"):
@@ -256,23 +273,28 @@ def test_a_table_with_arguments_that_do_not_fit_is_not_made(make: Callable[[], o
         make()
 
 
-def test_a_table_without_reserved_memory_has_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_without_reserved_memory_has_the_same_rows(
+    monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard
+) -> None:
     torch.manual_seed(0)
-    shards = [TableShard(3, Adagrad(0.1), Normal(1.0))]
-    monkeypatch.setattr(storage, "reserve", lambda count, dtype: None)
+    shards = [make_shard(3, Adagrad(0.1), Normal(1.0))]
+    monkeypatch.setattr(Reservation, "make", lambda count, dtype: None)
     monkeypatch.setattr(storage, "BLOCK_ROWS", 16)
-    shards.append(TableShard(3, Adagrad(0.1), Normal(1.0)))
+    shards.append(make_shard(3, Adagrad(0.1), Normal(1.0)))
     for _ in range(5):
         ids, gradients = torch.randint(-200, 200, (100,)), torch.randn(100, 3)
         for shard in shards:
             shard.apply(ids, gradients)
-    assert _content(shards[0]) == _content(shards[1])
+    mine, other = _content(shards[0]), _content(shards[1])
+    assert mine.pop("ids") == other.pop("ids")
+    for name in mine:
+        torch.testing.assert_close(torch.tensor(mine[name]), torch.tensor(other[name]))
     shards[1].clear()
     assert (shards[1].size, len(shards[1].look_up(_ids(3)))) == (0, 1)
 
 
-def test_memory_is_that_of_the_rows() -> None:
-    shard = TableShard(16, RowWiseAdagrad(), Normal())
+def test_memory_is_that_of_the_rows(make_shard: MakeShard) -> None:
+    shard = make_shard(16, RowWiseAdagrad(), Normal())
     shard.look_up(torch.arange(50_000))
     assert 64 + 4 + 26 <= shard.memory / 50_000 <= 64 + 4 + 32
     shard.clear()
@@ -283,9 +305,11 @@ _step = st.tuples(st.lists(st.tuples(st.integers(-6, 6), st.integers(-3, 3)), ma
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(_step, max_size=6), st.lists(st.integers(-6, 6), max_size=10))
-def test_a_table_does_what_a_tensor_does(steps: list[tuple[list[tuple[int, int]], bool]], asked: list[int]) -> None:
-    shard = TableShard(2, SGD(0.5), Constant(1.0))
+@given(st.sampled_from(IMPLEMENTATIONS), st.lists(_step, max_size=6), st.lists(st.integers(-6, 6), max_size=10))
+def test_a_table_does_what_a_tensor_does(
+    implementation: Implementation, steps: list[tuple[list[tuple[int, int]], bool]], asked: list[int]
+) -> None:
+    shard = TableShard(2, SGD(0.5), Constant(1.0), implementation=implementation)
     tensor = torch.ones(13, 2)
     for pairs, as_bags in steps:
         ids = _ids(*(each for each, _ in pairs))

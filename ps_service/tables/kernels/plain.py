@@ -1,0 +1,68 @@
+"""The arithmetic of tables with torch alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import embedding_bag
+
+from ps_service.tables.kernels.grouped import Grouped
+
+if TYPE_CHECKING:
+    from ps_service.tables.optimizers import Rates
+    from ps_service.tables.rows import Rows
+
+
+class PlainKernels:
+    """`Kernels` without numba."""
+
+    implementation = "torch"
+
+    def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        different, inverse = torch.unique(ids, return_inverse=True)
+        return different, inverse
+
+    def group(
+        self,
+        ids: torch.Tensor,
+        gradients: torch.Tensor,
+        sources: torch.Tensor | None = None,
+        scales: torch.Tensor | None = None,
+    ) -> Grouped:
+        different, inverse = self.unique(ids)
+        order = inverse.argsort(stable=True)
+        begins = torch.zeros(len(different) + 1, dtype=torch.int64)
+        begins[1:] = torch.bincount(inverse, minlength=len(different)).cumsum(0)
+        return Grouped(
+            different,
+            begins,
+            order if sources is None else sources[order],
+            torch.ones(1) if scales is None else scales[order],
+            gradients,
+        )
+
+    def sum(self, grouped: Grouped) -> torch.Tensor:
+        count = len(grouped.ids)
+        each = grouped.gradients.index_select(0, grouped.sources)
+        if len(grouped.scales) == len(each):
+            each = each.mul_(grouped.scales[:, None])
+        if count == len(each):
+            return each
+        owners = torch.repeat_interleave(torch.arange(count), grouped.begins.diff(), output_size=len(each))
+        return each.new_zeros(count, each.shape[1]).index_add_(0, owners, each)
+
+    def begin(self, rows: Rows, numbers: torch.Tensor, ids: torch.Tensor, fresh: bool) -> None:
+        rows.values.write(numbers, rows.initial(ids))
+        rows.begin_states(numbers, fresh)
+
+    def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
+        rows.update(numbers, grouped.ids, self.sum(grouped), rates)
+
+    def pool(
+        self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, mode: str, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        flat = rows.values.flat
+        if flat is None or flat.dtype != torch.float32:  # torch would pool rows in 16 bits into 16 bits
+            flat, numbers = rows.values.read(numbers).float(), torch.arange(len(numbers))
+        return embedding_bag(numbers, flat, offsets, mode=mode, per_sample_weights=weights)
