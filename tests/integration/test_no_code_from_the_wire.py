@@ -24,7 +24,7 @@ FORBIDDEN_MODULES = {
 FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("torch", "save"), ("torch", "package"), ("torch", "jit"), ("os", "system")}
 ALLOWED = {
     # The release of the package itself.
-    ("ps_service/release.py", "importlib.metadata"),
+    ("ps_wire/release.py", "importlib.metadata"),
     # The modules of --import, or of allow= for a member of a group.
     ("trainer_client/rpc/joining.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
