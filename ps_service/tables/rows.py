@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ps_service.tables.initial import initial_rows
+from ps_service.tables.kernels.grouped import Grouped
 from ps_service.tables.randomness import ROUNDING, random_bits, uniform
 from ps_service.tables.rounding import round_stochastically
 from ps_service.tables.storage import RowStorage, make_rows
 
 if TYPE_CHECKING:
+    from ps_service.tables.kernels import Kernels
     from ps_service.tables.optimizers import Rates, RowRule
     from ps_wire.tables.options import Initialisation
 
@@ -23,6 +25,7 @@ class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
     Attributes:
+        kernels: What computes with them.
         rule: How rows are updated.
         init: How rows begin.
         seed: Seed of the first values and of the rounding.
@@ -31,8 +34,16 @@ class Rows:
     """
 
     def __init__(
-        self, capacity: int, dim: int, dtype: torch.dtype, rule: RowRule, init: Initialisation, seed: int
+        self,
+        kernels: Kernels,
+        capacity: int,
+        dim: int,
+        dtype: torch.dtype,
+        rule: RowRule,
+        init: Initialisation,
+        seed: int,
     ) -> None:
+        self.kernels: Final = kernels
         self.rule: Final = rule
         self.init: Final = init
         self.seed: Final = seed
@@ -70,7 +81,13 @@ class Rows:
         return initial_rows(self.init, self.seed, ids, self.values.width, self.values.dtype)
 
     def update(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
-        """Applies gradients, float32 [n, dim], to different rows."""
+        """Applies gradients, float32 [n, dim], to different rows, with their ids."""
+        count = len(numbers)
+        grouped = Grouped(ids, torch.arange(count + 1), torch.arange(count), torch.ones(1), gradients.contiguous())
+        self.kernels.update(self, numbers.contiguous(), grouped, rates)
+
+    def update_copies(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
+        """The same with torch: on copies of the rows, which are written back."""
         states = {name: storage.read(numbers) for name, storage in self.states.items()}
         values = self.values.read(numbers).float()
         self.rule.update(values, gradients, states, rates)

@@ -88,9 +88,9 @@ class TableShard:
         self.max_rows: Final = min(
             each for each in (max_rows, rows, MOST_ROWS, _rows_in_memory(dim, dtype, rule.widths)) if each is not None
         )
-        self._rows: Final = Rows(self.max_rows, dim, dtype, rule, self.init, seed)
-        self._map: Final = make_id_map(self.max_rows, implementation)
         self._kernels: Final = make_kernels(implementation)
+        self._rows: Final = Rows(self._kernels, self.max_rows, dim, dtype, rule, self.init, seed)
+        self._map: Final = make_id_map(self.max_rows, implementation)
         self._lock: Final = ReportingLock()
         self._updates = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ps_service.tables import compiled
+from ps_service.tables.kernels import make_kernels
 from ps_service.tables.shard import TableShard
 from ps_wire.tables.options import (
     FTRL,
@@ -34,3 +35,5 @@ def warm() -> None:
         shard.look_up(ids)
         shard.apply(ids, torch.zeros(3, 8))
         shard.remove(ids)
+    kernels = make_kernels("numba")
+    kernels.sum(kernels.group(torch.tensor([1, 1]), torch.zeros(2, 8)))

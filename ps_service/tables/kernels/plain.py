@@ -57,7 +57,7 @@ class PlainKernels:
         rows.begin_states(numbers, fresh)
 
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
-        rows.update(numbers, grouped.ids, self.sum(grouped), rates)
+        rows.update_copies(numbers, grouped.ids, self.sum(grouped), rates)
 
     def pool(
         self, rows: Rows, numbers: torch.Tensor, offsets: torch.Tensor, mode: str, weights: torch.Tensor | None
