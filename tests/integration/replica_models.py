@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from ps_service import hosted, remote
 
@@ -25,6 +26,24 @@ class Net(nn.Module):
 
 
 @hosted
+class Parametrized(nn.Module):
+    """Layers whose weights are computed from parameters in every forward, and a parameter that no forward uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = parametrizations.weight_norm(nn.Linear(6, 6))
+        self.second = parametrizations.spectral_norm(nn.Linear(6, 4))
+        self.third = parametrizations.orthogonal(nn.Linear(4, 4))
+        self.odd = nn.Parameter(torch.randn(4, 4).t())
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.complex = nn.Parameter(torch.randn(4, 2, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.third(self.second(self.first(x))) @ self.odd
+        return (hidden.to(torch.complex64) @ self.complex).abs()
+
+
+@hosted
 class Words(nn.Module):
     """An embedding with sparse gradients, whose tied head shares a dense one."""
 
@@ -37,6 +56,21 @@ class Words(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.outer(self.inner(self.rows(x)).tanh())
+        return found
+
+
+@hosted
+class ToyModel(nn.Module):
+    """The model of torch's tutorial on DistributedDataParallel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net1 = nn.Linear(10, 10)
+        self.relu = nn.ReLU()
+        self.net2 = nn.Linear(10, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net2(self.relu(self.net1(x)))
         return found
 
 

@@ -12,31 +12,37 @@ from torch import distributed, nn, optim
 
 import trainer_client as tc
 from tests.conftest import ROOT
-from tests.integration.ddp_reference import batch
+from tests.integration.ddp_reference import CASES, STEPS, batch
 from tests.integration.replica_models import Wide
 from tests.integration.test_replicas import joined, learn, same
 
 
-async def test_sync_of_two_replicas_equals_distributed_data_parallel(tmp_path: Path) -> None:
+async def test_sync_of_two_replicas_equals_distributed_data_parallel(tmp_path: Path, forked_programs: None) -> None:
     async with joined(2) as (_, clients):
-        opts, replicas = [], []
-        for ps in clients:
-            net = await ps.module(Wide, name="net", seed=1)
-            opts.append(await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, momentum=0.9, policy=tc.Sync(2)))
-            replicas.append(await net.replica())
-        state = tmp_path / "state"
-        torch.save(replicas[0].module.state_dict(), state)
-        run = (sys.executable, "-m", "tests.integration.ddp_reference")
-        rest = (str(tmp_path / "store"), str(state))
-        processes = [await asyncio.create_subprocess_exec(*run, str(rank), *rest, cwd=ROOT) for rank in range(2)]
-        for step in range(4):
-            for replica, part in zip(replicas, batch(step).chunk(2), strict=True):
-                replica(part).square().mean().backward()
-            await asyncio.gather(*(each.push(opt) for each, opt in zip(replicas, opts, strict=True)))
-        assert [await each.wait() for each in processes] == [0, 0]
-        expected = torch.load(f"{state}.trained", weights_only=True)
-        for name, value in replicas[0].module.state_dict().items():
-            torch.testing.assert_close(value, expected[name])
+        trained = {}
+        for name, case in CASES.items():
+            opts, replicas = [], []
+            for ps in clients:
+                net = await ps.module(case.model, name=name, seed=1)
+                opts.append(await ps.optimizer(optim.SGD, net.parameters(), policy=tc.Sync(2), **case.options))
+                replicas.append(await net.replica())
+            torch.save(replicas[0].module.state_dict(), tmp_path / name)
+            for step in range(STEPS):
+                for replica, part in zip(replicas, batch(step, case.columns).chunk(2), strict=True):
+                    case.loss(replica(part), part).backward()
+                await asyncio.gather(*(each.push(opt) for each, opt in zip(replicas, opts, strict=True)))
+            assert same(*replicas)
+            trained[name] = replicas[0].module.state_dict()
+    run = (sys.executable, "-m", "tests.integration.ddp_reference")
+    rest = (str(tmp_path / "store"), str(tmp_path))
+    processes = [await asyncio.create_subprocess_exec(*run, str(rank), *rest, cwd=ROOT) for rank in range(2)]
+    assert [await each.wait() for each in processes] == [0, 0]
+    for name, state in trained.items():
+        expected = torch.load(tmp_path / f"{name}.trained", weights_only=True)
+        before = torch.load(tmp_path / name, weights_only=True)
+        for key, value in state.items():
+            torch.testing.assert_close(value, expected[key])
+            assert not torch.equal(value, before[key])
 
 
 async def test_a_replica_inside_distributed_data_parallel(tmp_path: Path) -> None:

@@ -81,3 +81,25 @@ async def test_a_replica_gets_the_parameters_of_a_restarted_owner(tmp_path: Path
         assert bits(replica.module.state_dict()) == bits(await net.state_dict())
         replica(torch.ones(1, 3)).sum().backward()
         assert (await replica.push(opt)).staleness == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped in order", "killed"])
+async def test_an_overlapping_push_outlives_a_restart_or_is_an_error(tmp_path: Path, killed: bool) -> None:
+    async with Owner(tmp_path / "data") as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(AFFINE, 3, 2, name="net", seed=0)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.5)
+        replica = await net.replica(overlap=1)
+        for _ in range(3):
+            replica(torch.ones(1, 3)).sum().backward()
+            await replica.push(opt)
+            if not killed:
+                await owner.restart()
+        if killed:
+            await owner.crash()
+            with pytest.raises(tc.PsError):
+                await replica.finish()
+                await replica.pull()
+            return
+        assert [each["ps0"] for each in await replica.finish() if each is not None] == [3]
+        await replica.pull()
+        assert bits(replica.module.state_dict()) == bits(await net.state_dict())

@@ -47,7 +47,7 @@ def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: st
         InvalidArgumentError: The class or its arguments are not known, or no module was made.
     """
     make = _maker(made_by, factory, class_name)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         module = make()
     if not isinstance(module, nn.Module):
         raise InvalidArgumentError(f"a replica is made from a module, not from a {type(module).__name__}")

@@ -301,6 +301,17 @@ class Replica(nn.Module):
         """The gradients of a request do not count."""
         self._sent.undo(sent)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A copy would push and pull beside this one, without its state.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "a replica can be neither copied nor pickled: copy its module, with copy.deepcopy(replica.module), save "
+            "its state_dict, or make another replica with net.replica()"
+        )
+
     def __repr__(self) -> str:
         return f"Replica of {self.source!r}: {self.module!r}"
 

@@ -11,6 +11,7 @@ from torch import nn
 from ps_wire.codec import dtypes
 from ps_wire.codec.values import Decoder
 from ps_wire.errors import InvalidArgumentError
+from trainer_client.replicas.tracking import Structure, Values
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
@@ -49,6 +50,8 @@ class Tensors:
         self._asked = 0
         self._taken = 0
         self._anchors: list[torch.Tensor] = []
+        self._structure = Structure(module, self.parameters)
+        self._values = Values(self.parameters)
 
     @property
     def is_anchored(self) -> bool:
@@ -61,7 +64,12 @@ class Tensors:
             self._anchors = [each.detach().clone() for each in self.parameters]
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """`.grad` of each parameter."""
+        """`.grad` of each parameter.
+
+        Raises:
+            InvalidArgumentError: A parameter of the module was replaced.
+        """
+        self._structure.check()
         return [None if each.grad is None else each.grad.detach() for each in self.parameters]
 
     def differences(self) -> list[torch.Tensor | None]:
@@ -81,8 +89,18 @@ class Tensors:
         return found
 
     def ask(self, request: PullRequest) -> int:
-        """Writes into a request what the replica has; returns the number of the request."""
+        """Writes into a request what the replica has; returns the number of the request.
+
+        Parameters that were written to here count as not there, so that a pull brings them, too.
+
+        Raises:
+            InvalidArgumentError: A parameter of the module was replaced.
+        """
+        self._structure.check()
         if any(self._marks):
+            if not self.is_anchored:
+                for position in self._values.changed():
+                    self._marks[position] = 0
             request.marks.extend(self._marks)
         request.buffers_mark = self._buffers_mark
         self._asked += 1
@@ -102,6 +120,11 @@ class Tensors:
         Raises:
             InvalidArgumentError: The answer does not fit the parameters.
         """
+        # What is made in inference mode has no place in a backward.
+        with torch.inference_mode(False):
+            return self._take(number, reply, payload)
+
+    def _take(self, number: int, reply: PullReply, payload: PayloadReader) -> int:
         decoder = Decoder(payload)
         values = decoder.decode(reply.parameters) if reply.HasField("parameters") else []
         buffers = decoder.decode(reply.buffers) if reply.HasField("buffers") else None
@@ -117,6 +140,7 @@ class Tensors:
         self._anchor_again(set(positions))
         for position, mark, steps in zip(positions, reply.marks, reply.steps, strict=True):
             self._marks[position], self.steps[position] = mark, steps
+        self._values.note(positions)
         if buffers is not None:
             self._set_buffers(buffers)
             self._buffers_mark = reply.buffers_mark
@@ -130,9 +154,12 @@ class Tensors:
             raise InvalidArgumentError(f"the owner sent no tensor of shape {tuple(shape)} for {self.names[position]!r}")
 
     def _set_all(self, positions: Sequence[int], values: Sequence[torch.Tensor]) -> None:
+        changed = set(self._values.changed())
         for position in self._lent.difference(positions):
             parameter = self.parameters[position]
             parameter.data = parameter.data.clone()
+            if position not in changed:
+                self._values.note([position])
         if positions:
             self._lent = set()
         for position, value in zip(positions, values, strict=True):
@@ -181,6 +208,11 @@ def _matching(module: nn.Module, infos: Sequence[ParameterInfo], expected: Seque
             raise InvalidArgumentError(
                 f"the module made here is not like the one on the owner: {info.name!r} has shape {tuple(info.shape)} "
                 f"and {dtype} there, and {described or 'does not exist'} here"
+            )
+        if parameter.is_meta:
+            raise InvalidArgumentError(
+                f"{info.name!r} of the module made here is on the meta device, where values cannot be pulled to: make "
+                "the replica outside of `with torch.device('meta')`, or from a function that calls `to_empty`"
             )
         parameter.requires_grad_(info.requires_grad)
         found.append(parameter)
