@@ -28,6 +28,15 @@ MAX_SEGMENT_BYTES: Final = 512 * MIB
 IDLE_SECONDS: Final = 5.0
 """Seconds that memory for messages is unused before it is given back to the system."""
 
+MAX_REPORTED_NAMES: Final = 64
+"""Most values that are reported with one gradient, and most names of such values of one optimizer."""
+
+MAX_REPORTED_NAME: Final = 128
+"""Longest name of such a value, in characters."""
+
+MAX_REPORTED_BYTES: Final = 64 * 1024
+"""Most bytes of all values that are reported with one gradient."""
+
 PROTOCOL: Final = 2
 """Version of the protocol of a session, checked in the handshake."""
 

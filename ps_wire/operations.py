@@ -55,6 +55,7 @@ _ALL: Final = (
     OperationInfo("add_gradients", begins_pass=True),
     OperationInfo("hold", ends_pass=True),
     OperationInfo("settle", ends_pass=True),
+    OperationInfo("reported"),
     OperationInfo("state", mutates=False, large=True),
     OperationInfo("load_state"),
     OperationInfo("status", mutates=False),

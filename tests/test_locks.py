@@ -41,6 +41,7 @@ PLAIN = {
     "ps_service/training/event_queue.py": SHORT,
     "ps_service/training/following.py": SHORT,
     "ps_service/training/memberships.py": SHORT,
+    "ps_service/training/reported_values.py": SHORT,
     "trainer_client/contexts/context.py": SHORT,
     "trainer_client/contexts/local_gradients.py": SHORT,
     "trainer_client/graph/running_backward.py": SHORT,

@@ -12,7 +12,7 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields, offers, spanning
+from ps_service.requests import fields, offers, reported_values, spanning
 from ps_service.requests.error_answers import explain
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from ps_service.engine import Engine
+    from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.training.aggregator import Outcome
     from ps_service.training.optimizers import HostedOptimizer
@@ -72,7 +73,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.steps and offers.has_rounds(ctx, request.steps):
         waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
-        ctx.defer(waiting, partial(offers.describe_all, reply, partial(_end_after, ctx, request)))
+        ctx.defer(waiting, partial(offers.describe_all, ctx, reply, partial(_end_after, ctx, request)))
         return
     if request.steps:
         stepped = _step_all(ctx, request, id, progress.versions, reply)
@@ -174,14 +175,37 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
             optimizer.check(context)
         reply.version = optimizer.version
     elif request.apart and optimizer.aggregator.owners:
-        spanning.step_apart(optimizer, context, request, reply)
+        spanning.step_apart(ctx, optimizer, context, request, reply)
     elif not optimizer.aggregator.is_plain:
-        ctx.defer(offers.offer(ctx, optimizer, id, request.wait_seconds), partial(offers.describe, reply))
+        values = reported_values.read(ctx, request.values)
+        waiting = offers.offer(ctx, optimizer, id, request.wait_seconds, values)
+        ctx.defer(waiting, partial(offers.describe, ctx, reply))
+    elif request.values:
+        _step_with_values(ctx, optimizer, context, request, reply)
     elif context is None:
         reply.version = optimizer.version
     else:
         reply.version, reply.counted = optimizer.step(context), 1
         reply.staleness = context.last_staleness
+
+
+def _step_with_values(
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    context: PassContext | None,
+    request: pb.StepRequest,
+    reply: pb.StepReply,
+) -> None:
+    """Steps at once. The values count also if the pass has no gradients here, because others may have some."""
+    values = reported_values.read(ctx, request.values)
+
+    def step() -> int:
+        return optimizer.version if context is None else optimizer.step(context)
+
+    reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
+    if context is not None:
+        reply.counted, reply.staleness = 1, context.last_staleness
+    reported_values.write(ctx, reply, values_of_round)
 
 
 def end_context(ctx: RequestContext, request: pb.EndContextRequest, reply: pb.EndContextReply) -> None:

@@ -125,6 +125,12 @@ class RequestContext:
         """The value of a message; handles in it are looked up."""
         return self._decoder(Arguments(self.engine)).decode(message)
 
+    def read_plain(self, message: Value) -> Any:
+        """The value of a message. Handles in it stay references, and functions by name are refused."""
+        if self._reader is None:
+            self._reader = PayloadReader(self.payload)
+        return Decoder(self._reader).decode(message)
+
     def arguments(self, request: CallRequest | None = None) -> Arguments:
         """Reads the arguments of a call. The request names results that stay on this owner and are among them."""
         return Arguments(self.engine, None if self.recording is None else self.recording.context, request)
@@ -262,7 +268,9 @@ class RequestContext:
             Exception: The exception that came instead of a result.
         """
         assert self.deferred is not None
-        self._finish(self.deferred.result())
+        # Not kept: most such functions refer to this context, and the cycle would keep the tensors of the reply.
+        finish, self._finish = self._finish, _finished
+        finish(self.deferred.result())
 
     def release(self, object_ids: Iterable[str]) -> None:
         """Takes references back from the trainer."""
@@ -305,3 +313,7 @@ class RequestContext:
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
         message.history = hosted.history is not None and hosted.history.context == context
         return message
+
+
+def _finished(result: Any) -> None:
+    """Stands for the function that has written the reply."""

@@ -145,6 +145,15 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
         spanning.tell(ctx, optimizer, reply.decisions)
 
 
+def reported(ctx: RequestContext, request: pb.ReportedRequest, reply: pb.ReportedReply) -> None:
+    """Reads the values that were reported with the gradients of an optimizer."""
+    found = optimizer_of(ctx.find(request.optimizer)).aggregator.reported.read(request.reset)
+    ctx.write(reply.values, found.values)
+    reply.names.extend(found.counts)
+    reply.counts.extend(found.counts.values())
+    reply.gradients = found.gradients
+
+
 def leave(ctx: RequestContext, request: pb.LeaveRequest, reply: pb.LeaveReply) -> None:
     """Rounds of an optimizer do not wait for the trainer any more."""
     optimizer = optimizer_of(ctx.find(request.optimizer))

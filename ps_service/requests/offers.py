@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import fields, round_messages
+from ps_service.requests import fields, reported_values, round_messages
 from ps_service.requests.error_answers import explain
 from ps_service.training.aggregator import Outcome
 from ps_service.training.optimizers import optimizer_of
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_service.training.optimizers import HostedOptimizer
     from ps_service.training.round_gradients import Contribution
+    from ps_wire.reported import Reported
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Handle
 
@@ -33,7 +34,13 @@ Result = Outcome | BaseException
 
 
 def offer(
-    ctx: RequestContext, optimizer: HostedOptimizer, id: ContextId, seconds: float, number: int = 0, epoch: int = 0
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    id: ContextId,
+    seconds: float,
+    values: Mapping[str, Reported],
+    number: int = 0,
+    epoch: int = 0,
 ) -> Deferred:
     """Offers the gradients of a context to the rounds of an optimizer; the result is the outcome.
 
@@ -42,6 +49,7 @@ def offer(
         optimizer: The optimizer, which has a policy.
         id: The context.
         seconds: How long to wait for other trainers; 0 is no limit.
+        values: What the trainer reports with the gradients.
         number: The number that the trainer has given the offer, if the rounds are over several owners.
         epoch: The number of the trainer's join, as it knows it, in that case.
 
@@ -55,16 +63,22 @@ def offer(
     _check_whole(optimizer, number)
     join(ctx, optimizer)
     context = ctx.engine.contexts.get(id)
-    return _offer(ctx, optimizer, optimizer.contribution(context), seconds, number, epoch)
+    return _offer(ctx, optimizer, optimizer.contribution(context), values, seconds, number, epoch)
 
 
-def offer_push(ctx: RequestContext, optimizer: HostedOptimizer, pushed: Contribution, seconds: float) -> Deferred:
+def offer_push(
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    pushed: Contribution,
+    values: Mapping[str, Reported],
+    seconds: float,
+) -> Deferred:
     """Like `offer`, with the gradients that a replica has pushed."""
     _check_wait(seconds)
     _check_whole(optimizer, 0)
     join(ctx, optimizer)
     optimizer.check(RoundGradients([Term(pushed, 1.0)], 1))
-    return _offer(ctx, optimizer, pushed, seconds)
+    return _offer(ctx, optimizer, pushed, values, seconds)
 
 
 def offer_to_owners(
@@ -89,10 +103,11 @@ def offer_to_owners(
         raise InvalidArgumentError("an offer to rounds over several owners needs a number")
     # What was carried out by then is noted first: this owner may have to continue after it.
     aggregator.decisions(ctx.trainer, applied)
-    waiting = offer(ctx, optimizer, fields.context_id(request), request.wait_seconds, asked.number, asked.epoch)
+    values, id = reported_values.read(ctx, request.values), fields.context_id(request)
+    waiting = offer(ctx, optimizer, id, request.wait_seconds, values, asked.number, asked.epoch)
 
     def finish(outcome: Outcome) -> None:
-        describe(reply, outcome)
+        describe(ctx, reply, outcome)
         round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
 
     ctx.defer(waiting, finish)
@@ -115,12 +130,19 @@ def _offer(
     ctx: RequestContext,
     optimizer: HostedOptimizer,
     offered: Contribution,
+    values: Mapping[str, Reported],
     seconds: float,
     number: int = 0,
     epoch: int = 0,
 ) -> Deferred:
     aggregator = optimizer.aggregator
-    key, future = aggregator.offer(ctx.trainer, offered, optimizer.staleness(offered.context), number, epoch)
+    report = aggregator.reported.expect(ctx.trainer, values)
+    offered, staleness = offered._replace(report=report), optimizer.staleness(offered.context)
+    try:
+        key, future = aggregator.offer(ctx.trainer, offered, staleness, number, epoch)
+    except BaseException:
+        aggregator.reported.drop(report)
+        raise
     # An offer joins again if the session has ended since `join`.
     _check_session(ctx, optimizer)
     if seconds and not future.done():
@@ -145,10 +167,11 @@ def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
         raise SessionLostError("the session of this trainer has ended")
 
 
-def describe(reply: pb.StepReply, outcome: Outcome) -> None:
+def describe(ctx: RequestContext, reply: pb.StepReply, outcome: Outcome) -> None:
     """Writes what became of an offer."""
     reply.version, reply.staleness, reply.counted = outcome.version, outcome.staleness, outcome.counted
     reply.dropped = outcome.reason
+    reported_values.write(ctx, reply, outcome.values)
 
 
 def has_rounds(ctx: RequestContext, optimizers: Sequence[Handle]) -> bool:
@@ -177,7 +200,7 @@ def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, 
                 version = optimizer.version if context is None else optimizer.step(context)
                 results.append(Outcome(version, 0, 1))
             else:
-                results.append(offer(ctx, optimizer, id, seconds))
+                results.append(offer(ctx, optimizer, id, seconds, {}))
         except BaseException as error:
             results.append(error)
             break
@@ -185,14 +208,16 @@ def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, 
     return Deferred(_all_done(waiting), lambda _: [_result(each) for each in results], partial(_drop, waiting))
 
 
-def describe_all(reply: pb.BackwardReply, when_all_have: Callable[[], None], results: Sequence[Result]) -> None:
+def describe_all(
+    ctx: RequestContext, reply: pb.BackwardReply, when_all_have: Callable[[], None], results: Sequence[Result]
+) -> None:
     """Writes the versions up to the first error, and the error; if there is none, calls a function."""
     for result in results:
         if isinstance(result, BaseException):
             reply.step_error.CopyFrom(errors.to_message(explain(result, "step", hosted=True)))
             return
         reply.versions.append(result.version)
-        describe(reply.stepped.add(), result)
+        describe(ctx, reply.stepped.add(), result)
     when_all_have()
 
 

@@ -84,6 +84,7 @@ _ALL: Final = (
     _operation("add_gradients", replicas.add_gradients),
     _operation("hold", spanning.hold),
     _operation("settle", spanning.settle),
+    _operation("reported", handlers.reported),
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),
     _operation("status", reporting.status, apart=True),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
-from ps_service.requests import fields, offers
+from ps_service.requests import fields, offers, reported_values
 from ps_service.requests.backward import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.aggregator import Outcome
@@ -36,14 +36,15 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         return
     pushed = pushes.read(hosted, request.positions, ctx.read(request.gradients), request.steps)
     made = pushes.contribution(optimizer, hosted, pushed)
+    values = reported_values.read(ctx, request.values)
     if not optimizer.aggregator.is_plain:
-        waiting = offers.offer_push(ctx, optimizer, made, request.wait_seconds)
+        waiting = offers.offer_push(ctx, optimizer, made, values, request.wait_seconds)
         ctx.defer(waiting, partial(_finish, ctx, hosted, request, reply))
         return
     alone = RoundGradients([Term(made, 1.0)], 1)
-    version = optimizer.step(alone)
+    version, values_of_round = reported_values.counted(ctx, optimizer, values, partial(optimizer.step, alone))
     ctx.progress = Progress()
-    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1)
+    ctx.progress.pushed = Outcome(version, alone.last_staleness, 1, values=values_of_round)
     _finish(ctx, hosted, request, reply, ctx.progress.pushed)
 
 
@@ -79,7 +80,7 @@ def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
 def _finish(
     ctx: RequestContext, hosted: HostedObject, request: pb.PushRequest, reply: pb.PushReply, outcome: Outcome
 ) -> None:
-    offers.describe(reply.step, outcome)
+    offers.describe(ctx, reply.step, outcome)
     if request.HasField("pull"):
         _pull(ctx, hosted, request.pull, reply.pull)
 

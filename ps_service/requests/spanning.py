@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import fields, round_messages
+from ps_service.requests import fields, reported_values, round_messages
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
@@ -67,7 +67,11 @@ def place(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
 
 
 def step_apart(
-    optimizer: HostedOptimizer, context: PassContext | None, request: pb.StepRequest, reply: pb.StepReply
+    ctx: RequestContext,
+    optimizer: HostedOptimizer,
+    context: PassContext | None,
+    request: pb.StepRequest,
+    reply: pb.StepReply,
 ) -> None:
     """Answers a trainer that does not know yet that the optimizer has rounds over several owners.
 
@@ -75,7 +79,13 @@ def step_apart(
     """
     aggregator = optimizer.aggregator
     if request.finish:
-        reply.version = optimizer.version if context is None else aggregator.step_outside(context)
+
+        def step() -> int:
+            return optimizer.version if context is None else aggregator.step_outside(context)
+
+        values = reported_values.read(ctx, request.values)
+        reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
+        reported_values.write(ctx, reply, values_of_round)
     else:
         reply.owners.extend(aggregator.owners)
         Encoder(None).encode_into(reply.policy, policies.to_plain(aggregator.policy))

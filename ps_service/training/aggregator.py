@@ -7,13 +7,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled
 from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import EventQueue
+from ps_service.training.reported_values import ReportedValues
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_service.training.tally import Tally
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, StaleHandleError
 from ps_wire.policies import Apply, Async, Compensate, Policy
 
@@ -40,12 +42,14 @@ class Outcome(NamedTuple):
         staleness: The number of steps between the reading of the gradients and their round.
         counted: How many gradients the round has; 0 if it is still open.
         reason: Why the gradients do not count; empty if they do.
+        values: The values that were reported with the gradients of the round, reduced by name.
     """
 
     version: int
     staleness: int
     counted: int
     reason: str = ""
+    values: Mapping[str, Any] = {}
 
 
 class Decided(NamedTuple):
@@ -81,10 +85,12 @@ class Aggregator:
         owners: Names of the owners whose rounds these are, if there are several; the first decides.
         coordinator: The rounds, if this is the first of several owners.
         following: What holds the gradients, if this is another one.
+        reported: The values that trainers report with gradients.
     """
 
     def __init__(self, optimizer: HostedOptimizer) -> None:
         self.is_plain = True
+        self.reported = ReportedValues()
         self.queue = EventQueue(self._handle)
         self.owners: tuple[str, ...] = ()
         self.coordinator: Coordinator | None = None
@@ -100,6 +106,7 @@ class Aggregator:
         self._outcomes: dict[OfferKey, Outcome] = {}
         self._expired: dict[OfferKey, str] = {}
         self._pool: list[torch.Tensor | None] | None = None
+        self._pooled_values = Tally()
         self._history: ParameterHistory | None = None
         self._is_removed = False
         self._is_over = False
@@ -300,6 +307,7 @@ class Aggregator:
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
         counted = sorted(close.counted, key=lambda each: each.key)
+        pooled, self._pooled_values = self._pooled_values, Tally()
         if self._pool is not None:
             pool, self._pool = self._pool, None
             terms = [Term(Contribution(pool, None), 1.0)]
@@ -308,6 +316,7 @@ class Aggregator:
         try:
             self._optimizer.apply_round(RoundGradients(terms, close.divisor), close.version)
         except BaseException as error:
+            self.reported.drop_pool(pooled)
             waiting = [self._fail(each.key, error) for each in counted]
             if not all(waiting):
                 # Their trainers went on long ago.
@@ -316,8 +325,11 @@ class Aggregator:
         finally:
             if self._history is not None:
                 self._history.keep(close.version)
+        values = self.reported.count((term.contribution.report for term in terms), pooled)
         for each in counted:
-            self._outcomes[each.key] = Outcome(close.version, each.staleness, len(counted))
+            # Pooled offers have their answer already.
+            if each.key in self._offered:
+                self._outcomes[each.key] = Outcome(close.version, each.staleness, len(counted), values=values)
 
     def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
         contribution, read, _ = self._offered[key]
@@ -333,6 +345,7 @@ class Aggregator:
             total if gradient is None else added(total, gradient.clone(), counted.weight)
             for total, gradient in zip(before, gradients, strict=True)
         ]
+        self.reported.pool(self._pooled_values, contribution.report)
         self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
 
     def _compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
@@ -345,7 +358,8 @@ class Aggregator:
         offered, why = self._offered.pop(key, None), self._expired.pop(key, "")
         if offered is None or outcome is None:
             return
-        _, _, future = offered
+        contribution, _, future = offered
+        self.reported.drop(contribution.report)
         if why:
             fate = f"its gradients do not count ({outcome.reason})" if outcome.reason else "its gradients are applied"
             future.set_exception(DeadlineExceededError(f"{why}; {fate}"))
@@ -357,7 +371,8 @@ class Aggregator:
         offered = self._offered.pop(key, None)
         self._expired.pop(key, None)
         if offered is not None:
-            _, _, future = offered
+            contribution, _, future = offered
+            self.reported.drop(contribution.report)
             future.set_exception(error)
         return offered is not None
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.pass_context import PassContext
     from ps_service.passes.staleness import FirstReadings
+    from ps_service.training.reported_values import Report
 
 Optional = torch.Tensor | None
 
@@ -22,10 +23,12 @@ class Contribution(NamedTuple):
     Attributes:
         gradients: The gradient of each parameter that the optimizer covers; None where there is none.
         context: The pass that they are from; for a push, what the replica has read; None if they are from neither.
+        report: The values that came with them; None if there were none.
     """
 
     gradients: Sequence[Optional]
     context: PassContext | FirstReadings | None
+    report: Report | None = None
 
 
 class Term(NamedTuple):

@@ -18,10 +18,21 @@ class NonFinite(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NON_FINITE_APPLY: _ClassVar[NonFinite]
     NON_FINITE_REFUSE: _ClassVar[NonFinite]
+
+class Reduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REDUCTION_UNSPECIFIED: _ClassVar[Reduction]
+    REDUCTION_MEAN: _ClassVar[Reduction]
+    REDUCTION_SUM: _ClassVar[Reduction]
+    REDUCTION_KEEP: _ClassVar[Reduction]
 READS_CONSISTENT: Reads
 READS_INCONSISTENT: Reads
 NON_FINITE_APPLY: NonFinite
 NON_FINITE_REFUSE: NonFinite
+REDUCTION_UNSPECIFIED: Reduction
+REDUCTION_MEAN: Reduction
+REDUCTION_SUM: Reduction
+REDUCTION_KEEP: Reduction
 
 class ContextId(_message.Message):
     __slots__ = ("trainer", "number")
@@ -384,7 +395,7 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
@@ -392,6 +403,7 @@ class StepRequest(_message.Message):
     OFFER_FIELD_NUMBER: _ClassVar[int]
     APART_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
@@ -399,10 +411,11 @@ class StepRequest(_message.Message):
     offer: Offer
     apart: bool
     finish: bool
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ...) -> None: ...
+    values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy")
+    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
@@ -410,6 +423,7 @@ class StepReply(_message.Message):
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     version: int
     staleness: int
     counted: int
@@ -417,7 +431,38 @@ class StepReply(_message.Message):
     decisions: Decisions
     owners: _containers.RepeatedScalarFieldContainer[str]
     policy: _values_pb2.Value
-    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    values: _values_pb2.Value
+    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class ReportedValue(_message.Message):
+    __slots__ = ("name", "reduction", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reduction: Reduction
+    value: _values_pb2.Value
+    def __init__(self, name: _Optional[str] = ..., reduction: _Optional[_Union[Reduction, str]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class ReportedRequest(_message.Message):
+    __slots__ = ("optimizer", "reset")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    reset: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., reset: bool = ...) -> None: ...
+
+class ReportedReply(_message.Message):
+    __slots__ = ("values", "names", "counts", "gradients")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    values: _values_pb2.Value
+    names: _containers.RepeatedScalarFieldContainer[str]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    gradients: int
+    def __init__(self, values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., counts: _Optional[_Iterable[int]] = ..., gradients: _Optional[int] = ...) -> None: ...
 
 class Offer(_message.Message):
     __slots__ = ("number", "epoch", "applied", "withdraw")
@@ -607,7 +652,7 @@ class PullReply(_message.Message):
     def __init__(self, positions: _Optional[_Iterable[int]] = ..., parameters: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[int]] = ..., buffers: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., buffers_mark: _Optional[bytes] = ...) -> None: ...
 
 class PushRequest(_message.Message):
-    __slots__ = ("optimizer", "target", "positions", "gradients", "steps", "wait_seconds", "pull")
+    __slots__ = ("optimizer", "target", "positions", "gradients", "steps", "wait_seconds", "pull", "values")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -615,6 +660,7 @@ class PushRequest(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     target: _values_pb2.Handle
     positions: _containers.RepeatedScalarFieldContainer[int]
@@ -622,7 +668,8 @@ class PushRequest(_message.Message):
     steps: _containers.RepeatedScalarFieldContainer[int]
     wait_seconds: float
     pull: PullRequest
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ...) -> None: ...
+    values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("step", "pull")

@@ -14,12 +14,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import (
-    AttachRequest,
-    DeleteRequest,
-    StatusReply,
-    StatusRequest,
-)
+from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusReply, StatusRequest
 from trainer_client.client import objects
 from trainer_client.client.sessions import Sessions
 from trainer_client.contexts.context import Context
@@ -114,6 +109,11 @@ class Client:
     def sessions(self) -> Mapping[str, Session]:
         """The sessions, by the name of their owner."""
         return self._sessions.by_owner
+
+    @property
+    def trainer_name(self) -> str:
+        """The first eight digits of its id, by which owners name it. The whole id is a secret."""
+        return self.trainer.hex()[:8]
 
     def session(self, owner: str = "") -> Session:
         """The session with an owner; with the first owner, if no name is given.

@@ -17,7 +17,7 @@ from trainer_client.pending import Pending, raiser
 if TYPE_CHECKING:
     import asyncio
 
-    from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
+    from ps_wire.v1.operations_pb2 import BackwardRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.contexts.context import Context
     from trainer_client.graph.batch import Answer
@@ -204,12 +204,14 @@ class Closing:
 
     def _stepped(self, answer: Pending[Answer]) -> tuple[list[Versions], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error, replies = answer.result()
+        _, versions, error, replies, values = answer.result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        told: Sequence[StepReply | None] = replies or [None] * len(versions)
-        return [Stepped({owner: version}, reply) for version, reply in zip(versions, told, strict=True)], error
+        if not replies:
+            return [Stepped({owner: version}) for version in versions], error
+        told = zip(versions, replies, values, strict=True)
+        return [Stepped({owner: version}, reply, of) for version, reply, of in told], error
 
     def _end(self, versions: list[Any]) -> Any:
         if self._ends:

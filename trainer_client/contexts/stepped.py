@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.codec.values import Decoder
 
 if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.operations_pb2 import StepReply
     from trainer_client.session.session import Session
 
@@ -25,16 +29,29 @@ class Stepped(dict[str, int]):
         staleness: The number of steps between the reading of the parameters and the round of the gradients.
         counted: How many gradients the round has; 0 if it is still open, 1 without a policy.
         dropped: Why the gradients do not count: `late` or `stale`. Empty if they do.
+        reported: What trainers have reported with the gradients of the round (`values=` of steps and pushes), reduced
+            by name; values that are kept, as dictionaries by `Client.trainer_name`. Empty if these gradients do not
+            count, or if the round was still open.
     """
 
-    __slots__ = ("counted", "dropped", "staleness")
+    __slots__ = ("counted", "dropped", "reported", "staleness")
 
-    def __init__(self, versions: dict[str, int], reply: StepReply | None = None) -> None:
+    def __init__(
+        self, versions: dict[str, int], reply: StepReply | None = None, reported: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(versions)
+        self.reported = {} if reported is None else dict(reported)
         self.staleness = 0 if reply is None else reply.staleness
         self.counted = 1 if reply is None else reply.counted
         self.dropped = "" if reply is None else reply.dropped
 
     def __repr__(self) -> str:
         more = f", dropped={self.dropped!r}" if self.dropped else f", counted={self.counted}"
+        more += f", reported={self.reported!r}" if self.reported else ""
         return f"Stepped({super().__repr__()}, staleness={self.staleness}{more})"
+
+
+def values_of(reply: StepReply, payload: PayloadReader) -> dict[str, Any]:
+    """The values of a round in a reply."""
+    found: dict[str, Any] = Decoder(payload).decode(reply.values) if reply.HasField("values") else {}
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -40,12 +40,14 @@ class Answer(NamedTuple):
         versions: The versions of the optimizers that have stepped.
         step_error: The error of the optimizer that could not step; None if there is none.
         stepped: What the owner says of each of these steps, if one of the optimizers has a policy; empty otherwise.
+        values: The values of the round of each of them.
     """
 
     gradients: list[list[torch.Tensor | None]]
     versions: list[int]
     step_error: PsError | None
     stepped: Sequence[StepReply] = ()
+    values: Sequence[Mapping[str, Any]] = ()
 
 
 class Follow(Protocol):
@@ -231,4 +233,5 @@ def _read(
     if not followed:
         return Answer(gradients, [], None)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
-    return Answer(gradients, list(backward.versions), error, backward.stepped)
+    values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
+    return Answer(gradients, list(backward.versions), error, backward.stepped, values)

@@ -15,13 +15,16 @@ from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.policies import Policy, to_plain
+from ps_wire.reported import Reported, write
 from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.contexts.closing import Part
-from trainer_client.contexts.stepped import Stepped, wait_seconds
+from trainer_client.contexts.stepped import Stepped, values_of, wait_seconds
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
+from trainer_client.optimizers.replies import Answered, answered
+from trainer_client.optimizers.reported_values import ReportedValues
 from trainer_client.optimizers.scaling import Unscaled
 from trainer_client.session.in_flight import nothing
 
@@ -63,6 +66,7 @@ class RemoteOptimizer:
         follows: Sequence[InFlightRequest[Any]] = (),
         apart: bool = False,
         finish: bool = False,
+        values: Mapping[str, Reported] | None = None,
     ) -> InFlightRequest[T]:
         """Applies the gradients of the pass.
 
@@ -74,6 +78,7 @@ class RemoteOptimizer:
             apart: Whether other owners step their parts by themselves. If the optimizer has rounds over them, nothing
                 is applied, and the reply says so.
             finish: Whether another owner has applied its part because it had no rounds yet; this one does, too.
+            values: What is reported with the gradients.
         """
         frame = Frame()
         request = frame.request.step
@@ -82,7 +87,11 @@ class RemoteOptimizer:
         request.check_only = check_only
         request.apart, request.finish = apart or finish, finish
         request.wait_seconds = wait_seconds(self.handle.session)
-        return self.handle.session.submit(frame, None, read, follows=follows)
+        payload = None
+        if values:
+            payload = PayloadWriter()
+            write(request.values, payload, values)
+        return self.handle.session.submit(frame, payload, read, follows=follows)
 
     def push(
         self, frame: Frame, payload: PayloadWriter, read: Callable[[Stepped, Reply, PayloadReader], T]
@@ -101,7 +110,7 @@ class RemoteOptimizer:
 
         def read_push(reply: Reply, payload: PayloadReader) -> T:
             step = reply.push.step
-            return read(Stepped({owner: step.version}, step), reply, payload)
+            return read(Stepped({owner: step.version}, step, values_of(step, payload)), reply, payload)
 
         return self.handle.session.submit(frame, payload, read_push)
 
@@ -147,13 +156,20 @@ class RemoteOptimizer:
         number: int,
         epoch: int,
         applied: Mapping[str, int],
+        values: Mapping[str, Reported],
         follows: Sequence[InFlightRequest[Any]] = (),
-    ) -> Pending[pb.StepReply]:
+    ) -> Pending[Answered]:
         """Offers gradients to the rounds that this owner decides for several."""
-        request = pb.StepRequest(optimizer=self._name, context=context.message)
+        request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
         request.wait_seconds = wait_seconds(self.handle.session)
         request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
-        return self.handle.session.submit(Request(step=request), None, lambda reply, _: reply.step, follows=follows)
+        write(request.values, payload, values)
+        return self.handle.session.submit(Request(step=request), payload, answered, follows=follows)
+
+    def values(self, reset: bool) -> Pending[ReportedValues]:
+        """The values that were reported with gradients that count."""
+        request = pb.ReportedRequest(optimizer=self._name, reset=reset)
+        return self.handle.session.submit(Request(reported=request), None, ReportedValues.of)
 
     def withdraw(self, number: int, epoch: int, applied: Mapping[str, int]) -> Pending[pb.StepReply]:
         """Takes such an offer back; the number 0 only asks for the decisions."""
@@ -181,21 +197,6 @@ class RemoteOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[Any]:
         return states.load_state_dict(self.handle, state)
-
-
-def version(reply: Reply, payload: PayloadReader) -> int:
-    """How many steps an optimizer has made."""
-    return reply.step.version
-
-
-def answered(reply: Reply, payload: PayloadReader) -> pb.StepReply:
-    """All that an owner says of a step."""
-    return reply.step
-
-
-def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
-    """What an owner says of a step."""
-    return Stepped({owner: reply.step.version}, reply.step)
 
 
 class LocalOptimizer:

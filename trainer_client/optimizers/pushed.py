@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from trainer_client.optimizers.replies import answered
 from trainer_client.optimizers.results import all_of
 
 if TYPE_CHECKING:
-    from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.frames_pb2 import Reply
-    from ps_wire.v1.operations_pb2 import StepReply
+    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.optimizers.replies import Answered
     from trainer_client.session.in_flight import InFlightRequest
 
     Sent = Sequence[InFlightRequest[Any]]
@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
 
 async def step_parts(
-    parts: Mapping[str, RemoteOptimizer], context: Context, added: Mapping[str, Sent], then: Then, looks_first: bool
-) -> dict[str, StepReply]:
+    parts: Mapping[str, RemoteOptimizer],
+    context: Context,
+    added: Mapping[str, Sent],
+    then: Then,
+    looks_first: bool,
+    values: Mapping[str, Reported],
+) -> dict[str, Answered]:
     """Steps all parts, once all owners have accepted the gradients.
 
     Args:
@@ -34,6 +39,7 @@ async def step_parts(
         added: The requests that add gradients, by owner.
         then: As for `DistributedOptimizer.step_pushed`.
         looks_first: Whether all owners check the gradients before one of them steps.
+        values: What is reported with the gradients, to the first owner by name.
 
     Returns:
         What each owner has answered.
@@ -42,13 +48,13 @@ async def step_parts(
     # An owner that has lost the session would take this for a pass without gradients there.
     context.check()
     if looks_first:
-        await all_of({name: part.step(context, _answered, check_only=True) for name, part in parts.items()})
+        await all_of({name: part.step(context, answered, check_only=True) for name, part in parts.items()})
         context.check()
-    steps = {name: part.step(context, _answered, apart=True) for name, part in parts.items()}
+    first = min(parts)
+    steps = {
+        name: part.step(context, answered, apart=True, values=values if name == first else None)
+        for name, part in parts.items()
+    }
     for name, step in steps.items():
         then(name, [step])
     return await all_of(steps)
-
-
-def _answered(reply: Reply, payload: PayloadReader) -> StepReply:
-    return reply.step

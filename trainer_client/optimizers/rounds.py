@@ -18,11 +18,13 @@ from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.reported import Reported
     from ps_wire.v1.operations_pb2 import Decisions, SettleReply, StepReply
     from ps_wire.v1.values_pb2 import Value
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.replies import Answered
 
 _TRIES: Final = 4
 """How often a step begins anew, because the trainer had left, or because an owner has lost decisions."""
@@ -52,14 +54,18 @@ class Rounds:
         self._loop = loop
         self._ending: set[Pending[None]] = set()
 
-    def step(self, context: Context) -> Pending[Stepped]:
+    def step(self, context: Context, values: Mapping[str, Reported]) -> Pending[Stepped]:
         """Offers the gradients of a context to a round; returns once that is complete on all owners.
+
+        Args:
+            context: The pass.
+            values: What is reported with the gradients. The first owner counts it.
 
         Raises:
             ContextLostError: An owner has lost gradients of the round, and has stepped without them.
             PsError: An owner failed.
         """
-        return Pending.run(self._loop, self.take_part(context))
+        return Pending.run(self._loop, self.take_part(context, values))
 
     def set_policy(self, policy: Policy) -> Pending[None]:
         """Changes when gradients count, on all owners between the same two rounds."""
@@ -74,12 +80,16 @@ class Rounds:
         await self._settle(await self._leader.set_policy(policy))
 
     async def take_part(
-        self, context: Context, added: Mapping[str, Sent] = _NOTHING, then: Then | None = None
+        self,
+        context: Context,
+        values: Mapping[str, Reported],
+        added: Mapping[str, Sent] = _NOTHING,
+        then: Then | None = None,
     ) -> Stepped:
         """Like `step`, for a coroutine. With gradients on their way: as `DistributedOptimizer.step_pushed`."""
         for _ in range(_TRIES):
             number, epoch = next(_NUMBERS), self._epoch
-            reply = await self._offer(context, number, epoch, added)
+            reply, of_round = await self._offer(context, number, epoch, values, added)
             self._epoch = reply.decisions.epoch
             if reply.dropped != _OUTDATED:
                 break
@@ -96,9 +106,16 @@ class Rounds:
             raise
         _check(settled, reply)
         versions = {self._first: reply.version} | {owner: each.version for owner, each in settled.items()}
-        return Stepped(versions, reply)
+        return Stepped(versions, reply, of_round)
 
-    async def _offer(self, context: Context, number: int, epoch: int, added: Mapping[str, Sent]) -> StepReply:
+    async def _offer(
+        self,
+        context: Context,
+        number: int,
+        epoch: int,
+        values: Mapping[str, Reported],
+        added: Mapping[str, Sent],
+    ) -> Answered:
         applied: dict[str, int] = {}
         try:
             # An owner that has lost the session would take this for a pass without gradients there.
@@ -115,7 +132,8 @@ class Rounds:
             self._afterwards(self._release(number, epoch))
             raise
         try:
-            return await self._leader.offer(context, number, epoch, applied, added.get(self._first, ()))
+            follows = added.get(self._first, ())
+            return await self._leader.offer(context, number, epoch, applied, values, follows)
         except BaseException:
             self._afterwards(self._give_up(number, epoch))
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,9 +10,12 @@ import torch
 
 from ps_wire.runtime.locks import ReportingLock
 from trainer_client.contexts.stepped import Stepped
+from trainer_client.optimizers.results import all_here
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
+    from trainer_client.contexts.context import Context
+    from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 
 
 class Unscaled(NamedTuple):
@@ -120,3 +123,13 @@ class Scaled:
                 "the scaler has unscaled the gradients of another pass since its last update(): step that one, and "
                 "call update() before the next"
             )
+
+
+def unscale_all(
+    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, context: Context, factor: float
+) -> Unscaled:
+    """Multiplies the gradients of all parts of an optimizer, in a thread that is not that of the event loop."""
+    found = list(all_here({name: part.unscale(context, factor) for name, part in remotes.items()}).values())
+    if local is not None:
+        found.append(local.unscale(context, factor))
+    return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))

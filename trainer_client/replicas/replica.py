@@ -14,6 +14,7 @@ from ps_wire.compression.choice import Choice
 from ps_wire.compression.codec import Codec
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.classes import local_module
@@ -44,6 +45,9 @@ Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
 Reads = Literal["consistent", "inconsistent"]
 
 _READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
+
+
+_NO_VALUES: Final[dict[str, Reported]] = {}
 
 
 def _nothing_more() -> None:
@@ -110,6 +114,8 @@ class Replica(nn.Module):
         pull: bool = True,
         scaler: torch.amp.GradScaler | None = None,
         zero_grad: bool = True,
+        values: Mapping[str, Any] | None = None,
+        reduce: Reductions = "mean",
     ) -> Pending[Stepped | None]:
         """Sends `.grad` of all parameters to an optimizer on the owner. It steps, or follows its policy.
 
@@ -122,14 +128,18 @@ class Replica(nn.Module):
             scaler: The scaler of the loss. It unscales the gradients. If one is not finite, nothing is sent. Call its
                 `update()` afterwards, as in torch.
             zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied.
+            values: Plain values to report with the gradients, by name, as for `DistributedOptimizer.step`. They are not
+                sent if the scaler skips the step.
+            reduce: How the owner reduces them, as there.
 
         Returns:
             What became of the gradients; None if the scaler has skipped the step. With `overlap=n`: what became of
             those of the n-th push before, whose parameters are taken over now; None if there is none.
 
         Raises:
-            InvalidArgumentError: The optimizer has parameters elsewhere, or does not step this module. A gradient does
-                not fit. Nothing was changed on the owner.
+            InvalidArgumentError: The optimizer has parameters elsewhere, or does not step this module. A gradient or a
+                value does not fit. Nothing was changed on the owner.
+            TooLargeError: There are too many values, or too large ones. Nothing was changed.
             NonFiniteGradientError: A gradient holds NaN or infinity, and the optimizer refuses these, or a codec has no
                 form for them. Nothing was changed on the owner.
             DeadlineExceededError: The other trainers of the round did not come in time.
@@ -140,7 +150,8 @@ class Replica(nn.Module):
             if zero_grad:
                 self.zero_grad()
             return self.nothing()
-        send = self._written(part, self._tensors.gradients(), pull, lends=zero_grad)
+        report = reported(values, reduce) if values else {}
+        send = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
         if zero_grad:
             self.forget_gradients()
         return self._overlap.push(send)
@@ -189,6 +200,7 @@ class Replica(nn.Module):
         pull: bool,
         lends: bool,
         counted: Callable[[], None] = _nothing_more,
+        values: Mapping[str, Reported] = _NO_VALUES,
     ) -> Callable[[], Pending[Stepped | None]]:
         """Writes gradients into a request, which is sent when the result is called.
 
@@ -196,6 +208,7 @@ class Replica(nn.Module):
         """
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.push
+        write(request.values, payload, values)
         request.target.CopyFrom(self.source.ref.to_message())
         sent = self._sent.write(request, payload, gradients, lends)
         number = 0

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending, when_all_done
 from trainer_client.replicas.overlap import Overlap
 from trainer_client.replicas.replica import Reads, Replica
@@ -88,6 +89,8 @@ class Replicas(nn.Module):
         pull: bool = True,
         scaler: torch.amp.GradScaler | None = None,
         zero_grad: bool = True,
+        values: Mapping[str, Any] | None = None,
+        reduce: Reductions = "mean",
     ) -> Pending[Stepped | None]:
         """Sends `.grad` of all replicas, and steps with them: on each owner with all of its gradients or none.
 
@@ -107,6 +110,7 @@ class Replicas(nn.Module):
             if zero_grad:
                 self._forget_gradients()
             return self._overlap.nothing()
+        report = reported(values, reduce) if values else {}
         context = self._open()
         requests: list[GradientRequest] = []
         try:
@@ -122,7 +126,7 @@ class Replicas(nn.Module):
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
         sent = [each.sent for each in requests]
-        return self._overlap.push(partial(self._begin, opt, context, added, sent, pull))
+        return self._overlap.push(partial(self._begin, opt, context, added, sent, pull, report))
 
     def _begin(self, *args: Any) -> Pending[Stepped | None]:
         work = Pending.run(self._loop, self._push(*args))
@@ -155,7 +159,13 @@ class Replicas(nn.Module):
             replica.undo(each)
 
     async def _push(
-        self, opt: DistributedOptimizer, context: Context, added: Added, sent: Sequence[Sent], pull: bool
+        self,
+        opt: DistributedOptimizer,
+        context: Context,
+        added: Added,
+        sent: Sequence[Sent],
+        pull: bool,
+        values: Mapping[str, Reported],
     ) -> tuple[Stepped, list[Pending[int]]]:
         """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
         pulls: dict[str, list[Pending[int]]] = {}
@@ -165,7 +175,7 @@ class Replicas(nn.Module):
             pulls[owner] = [each.ask(None, follows) for each in own if pull]
 
         try:
-            stepped = await opt.step_pushed(context, added, step_is_sent)
+            stepped = await opt.step_pushed(context, added, step_is_sent, values)
         except PsError as error:
             if refusal := _error_of(added):
                 self._undo(sent)

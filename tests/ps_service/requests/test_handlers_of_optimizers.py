@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
-from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, TooLargeError
 from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.values_pb2 import Value
 from tests.ps_service.requests.asking import ONE, Asker, parameter, python, value
 
 
@@ -113,3 +114,32 @@ async def test_loading_says_which_keys_did_not_fit(ask: Asker) -> None:
     reply = await ask("load_state", pb.LoadStateRequest(target=made.handle, state=state, strict=False))
     assert (list(reply.missing_keys), list(reply.unexpected_keys)) == (["weight"], ["wait"])
     assert await ask.weight(made) == [[1.0, 2.0]]
+
+
+async def test_reported_values_are_checked_by_the_owner_too(ask: Asker) -> None:
+    made = await ask.linear()
+    groups = [pb.ParameterGroup(parameters=[parameter(made)])]
+    opt = (await ask("optimizer", pb.OptimizerRequest(class_name="torch.optim.SGD", groups=groups))).object.handle
+
+    def one(name: str, reported: Any, reduction: int = pb.REDUCTION_MEAN) -> pb.ReportedValue:
+        return pb.ReportedValue(name=name, reduction=reduction, value=reported)  # type: ignore[arg-type]
+
+    for values in (
+        [one("a", value(1)), one("a", value(2))],
+        [one("a", value(1), pb.REDUCTION_UNSPECIFIED)],
+        [one("a", value(1), 99)],
+        [one("", value(1))],
+        [one("a", value("text"))],
+        [one("a", Value(big_integer=b"\x7f" * 9))],
+        [one("a", Value(name="torch.add"), pb.REDUCTION_KEEP)],
+        [one("a", value("x" * 70_000), pb.REDUCTION_KEEP)],
+        [one("a", value(torch.zeros(100_000)), pb.REDUCTION_SUM)],
+        [one(f"n{number}", value(1)) for number in range(65)],
+        [one("a", Value())],
+    ):
+        with pytest.raises((InvalidArgumentError, TooLargeError)):
+            await ask("step", pb.StepRequest(optimizer=opt, context=ONE, values=values))
+    stepped = await ask("step", pb.StepRequest(optimizer=opt, context=ONE, values=[one("a", value(3))]))
+    assert python(stepped.values) == {"a": 3}
+    found = await ask("reported", pb.ReportedRequest(optimizer=opt, reset=True))
+    assert (python(found.values), [*found.names], [*found.counts], found.gradients) == ({"a": 3}, ["a"], [1], 1)

@@ -1,0 +1,69 @@
+"""Values that trainers report with gradients, in requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ps_service.training.snapshots import copied
+from ps_wire import reported
+from ps_wire.codec.trees import tensors_in
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.reported import Reported
+
+if TYPE_CHECKING:
+    from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.v1 import operations_pb2 as pb
+
+T = TypeVar("T")
+
+_REDUCES: Final[dict[int, str]] = {message: reduce for reduce, message in reported.REDUCTIONS.items()}
+
+
+def read(ctx: RequestContext, messages: Sequence[pb.ReportedValue]) -> dict[str, Reported]:
+    """The values of a request by name, with memory of their own.
+
+    Raises:
+        InvalidArgumentError, TooLargeError: As in `ps_wire.reported.reported`, or a name comes twice.
+    """
+    if not messages:
+        return {}
+    reported.check_size(sum(each.ByteSize() for each in messages))
+    values = {each.name: Reported(_REDUCES.get(each.reduction, ""), ctx.read_plain(each.value)) for each in messages}
+    if len(values) != len(messages):
+        raise InvalidArgumentError("a value is reported twice with one gradient")
+    # A few bytes may be a large tensor, if they are repeated.
+    reported.check_size(sum(each.numel() * each.element_size() for each in tensors_in(list(values.values()))))
+    reported.check(values)
+    return {name: each._replace(value=copied(each.value)) for name, each in values.items()}
+
+
+def write(ctx: RequestContext, reply: pb.StepReply, values: Mapping[str, Any]) -> None:
+    """Writes the values of a round."""
+    if values:
+        ctx.write(reply.values, dict(values))
+
+
+def counted(
+    ctx: RequestContext, optimizer: HostedOptimizer, values: Mapping[str, Reported], step: Callable[[], T]
+) -> tuple[T, dict[str, Any]]:
+    """Makes a step that is a round by itself, and counts the values that came with it.
+
+    Args:
+        ctx: The request.
+        optimizer: The optimizer.
+        values: The values.
+        step: Makes the step.
+
+    Returns:
+        The result of the step, and the values of the round.
+    """
+    known = optimizer.aggregator.reported
+    report = known.expect(ctx.trainer, values)
+    try:
+        result = step()
+    except BaseException:
+        known.drop(report)
+        raise
+    return result, known.count([report])

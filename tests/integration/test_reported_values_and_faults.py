@@ -1,0 +1,59 @@
+"""Tests that reported values count once wherever a stream breaks, and however trainers end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import torch
+from torch import optim
+
+import trainer_client as tc
+from tests.integration.support import AFFINE, in_memory
+from tests.integration.test_replicas_and_faults import CASES
+from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+
+
+async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
+    """Two trainers push values; the first of them also reads and resets them in between."""
+    async with in_memory() as owner, AsyncExitStack() as stack:
+        opts, replicas = [], []
+        for line in (FaultyConnector(owner.connector(), plan), owner.connector()):
+            client = await stack.enter_async_context(tc.connect(line))
+            net = await client.module(AFFINE, 3, 2, name="net", seed=0)
+            opts.append(await client.optimizer(optim.SGD, net.parameters(), lr=0.5, policy=policy))
+            replicas.append(await net.replica())
+        read: dict[str, int] = {}
+        for number in range(3):
+            for replica in replicas:
+                replica(torch.ones(2, 3)).sum().backward()
+            await asyncio.gather(
+                *(
+                    each.push(opt, values={"n": 1, "where": 10**number}, reduce="sum")
+                    for each, opt in zip(replicas, opts, strict=True)
+                )
+            )
+            # With a quorum of any trainers, a push is answered before its round is applied.
+            for name, value in (await opts[0].values()).items():
+                read[name] = read.get(name, 0) + value
+        while read["n"] < 6:
+            for name, value in (await opts[0].values()).items():
+                read[name] += value
+        return sorted(read.items())
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
+async def test_values_count_once_wherever_the_stream_breaks(
+    policy: tc.Policy, fault: Fault, direction: Direction
+) -> None:
+    expected = await job(policy, no_fault)
+    assert expected == [("n", 6), ("where", 222)]
+    plans = [BreakOnce(fault, direction, index) for index in range(0, 14, 2)]
+    for plan, result in zip(plans, await asyncio.gather(*(job(policy, plan) for plan in plans)), strict=True):
+        assert result == expected, plan
+    assert sum(plan.hit for plan in plans) >= 3

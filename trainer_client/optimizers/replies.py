@@ -1,0 +1,48 @@
+"""What owners say of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainer_client.contexts.stepped import Stepped, values_of
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
+    from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.frames_pb2 import Reply
+
+
+def version(reply: Reply, payload: PayloadReader) -> int:
+    """How many steps an optimizer has made."""
+    return reply.step.version
+
+
+class Answered(NamedTuple):
+    """All that an owner says of a step.
+
+    Attributes:
+        reply: The reply.
+        values: The values of its round.
+    """
+
+    reply: pb.StepReply
+    values: dict[str, Any]
+
+
+def answered(reply: Reply, payload: PayloadReader) -> Answered:
+    """All that an owner says of a step."""
+    return Answered(reply.step, values_of(reply.step, payload))
+
+
+def joined(parts: Mapping[str, Answered]) -> Stepped:
+    """The result of steps on several owners without a policy. The first by name has the reported values."""
+    versions = {owner: each.reply.version for owner, each in parts.items()}
+    made = Stepped(versions, reported=parts[min(parts)].values if parts else None)
+    made.staleness = max((each.reply.staleness for each in parts.values()), default=0)
+    return made
+
+
+def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
+    """What an owner says of a step."""
+    return Stepped({owner: reply.step.version}, reply.step, values_of(reply.step, payload))

@@ -1,0 +1,135 @@
+"""The parts of an optimizer on owners and in this process: their options, states, and the values reported to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.contexts.closing import Stepping
+from trainer_client.optimizers.results import all_of
+from trainer_client.pending import Pending
+
+if TYPE_CHECKING:
+    from trainer_client.optimizers.layout import Layout
+    from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
+    from trainer_client.optimizers.reported_values import ReportedValues
+    from trainer_client.session.session import Session
+
+
+class OptimizerParts(Stepping):
+    """An optimizer over several owners, without its steps.
+
+    Args:
+        remotes: Its parts on owners, by the owner's name.
+        local: Its part in this process, if it has local parameters.
+        layout: Which parameters each part has.
+
+    Attributes:
+        remotes, local: As the arguments.
+    """
+
+    def __init__(self, remotes: dict[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout) -> None:
+        self.remotes = remotes
+        self.local = local
+        self._layout = layout
+        self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions with the owners of its parts."""
+        return [part.handle.session for part in self.remotes.values()]
+
+    def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
+        """Changes options such as `lr` on every owner and here.
+
+        Args:
+            group: Index of the parameter group; None for all.
+            options: The options and their new values.
+
+        Raises:
+            InvalidArgumentError: There is no such group or option.
+            PsError: An owner failed; others may have changed theirs.
+        """
+        return Pending.run(self._loop, _set_options(self.remotes, self.local, self._layout, group, options))
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """The state of all parts, as the `state_dict` of one torch optimizer over the same parameters; on the CPU."""
+        return Pending.run(self._loop, _collect(self.remotes, self.local, self._layout))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
+        """Loads the state of a torch optimizer, or of another `DistributedOptimizer`, over the same parameters.
+
+        Raises:
+            InvalidArgumentError: It does not fit; nothing was changed on any owner or here.
+        """
+        return Pending.run(self._loop, _load(self.remotes, self.local, self._layout, state))
+
+    def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
+        """The values that all trainers have reported with gradients that count, reduced by name.
+
+        These are, under every policy, all since the last reset. Under `Async`, where a round has one gradient, the
+        values of trainers meet here. The owner has them in memory only: one that starts again begins anew. Of values
+        that are kept, it has those of the 1,024 trainers that reported last, and at most 16 MiB.
+
+        Args:
+            reset: Whether the next read, of any trainer, begins anew. Names may then be reduced in another way.
+
+        Raises:
+            InvalidArgumentError: All parameters are in this process.
+        """
+        return self._first_part().values(reset)
+
+    def _first_part(self) -> RemoteOptimizer:
+        """The part that counts values: that on the first owner by name."""
+        if not self.remotes:
+            raise InvalidArgumentError(f"values are reported to an owner, and {self!r} has no parameters on one")
+        return self.remotes[min(self.remotes)]
+
+
+async def _set_options(
+    remotes: Mapping[str, RemoteOptimizer],
+    local: LocalOptimizer | None,
+    layout: Layout,
+    group: int | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Changes options of a parameter group, or of all; see `DistributedOptimizer.set_options`."""
+    places = layout.places(group)
+    if local is not None:
+        local.check_options([place for name, place in places if name == layout.LOCAL], options)
+    await all_of(
+        {f"{name}/{place}": remotes[name].set_options(place, options) for name, place in places if name in remotes}
+    )
+    for name, place in places:
+        if local is not None and name == layout.LOCAL:
+            local.optimizer.param_groups[place].update(options)
+
+
+async def _collect(
+    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout
+) -> dict[str, Any]:
+    """The state of all parts, as that of one optimizer; see `DistributedOptimizer.state_dict`."""
+    parts = await all_of({name: part.state_dict() for name, part in remotes.items()})
+    if local is not None:
+        parts[layout.LOCAL] = local.state_dict()
+    return layout.merge(parts)
+
+
+async def _load(
+    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout, state: Mapping[str, Any]
+) -> None:
+    """Loads such a state into all parts or none; see `DistributedOptimizer.load_state_dict`."""
+    parts = layout.split(state)
+    if local is not None:
+        local.check_state(parts[layout.LOCAL])
+    before = await all_of({name: part.state_dict() for name, part in remotes.items()})
+    try:
+        await all_of({name: part.load_state_dict(parts[name]) for name, part in remotes.items()})
+    except InvalidArgumentError:
+        # Some parts may have loaded it already.
+        await all_of({name: part.load_state_dict(before[name]) for name, part in remotes.items()})
+        raise
+    if local is not None:
+        local.load_state_dict(parts[layout.LOCAL])
