@@ -59,6 +59,7 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
+from trainer_client.session.presence import ConnectionState
 
 __all__ = [
     "BF16",
@@ -70,6 +71,7 @@ __all__ = [
     "Client",
     "ClosedError",
     "Compensate",
+    "ConnectionState",
     "Context",
     "ContextEndedError",
     "ContextLostError",

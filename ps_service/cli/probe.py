@@ -21,6 +21,7 @@ from ps_wire.v1.operations_pb2 import (
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from trainer_client.transport.channels import open_blocking_channel
+from trainer_client.transport.reasons import reason
 
 
 def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
@@ -63,16 +64,6 @@ def _asked(address: str, method: Callable[[OwnerStub], Any], request: Any, timeo
             for key, value in error.trailing_metadata() or ():
                 if key == ERROR_KEY:
                     raise errors.from_message(Error.FromString(value)) from None
-            raise UnavailableError(f"no owner answers at {address}: {_reason(error, timeout_seconds)}") from None
-
-
-def _reason(error: Any, timeout_seconds: float) -> str:
-    """Why there was no answer, from the words of gRPC where they are long."""
-    details = error.details() or ""
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"nothing came within {timeout_seconds:g} s"
-    if "Connection refused" in details:
-        return "connection refused; is it running, and is the port that of --listen?"
-    if "http1.x" in details or "Failed parsing HTTP/2" in details:
-        return "an HTTP server is there; use the port of --listen, not that of --http"
-    return f"{details} ({error.code().name})"
+            late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            why = f"nothing came within {timeout_seconds:g} s" if late else reason(error.code(), error.details())
+            raise UnavailableError(f"no owner answers at {address}: {why}") from None

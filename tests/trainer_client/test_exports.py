@@ -23,6 +23,7 @@ OFFERED = {
         "Client",
         "ClosedError",
         "Compensate",
+        "ConnectionState",
         "Context",
         "ContextEndedError",
         "ContextLostError",

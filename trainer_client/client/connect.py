@@ -15,6 +15,7 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
+    from trainer_client.session.presence import OnState
 
 
 class Connecting:
@@ -76,6 +77,7 @@ def connect(
     shared_memory: bool = True,
     direct: bool = True,
     seed: int | None = None,
+    on_state: OnState | None = None,
 ) -> Connecting:
     """Connects a trainer to one or more owners.
 
@@ -92,6 +94,9 @@ def connect(
         shared_memory: Whether to use shared memory with an owner on the same host that offers it.
         direct: Whether to use a direct connection with an owner that offers one, where shared memory is not used.
         seed: Seeds the calls, as `Client.manual_seed` does.
+        on_state: Is called with a `ConnectionState` when an owner is reached, cannot be reached any more, or is given
+            up; on the client's event loop, which it must not block. The logger `trainer_client` tells the same in
+            words, for interruptions of more than a second.
 
     Raises:
         InvalidArgumentError: No address was given, or a name was given twice.
@@ -99,7 +104,7 @@ def connect(
             used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
     """
-    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct)
+    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state)
     settings.seeding.begin(seed)
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")

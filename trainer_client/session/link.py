@@ -19,6 +19,7 @@ from ps_wire.errors import InvalidArgumentError, PsError, UnavailableError
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
+from trainer_client.session.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -91,6 +92,7 @@ class Link:
         self._settings = settings
         self._listener = listener
         self._greeted = False
+        self._presence = Presence(connector.address, settings.on_state)
         self._task: asyncio.Task[None] | None = None
         self._no_direct_before = 0.0
         # When the last direct connections broke.
@@ -103,6 +105,7 @@ class Link:
 
     async def stop(self) -> None:
         """Ends the stream. Calling it again does nothing."""
+        self._presence.stop()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -113,9 +116,11 @@ class Link:
         try:
             await self._keep_connected()
         except PsError as error:
+            self._presence.lost(str(error))
             self._listener.gave_up(error)
         except Exception as error:
             _log.exception("the link to %s failed", self._connector.address)
+            self._presence.lost(repr(error))
             self._listener.gave_up(UnavailableError(f"the link to {self._connector.address} failed: {error!r}"))
 
     async def _keep_connected(self) -> None:
@@ -126,6 +131,7 @@ class Link:
         """
         loop = asyncio.get_running_loop()
         patience, delay, broken_since = self._settings.connect_timeout, _FIRST_DELAY, loop.time()
+        self._presence.away(patience)
         while True:
             reason = await self._connect_once(loop.time() - broken_since)
             if self._greeted:
@@ -136,6 +142,7 @@ class Link:
                     f"no owner could be reached at {self._connector.address} for {patience:g} s ({reason}); "
                     "is it running, and is the address right?"
                 )
+            self._presence.away(patience, reason)
             _log.info("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, delay)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, _LONGEST_DELAY)
@@ -241,6 +248,7 @@ class Link:
 
     async def _converse(self, connection: Connection, welcome: Welcome) -> None:
         self._greeted = True
+        self._presence.connected()
         outbox = Outbox()
         # The owner's own limit bounds the messages that it sends.
         assembler = Assembler(welcome.max_message_bytes)

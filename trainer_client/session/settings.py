@@ -11,6 +11,7 @@ from trainer_client.profiling.members import Members, Numbered
 
 if TYPE_CHECKING:
     from ps_wire.tracing import Tracing
+    from trainer_client.session.presence import OnState
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Settings:
             leaves then.
         seeding: Makes the seeds of its calls.
         members: Names and numbers of the processes in profiles.
+        on_state: Is called when an owner is reached, cannot be reached any more, or is given up.
         tracing: Makes the spans of its passes and requests; None if the program is not traced.
     """
 
@@ -38,4 +40,5 @@ class Settings:
     marks: bool = False
     seeding: Seeding = field(default_factory=Seeding)
     members: Members = field(default_factory=Numbered)
+    on_state: OnState | None = None
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())

@@ -19,6 +19,7 @@ from ps_wire.limits import PART_BYTES
 from ps_wire.runtime import forks
 from trainer_client.transport.channels import open_channel
 from trainer_client.transport.direct import open_direct
+from trainer_client.transport.reasons import reason
 from trainer_client.transport.shared_memory import open_shared_memory
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class GrpcConnection:
             if item is grpc.aio.EOF:
                 if await self._call.code() is grpc.StatusCode.OK:
                     return None
-                raise ConnectionBroken(f"{(await self._call.code()).name}: {await self._call.details()}")
+                raise ConnectionBroken(reason(await self._call.code(), await self._call.details()))
         except grpc.RpcError as error:
             raise _broken(error) from error
         except grpc.aio.BaseError as error:
@@ -156,5 +157,5 @@ def _broken_or_cancelled() -> BaseException:
 
 def _broken(error: grpc.RpcError) -> ConnectionBroken:
     if isinstance(error, grpc.aio.AioRpcError):
-        return ConnectionBroken(f"{error.code().name}: {error.details()}")
+        return ConnectionBroken(reason(error.code(), error.details()))
     return ConnectionBroken(str(error))

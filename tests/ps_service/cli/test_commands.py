@@ -122,7 +122,7 @@ def test_the_help_of_status_describes_its_output() -> None:
         ),
         (
             "no owner",
-            "no owner answers at 127.0.0.1:1: connection refused; is it running, and is the port that of --listen?",
+            "no owner answers at 127.0.0.1:1: connection refused; nothing listens there",
         ),
     ],
 )
