@@ -20,6 +20,7 @@ from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sweeper import Sweeper
+from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
 
@@ -180,6 +181,7 @@ class Server:
             return
         await self._health.drain()
         gate.state = Gate.State.DRAINING if self.engine.durable else Gate.State.STOPPED
+        self._end_waits()
         try:
             async with asyncio.timeout(seconds):
                 await self._at_rest()
@@ -190,6 +192,12 @@ class Server:
             self._orderly = False
             _log.warning("work was still running after %g s of draining; it was cut off", seconds)
         gate.state = Gate.State.STOPPED
+
+    def _end_waits(self) -> None:
+        """Ends the steps that wait for other trainers, who may not step any more."""
+        for hosted in self.engine.registry.objects():
+            if isinstance(hosted.value, HostedOptimizer):
+                hosted.value.aggregator.drain()
 
     async def _at_rest(self) -> None:
         """Waits until no work is unfinished and every answer has been sent."""

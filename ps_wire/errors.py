@@ -17,6 +17,7 @@ PsError                       also a RuntimeError, as the errors of torch.distri
 ├── CancelledCallError        the call was cancelled
 ├── OverloadedError           this trainer has too many requests, bytes or hanging calls
 ├── UnavailableError          the owner is draining, or cannot be reached (also a ConnectionError)
+├── DrainingError             the owner is about to stop, and lets no step wait for others (also a ConnectionError)
 ├── SessionLostError          the session has ended; whether the request ran is not known (also a ConnectionError)
 ├── InternalError             the owner itself failed
 └── ClosedError               this client was closed (never on the wire)
@@ -163,6 +164,16 @@ class UnavailableError(PsError, ConnectionError):
     """The owner is draining and accepts no new work, or could not be reached in time."""
 
     code = ErrorCode.ERROR_UNAVAILABLE
+
+
+class DrainingError(PsError, ConnectionError):
+    """The owner is about to stop, and lets no step wait for other trainers. Nothing was applied.
+
+    Run the pass again, or compute the gradients of a replica again. If the owner goes on from a checkpoint, requests
+    wait for its next start.
+    """
+
+    code = ErrorCode.ERROR_DRAINING
 
 
 class SessionLostError(PsError, ConnectionError):

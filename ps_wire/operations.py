@@ -51,7 +51,7 @@ _ALL: Final = (
     OperationInfo("set_options"),
     OperationInfo("leave"),
     OperationInfo("pull", mutates=False, large=True),
-    OperationInfo("push", large=True, ends_pass=True),
+    OperationInfo("push", large=True),
     OperationInfo("add_gradients", begins_pass=True),
     OperationInfo("hold", ends_pass=True),
     OperationInfo("settle", ends_pass=True),

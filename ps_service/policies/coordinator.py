@@ -85,10 +85,8 @@ class Coordinator(Rounds):
     def give_up(self) -> list[Event]:
         """Ends the open round, and drops or answers the offers that wait, because this owner stops."""
         events = self._noted(self.end_round())
-        for member in list(self.members.values()):
-            waiting = [each.offer.key for each in member.offers] + [each.key for each in member.ahead]
-            for key in waiting:
-                events.extend(self.withdraw(key))
+        for key in self.waiting_offers():
+            events.extend(self.withdraw(key))
         return events
 
     def restore(self, version: int, joins: int, epochs: Mapping[bytes, int]) -> None:

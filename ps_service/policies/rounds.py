@@ -139,6 +139,14 @@ class Rounds:
         pool, self.pool = self.pool, []
         return [self._close(pool)]
 
+    def waiting_offers(self) -> list[OfferKey]:
+        """The offers that are in no round yet, or whose trainers wait although they are applied."""
+        found: list[OfferKey] = []
+        for member in self.members.values():
+            found.extend(each.offer.key for each in member.offers)
+            found.extend(each.key for each in member.ahead)
+        return found
+
     def waiting_for(self) -> list[bytes]:
         """The members that an offer waits for now; empty if none waits."""
         return self._rule.waiting_for(self)

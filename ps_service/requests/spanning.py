@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
@@ -116,8 +116,11 @@ def tell(ctx: RequestContext, optimizer: HostedOptimizer, message: pb.Decisions)
 
 
 def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> None:
-    """Holds the gradients of a context until a decision names them."""
+    """Holds the gradients of a context until a decision names them, or tells when this owner drains."""
     optimizer = optimizer_of(ctx.find(request.optimizer))
+    if request.watch:
+        ctx.defer(_following(optimizer).watch(), _same)
+        return
     id: ContextId = fields.context_id(request)
     context = ctx.engine.contexts.get(id)
     key = OfferKey(ctx.trainer, request.number, request.epoch)
@@ -147,5 +150,5 @@ def _following(optimizer: HostedOptimizer) -> Following:
     return following
 
 
-def _same(result: Settled) -> Settled:
+def _same(result: Any) -> Any:
     return result

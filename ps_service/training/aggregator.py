@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled
+from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
-from ps_service.training.event_queue import EventQueue
+from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
 from ps_service.training.tally import Tally
-from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, StaleHandleError
+from ps_wire.errors import RAN_OUT, DeadlineExceededError, DrainingError, InvalidArgumentError, StaleHandleError
 from ps_wire.policies import Apply, Async, Compensate, Policy
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class Aggregator:
         self._pooled_values = Tally()
         self._history: ParameterHistory | None = None
         self._is_removed = False
+        self._is_draining = False
         self._is_over = False
 
     @property
@@ -264,6 +265,8 @@ class Aggregator:
             read = max(self._rounds.version - staleness, 0)
             self._offered[key] = contribution, read, future
             self.queue.extend(self._rounds.offer(Offer(key, read)))
+            if self._is_draining and key in self._rounds.waiting_offers():
+                self.queue.extend(self._rounds.withdraw(key))
         self.queue.go_on()
         return key, future
 
@@ -271,6 +274,19 @@ class Aggregator:
         """Stops waiting for an offer. It is taken back, if it is in no round yet."""
         with self._lock:
             self.queue.extend(self._rounds.withdraw(key))
+        self.queue.go_on()
+
+    def drain(self) -> None:
+        """Ends all waits, because this owner is about to stop, and those of later offers at once.
+
+        Offers that are in no round get a `DrainingError`; those that are applied get their result.
+        """
+        if self.following is not None:
+            self.following.drain()
+        with self._lock:
+            self._is_draining = True
+            for key in self._rounds.waiting_offers():
+                self.queue.extend(self._rounds.withdraw(key))
         self.queue.go_on()
 
     def expire(self, key: OfferKey, seconds: float) -> None:
@@ -360,7 +376,9 @@ class Aggregator:
             return
         contribution, _, future = offered
         self.reported.drop(contribution.report)
-        if why:
+        if outcome.reason == Reason.WITHDRAWN.value and self._is_draining:
+            future.set_exception(DrainingError(DRAINING))
+        elif why:
             fate = f"its gradients do not count ({outcome.reason})" if outcome.reason else "its gradients are applied"
             future.set_exception(DeadlineExceededError(f"{why}; {fate}"))
         else:

@@ -6,10 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
+
+
+DRAINING: Final = (
+    "the owner is about to stop, so no step waits for other trainers: nothing was applied. Run the pass again; if the "
+    "owner goes on from a checkpoint, requests wait for its next start"
+)
+"""What a trainer is told whose step an owner does not let wait any more."""
 
 
 class EventQueue:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ps_service.execution.deferred import Deferred
 from ps_service.memory.available import half_of_memory
 from ps_service.memory.held import size
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
 from ps_service.policies.follower import Follower, Gap, Recent
 from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_service.training.compensation import ParameterHistory
-from ps_service.training.event_queue import EventQueue
+from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
+from ps_wire.errors import DrainingError
 from ps_wire.policies import Compensate, Policy
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ class Following:
         self._history: ParameterHistory | None = None
         self._failed: Recent[OfferKey] = Recent()
         self._failure = ""
+        self._is_draining = False
+        self._watches: set[Future[None]] = set()
         self._follow(policy)
 
     @property
@@ -106,7 +111,10 @@ class Following:
         Raises:
             SessionLostError: The trainer has left under this epoch, or has given the offer up.
             OverloadedError: Too much is held already.
+            DrainingError: This owner is about to stop.
         """
+        if self._is_draining:
+            raise DrainingError(DRAINING)
         nbytes = sum(size(each) for each in contribution.gradients if each is not None)
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
@@ -117,6 +125,24 @@ class Following:
             self._follower.hold(key, nbytes)
             self._copies[key] = copy
             return self._follower.applied
+
+    def watch(self) -> Deferred:
+        """Is done when this owner begins to drain, with a `DrainingError`."""
+        future: Future[None] = Future()
+        with self._lock:
+            self._watches.add(future)
+            is_draining = self._is_draining
+        if is_draining:
+            self.drain()
+        return Deferred(future, _nothing, partial(self._watches.discard, future))
+
+    def drain(self) -> None:
+        """Holds no more gradients, and says so to all that watch, because this owner is about to stop."""
+        with self._lock:
+            self._is_draining = True
+            watches, self._watches = self._watches, set()
+        for each in watches:
+            each.set_exception(DrainingError(DRAINING))
 
     def release(self, key: OfferKey) -> None:
         """Frees the gradients of an offer that was never made."""
@@ -213,3 +239,7 @@ class Following:
         if self._history is None or read >= self._optimizer.version or not isinstance(stale, Compensate):
             return contribution
         return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, stale.lambda_))
+
+
+def _nothing(result: Any) -> None:
+    """The answer to a watch has no content."""

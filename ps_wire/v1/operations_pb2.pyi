@@ -548,16 +548,18 @@ class Decisions(_message.Message):
     def __init__(self, base: _Optional[int] = ..., first: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "number", "epoch")
+    __slots__ = ("optimizer", "context", "number", "epoch", "watch")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     number: int
     epoch: int
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    watch: bool
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ..., watch: bool = ...) -> None: ...
 
 class HoldReply(_message.Message):
     __slots__ = ("applied",)

@@ -31,6 +31,7 @@ OFFERED = {
         "DiLoCo",
         "DistributedOptimizer",
         "DistributedScheduler",
+        "DrainingError",
         "ForeignHandleError",
         "Int8",
         "InternalError",

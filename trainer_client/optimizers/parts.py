@@ -143,6 +143,11 @@ class RemoteOptimizer:
             Request(hold=request), None, lambda reply, _: reply.hold.applied, follows=follows
         )
 
+    def watch(self) -> Pending[None]:
+        """Ends with a `DrainingError` when such an owner begins to drain."""
+        request = pb.HoldRequest(optimizer=self._name, watch=True)
+        return self.handle.session.submit(Request(hold=request), None, nothing)
+
     def settle(self, number: int, epoch: int, decisions: pb.Decisions | None) -> InFlightRequest[pb.SettleReply]:
         """Has that owner carry out decisions; None frees the gradients of an offer that was not made."""
         request = pb.SettleRequest(optimizer=self._name, number=number, epoch=epoch, release=decisions is None)

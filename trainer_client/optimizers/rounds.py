@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import ContextLostError, PsError, RemoteError, SessionLostError
 from trainer_client.contexts.stepped import Stepped
+from trainer_client.optimizers.drain_watch import DrainWatch
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
 
@@ -33,6 +35,9 @@ _OUTDATED: Final = "outdated"
 """Why an offer of a trainer that has left does not count. It was in no round."""
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+_WITHDRAWN: Final = "withdrawn"
+"""Why an offer that was taken back does not count."""
 
 _NUMBERS: Final = itertools.count(1)
 """Numbers of the offers of all optimizers of this process."""
@@ -131,12 +136,18 @@ class Rounds:
             self._epoch = 0  # it may have ended; the next step asks for it
             self._afterwards(self._release(number, epoch))
             raise
+        watch = DrainWatch(self._followers.values(), partial(self._leader.withdraw, number, epoch, {}), self._loop)
         try:
             follows = added.get(self._first, ())
-            return await self._leader.offer(context, number, epoch, applied, values, follows)
+            answered = await self._leader.offer(context, number, epoch, applied, values, follows)
+            if answered.reply.dropped == _WITHDRAWN and watch.error is not None:
+                raise watch.error
         except BaseException:
             self._afterwards(self._give_up(number, epoch))
             raise
+        finally:
+            watch.end()
+        return answered
 
     async def _settle(
         self, decisions: Decisions, number: int = 0, epoch: int = 0, then: Then | None = None

@@ -10,6 +10,7 @@ import torch
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import (
+    DrainingError,
     ForeignHandleError,
     InvalidArgumentError,
     NonFiniteGradientError,
@@ -35,6 +36,7 @@ REFUSALS: Final = (
     StaleHandleError,
     ForeignHandleError,
     TooLargeError,
+    DrainingError,
 )
 """Errors of an owner that has changed nothing."""
 

@@ -1,0 +1,185 @@
+"""Tests of rounds when an owner drains or starts again: who waits is told at once, nothing counts twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from ps_wire.compression.choice import Choice
+from tests.forking.process import Forking
+from tests.integration.restarting import Owner
+from tests.integration.spanning import Trainer, batches, begun, held, hosted, local, same_nets, together, waiting
+from tests.owner_processes import StartOwner, forked_owners
+from tests.waiting import until
+
+DRAIN_SECONDS = 60.0
+"""Longer than a test may take: a drain that waits for a round fails it."""
+
+
+@pytest.fixture
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    async with forked_owners(forking) as start:
+        yield start
+
+
+async def group(stack: AsyncExitStack, places: list[Owner], count: int, policy: tc.Policy) -> list[Trainer]:
+    """Trainers of a layer on each of these owners."""
+    made = []
+    for _ in range(count):
+        client = await stack.enter_async_context(tc.connect(*(each.address for each in places)))
+        made.append(await begun(client, [each.name for each in places], policy))
+    return made
+
+
+def learn(net: nn.Module, opt: optim.Optimizer, xs: list[torch.Tensor]) -> None:
+    opt.zero_grad()
+    net(torch.cat(xs)).square().mean().backward()
+    opt.step()
+
+
+async def owners(stack: AsyncExitStack, folder: Path, count: int) -> list[Owner]:
+    names = [f"ps{place}" for place in range(count)]
+    return [await stack.enter_async_context(Owner(folder / name, name)) for name in names]
+
+
+@pytest.mark.parametrize(("count", "drained"), [(1, 0), (2, 0), (2, 1)], ids=["alone", "decides", "follows"])
+async def test_a_step_that_waits_ends_when_an_owner_drains_and_counts_nowhere(
+    tmp_path: Path, count: int, drained: int
+) -> None:
+    async with AsyncExitStack() as stack:
+        places = await owners(stack, tmp_path, count)
+        trainers = await group(stack, places, 3, tc.Sync(3))
+        net, opt = await local(trainers[0])
+        xs = batches(3)
+        waits = [asyncio.create_task(each.step(x)) for each, x in zip(trainers[:2], xs, strict=False)]
+        await until(lambda: waiting(places[0].server) == 2)
+        async with asyncio.timeout(20):
+            await places[drained].restart(DRAIN_SECONDS)
+        errors = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(each) for each in errors] == [tc.DrainingError] * 2, errors
+        assert all("nothing was applied" in str(each) for each in errors)
+        await same_nets(trainers[0], net)
+        found = await together(*(each.step(x) for each, x in zip(trainers, xs, strict=True)))
+        assert [each.counted for each in found] == [3] * 3
+        learn(net, opt, xs)
+        await same_nets(trainers[0], net)
+        await until(lambda: not any(held(each.server) for each in places[1:]))
+
+
+async def test_a_step_that_waits_after_it_is_applied_gets_its_result(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        (owner,) = await owners(stack, tmp_path, 1)
+        fast, _ = await group(stack, [owner], 2, tc.BoundedStaleness(0))
+        ahead = asyncio.create_task(fast.step(batches(1)[0]))
+        await until(lambda: hosted(owner.server).version == 1)
+        async with asyncio.timeout(20):
+            await owner.restart(DRAIN_SECONDS)
+        assert await ahead == {"ps0": 1}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_drain_refuses_waits_of_later_steps_and_of_later_holds(tmp_path: Path, durable: bool) -> None:
+    async with AsyncExitStack() as stack:
+        places = await owners(stack, tmp_path, 2)
+        one, _ = await group(stack, places, 2, tc.Sync(2))
+        ctx = one.client.context()
+        async with ctx:
+            await ctx.backward(await one.loss(batches(1)[0]))
+            draining = [asyncio.create_task(each.server.quiet(DRAIN_SECONDS)) for each in places[1 - durable :]]
+            await until(lambda: all(each.server.engine.draining for each in places[1 - durable :]))
+            with pytest.raises(tc.DrainingError):
+                await one.opt.step(ctx)
+            # The pass may go on: its gradients are still there.
+            assert len(await ctx.get_gradients()) == 4
+        async with asyncio.timeout(20):
+            await asyncio.gather(*draining)
+
+
+async def test_a_push_that_waits_keeps_what_its_codec_left_out(tmp_path: Path) -> None:
+    async with Owner(tmp_path / "ps0") as owner, tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
+        net = await ps.module("torch.nn.Linear", 3, 3, name="net", seed=0)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(2))
+        replica = await net.replica(compress=Choice(tc.TopK(0.3), min_numel=0))
+        net2 = await other.module("torch.nn.Linear", 3, 3, name="net", seed=0)
+        opt2 = await other.optimizer(optim.SGD, net2.parameters(), lr=0.1, policy=None)
+        replica2 = await net2.replica()
+
+        async def both(value: float) -> None:
+            for each in (replica, replica2):
+                each(torch.full((1, 3), value)).sum().backward()
+            await asyncio.gather(replica.push(opt), replica2.push(opt2))
+
+        await both(1.0)
+        assert replica._sent._feedback is not None
+        kept = replica._sent._feedback.state_dict()["residuals"]
+        replica(torch.ones(1, 3)).sum().backward()
+        push = asyncio.ensure_future(_pushed(replica, opt))
+        await until(lambda: waiting(owner.server) == 1)
+        async with asyncio.timeout(20):
+            await owner.restart(DRAIN_SECONDS)
+        with pytest.raises(tc.DrainingError):
+            await push
+        now = replica._sent._feedback.state_dict()["residuals"]
+        assert now.keys() == kept.keys() and all(torch.equal(now[name], kept[name]) for name in kept)
+        await both(2.0)
+        assert hosted(owner.server).version == 2
+
+
+async def _pushed(replica: tc.Replica, opt: tc.DistributedOptimizer) -> None:
+    await replica.push(opt)
+
+
+async def test_a_push_during_a_drain_waits_for_the_next_start(tmp_path: Path) -> None:
+    async with Owner(tmp_path / "ps0") as owner, tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
+        net = await ps.module("torch.nn.Linear", 3, 3, name="net", seed=0)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Sync(1))
+        replica = await net.replica()
+        async with other.context() as ctx:
+            attached = await other.attach("net")
+            loss = (await attached(torch.ones(1, 3))).sum()  # type: ignore[operator]
+            draining = asyncio.create_task(owner.restart(DRAIN_SECONDS))
+            await until(lambda: owner.server.engine.draining)
+            replica(torch.ones(1, 3)).sum().backward()
+            push = replica.push(opt)
+            await ctx.backward(loss)
+            assert not push.done()
+        await draining
+        assert (await push) == {"ps0": 1}
+
+
+@pytest.mark.parametrize("drained", [0, 1])
+async def test_sigterm_of_a_process_does_not_wait_for_a_round(start: StartOwner, tmp_path: Path, drained: int) -> None:
+    flags = [["--name", f"ps{place}", "--data-dir", str(tmp_path / f"{place}")] for place in range(2)]
+    seconds = ["--drain-seconds", str(DRAIN_SECONDS)]
+    processes = await asyncio.gather(*(start(*each, *seconds) for each in flags))
+    async with AsyncExitStack() as stack:
+        made = []
+        for _ in range(2):
+            client = await stack.enter_async_context(tc.connect(*(each.address for each in processes)))
+            made.append(await begun(client, ["ps0", "ps1"], tc.Sync(2)))
+        one, two = made
+        net, opt = await local(one)
+        xs = batches(2)
+        wait = asyncio.create_task(one.step(xs[0]))
+        async with asyncio.timeout(30):
+            while not (await two.client.status("ps0")).optimizers[0].waiting_for:
+                pass
+        processes[drained].process.send_signal(signal.SIGTERM)
+        _, lines = await processes[drained].ended()  # within 30 s
+        assert processes[drained].process.returncode == 0, lines
+        with pytest.raises(tc.DrainingError):
+            await wait
+        again = await start(*flags[drained], *seconds, "--listen", processes[drained].address)
+        assert again.address == processes[drained].address
+        found = await together(one.step(xs[0]), two.step(xs[1]))
+        assert found == [{"ps0": 1, "ps1": 1}] * 2
+        learn(net, opt, xs)
+        await same_nets(one, net)
