@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.requests import fields, offers, reported_values
@@ -12,13 +12,22 @@ from ps_service.training import pulls, pushes
 from ps_service.training.aggregator import Outcome
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.round_gradients import RoundGradients, Term
+from ps_wire.compression.registry import codec_named
+from ps_wire.compression.values import check_suitable, encode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.hosting.objects import HostedObject
     from ps_service.requests.context import RequestContext
+    from ps_wire.compression.codec import Codec
+    from ps_wire.compression.encoded import Encoded
+
+_MOST_CODECS: Final = 64
+"""The most different codecs of one pull."""
 
 
 def pull(ctx: RequestContext, request: pb.PullRequest, reply: pb.PullReply) -> None:
@@ -94,6 +103,36 @@ def _pull(ctx: RequestContext, hosted: HostedObject, request: pb.PullRequest, re
     reply.marks.extend(found.marks)
     reply.steps.extend(found.steps)
     reply.buffers_mark = found.buffers_mark
-    ctx.write(reply.parameters, found.parameters)
+    ctx.write(reply.parameters, _encoded(ctx, request, found, len(hosted.parameters)))
     if found.buffers is not None:
         ctx.write(reply.buffers, found.buffers)
+
+
+def _encoded(
+    ctx: RequestContext, request: pb.PullRequest, found: pulls.Pulled, count: int
+) -> list[torch.Tensor | Encoded]:
+    """The values of an answer, with the codecs that the request asks for."""
+    if not request.codec_of:
+        return [*found.parameters]
+    named = ctx.read(request.codecs)
+    if not isinstance(named, list) or len(named) > _MOST_CODECS or len(request.codec_of) != count:
+        raise InvalidArgumentError(
+            f"a compressed pull has at most {_MOST_CODECS} codecs, and a number for each of {count} parameters"
+        )
+    codecs: list[Codec | None] = [None]
+    for each in named:
+        if not isinstance(each, (list, tuple)) or len(each) != 2 or not _is_codec(*each):
+            raise InvalidArgumentError("a codec is described by its name and a dict of its parameters")
+        codec = codec_named(*each)
+        check_suitable(codec)
+        codecs.append(codec)
+    if max(request.codec_of) >= len(codecs):
+        raise InvalidArgumentError(f"a parameter has codec {max(request.codec_of)} of {len(codecs) - 1}")
+    chosen = [codecs[request.codec_of[position]] for position in found.positions]
+    return [
+        value if codec is None else encode(codec, value) for codec, value in zip(chosen, found.parameters, strict=True)
+    ]
+
+
+def _is_codec(name: object, parameters: object) -> bool:
+    return isinstance(name, str) and isinstance(parameters, dict) and all(isinstance(key, str) for key in parameters)

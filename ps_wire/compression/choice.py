@@ -58,6 +58,11 @@ class Choice:
         shown = {**dict(self._patterns), DEFAULT: self._default}
         return f"Choice({shown}, min_numel={self._min_numel})"
 
+    @property
+    def codecs(self) -> list[Codec]:
+        """The codecs that may be chosen."""
+        return [each for each in (*dict(self._patterns).values(), self._default) if each is not None]
+
     def codec_for(self, name: str, tensor: torch.Tensor) -> Codec | None:
         """The codec for a parameter or its gradient; None to send it as it is."""
         codec = next((each for pattern, each in self._patterns if fnmatchcase(name, pattern)), self._default)

@@ -626,16 +626,20 @@ class LeaveReply(_message.Message):
     def __init__(self, decisions: _Optional[_Union[Decisions, _Mapping]] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("target", "marks", "buffers_mark", "reads")
+    __slots__ = ("target", "marks", "buffers_mark", "reads", "codecs", "codec_of")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
     BUFFERS_MARK_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
+    CODECS_FIELD_NUMBER: _ClassVar[int]
+    CODEC_OF_FIELD_NUMBER: _ClassVar[int]
     target: _values_pb2.Handle
     marks: _containers.RepeatedScalarFieldContainer[int]
     buffers_mark: bytes
     reads: Reads
-    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., buffers_mark: _Optional[bytes] = ..., reads: _Optional[_Union[Reads, str]] = ...) -> None: ...
+    codecs: _values_pb2.Value
+    codec_of: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., marks: _Optional[_Iterable[int]] = ..., buffers_mark: _Optional[bytes] = ..., reads: _Optional[_Union[Reads, str]] = ..., codecs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., codec_of: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("positions", "parameters", "marks", "steps", "buffers", "buffers_mark")

@@ -166,6 +166,7 @@ class RemoteModule(RemoteObject):
         *,
         compress: Compress = None,
         error_feedback: bool = True,
+        compress_pull: Compress = None,
         reads: Reads = "consistent",
         overlap: int = 0,
     ) -> Pending[Replica]:
@@ -178,17 +179,19 @@ class RemoteModule(RemoteObject):
                 `ps_wire.compression.choice.Choice`. Gradients of fewer than 1024 elements are sent as they are.
             error_feedback: Whether the replica keeps what a codec has left out, and adds it to the next gradient. It is
                 lost with this process.
+            compress_pull: The codec of pulled parameters, in the same forms: `BF16`, `FP16`, `Int8`, `Zstd`, or one of
+                the program's own. Those of fewer than 1024 elements, and buffers, are sent as they are.
             reads: `consistent`: pulled values are from between the same two steps. `inconsistent`: the owner waits for
                 no step.
             overlap: How many pushes may be under way while the next forward runs. Their results come that much later.
 
         Raises:
-            InvalidArgumentError: The class or its arguments are not known, or it makes other parameters.
+            InvalidArgumentError: The class or its arguments are not known, it makes other parameters, or a codec is not
+                one for pulls.
             StaleHandleError: The module no longer exists.
         """
-        return replicas.make(
-            self, self._info.parameters, factory, compress, enabled=error_feedback, reads=reads, overlap=overlap
-        )
+        more = {"enabled": error_feedback, "pulls": compress_pull, "reads": reads, "overlap": overlap}
+        return replicas.make(self, self._info.parameters, factory, compress, **more)
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes all its parameters, for all trainers and for calls that begin later.

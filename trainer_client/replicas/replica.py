@@ -82,11 +82,12 @@ class Replica(nn.Module):
         super().__init__()
         self.module = module
         self.source = source
-        self._tensors = Tensors(module, infos)
+        pulls: Compress = more.pop("pulls", None)
+        self._tensors = Tensors(module, infos, pulls if pulls is None else _choice(pulls))
         self._reads = _known(more.pop("reads"))
         self._overlap = Overlap(source.session.loop, more.pop("overlap"))
-        choice = compress if isinstance(compress, Choice) else Choice(compress)
-        self._sent = SentGradients(self._tensors, None if compress is None else ErrorFeedback(choice, **more))
+        feedback = None if compress is None else ErrorFeedback(_choice(compress), **more)
+        self._sent = SentGradients(self._tensors, feedback)
         self._scaled = ScaledParameters(self._tensors.parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -359,6 +360,10 @@ def make(
     """
     replica = Replica(source, local_module(source.made_by, factory, source.class_name), infos, compress, **more)
     return replica.begin()
+
+
+def _choice(compress: Compress) -> Choice:
+    return compress if isinstance(compress, Choice) else Choice(compress)
 
 
 def _known(reads: str) -> pb.Reads:

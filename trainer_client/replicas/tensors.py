@@ -9,12 +9,17 @@ import torch
 from torch import nn
 
 from ps_wire.codec import dtypes
-from ps_wire.codec.values import Decoder
+from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.compression.encoded import Encoded
+from ps_wire.compression.registry import decode
+from ps_wire.compression.values import check_suitable
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.replicas.tracking import Structure, Values
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
+    from ps_wire.compression.choice import Choice
+    from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
 
 
@@ -27,6 +32,7 @@ class Tensors:
     Args:
         module: The local module.
         infos: The parameters of the owner's module.
+        pulls: The codecs of pulled values; None for none.
 
     Attributes:
         names: Names of the parameters.
@@ -35,10 +41,10 @@ class Tensors:
         steps: The number of steps that had been applied to each when its value was read.
 
     Raises:
-        InvalidArgumentError: The local module has other parameters.
+        InvalidArgumentError: The local module has other parameters, or a codec does not suit values.
     """
 
-    def __init__(self, module: nn.Module, infos: Sequence[ParameterInfo]) -> None:
+    def __init__(self, module: nn.Module, infos: Sequence[ParameterInfo], pulls: Choice | None = None) -> None:
         self._module = module
         self.names = [each.name for each in infos]
         self.dtypes = [dtypes.from_wire(each.dtype) for each in infos]
@@ -52,6 +58,10 @@ class Tensors:
         self._anchors: list[torch.Tensor] = []
         self._structure = Structure(module, self.parameters)
         self._values = Values(self.parameters)
+        self._codecs: list[tuple[str, dict[str, Any]]] = []
+        self._codec_of: list[int] = []
+        if pulls is not None:
+            self._compress(pulls)
 
     @property
     def is_anchored(self) -> bool:
@@ -103,6 +113,9 @@ class Tensors:
                     self._marks[position] = 0
             request.marks.extend(self._marks)
         request.buffers_mark = self._buffers_mark
+        if self._codecs:
+            Encoder(None).encode_into(request.codecs, [[name, parameters] for name, parameters in self._codecs])
+            request.codec_of.extend(self._codec_of)
         self._asked += 1
         return self._asked
 
@@ -131,8 +144,7 @@ class Tensors:
         positions = list(reply.positions)
         if not len(positions) == len(values) == len(reply.marks) == len(reply.steps):
             raise InvalidArgumentError("the answer to a pull has parameters, marks and steps of different numbers")
-        for position, value in zip(positions, values, strict=True):
-            self._check(position, value)
+        values = [self._checked(position, value) for position, value in zip(positions, values, strict=True)]
         if number < self._taken:
             return 0
         self._taken = number
@@ -146,12 +158,26 @@ class Tensors:
             self._buffers_mark = reply.buffers_mark
         return len(positions)
 
-    def _check(self, position: int, value: Any) -> None:
+    def _compress(self, pulls: Choice) -> None:
+        """Chooses a codec for each parameter."""
+        for codec in pulls.codecs:
+            check_suitable(codec)
+        numbers: dict[Codec, int] = {}
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            chosen = pulls.codec_for(name, parameter)
+            self._codec_of.append(0 if chosen is None else numbers.setdefault(chosen, len(numbers) + 1))
+        self._codecs = [(each.name, each.parameters()) for each in numbers]
+
+    def _checked(self, position: int, value: Any) -> torch.Tensor:
+        """The value of a parameter in an answer."""
         if position >= len(self.names):
             raise InvalidArgumentError(f"the owner sent parameter {position} of {len(self.names)}")
         shape = self.parameters[position].shape
+        if isinstance(value, Encoded):
+            value = decode(value, torch.empty((), dtype=self.dtypes[position]).expand(shape))
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.shape != shape:
             raise InvalidArgumentError(f"the owner sent no tensor of shape {tuple(shape)} for {self.names[position]!r}")
+        return value
 
     def _set_all(self, positions: Sequence[int], values: Sequence[torch.Tensor]) -> None:
         changed = set(self._values.changed())

@@ -1,0 +1,56 @@
+"""Codecs for values that replace those of the receiver, such as pulled parameters, and not for gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ps_wire.compression.floats import BF16, FP16
+from ps_wire.compression.int8 import Int8
+from ps_wire.compression.own import Own
+from ps_wire.compression.zstd import Zstd
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+
+if TYPE_CHECKING:
+    from ps_wire.compression.codec import Codec
+    from ps_wire.compression.encoded import Encoded
+
+_SUITABLE = (FP16, BF16, Int8, Zstd, Own)
+
+
+def check_suitable(codec: Codec) -> None:
+    """Checks that a codec sends every element, each within a bound of its own.
+
+    The others leave most of a tensor out, and rely on later messages to bring the rest. For parameters these would be
+    differences from what the receiver has, and for these the sender would have to keep a copy of the model for each
+    receiver.
+
+    Raises:
+        InvalidArgumentError: It does not.
+    """
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages. Pulled values replace parameters, so what it leaves "
+            "out would be lost, unless the owner kept a copy of the model for each replica, which it does not. "
+            "Compress pulls with BF16, FP16, Int8 or Zstd"
+        )
+
+
+def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
+    """What to send for a value: the value itself if the codec does not take it, or would lose what is not finite.
+
+    Args:
+        codec: One that `check_suitable` accepts.
+        value: The value.
+    """
+    if not codec.takes(value):
+        return value
+    try:
+        encoded = codec.encode(value)
+    except NonFiniteGradientError:
+        return value
+    # Magnitudes beyond the range of float16 would become infinite.
+    if isinstance(codec, FP16) and not all(bool(torch.isfinite(each).all()) for each in encoded.tensors):
+        return value
+    return encoded
