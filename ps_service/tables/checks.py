@@ -82,3 +82,38 @@ def checked_gradients(gradients: torch.Tensor, shape: tuple[int, int], refuse_no
     if refuse_non_finite and not bool((gradients.view(-1) * 0).sum() == 0):
         raise NonFiniteGradientError("a gradient holds NaN or infinity; the table was not changed")
     return gradients
+
+
+def check_block(block: dict[str, torch.Tensor], dim: int, dtype: torch.dtype, widths: dict[str, int]) -> None:
+    """Checks a block of rows.
+
+    Args:
+        block: Tensors by name.
+        dim: Width of a row.
+        dtype: Dtype of a row.
+        widths: What the optimizer keeps, and how many numbers of each.
+
+    Raises:
+        InvalidArgumentError: It has other names, shapes or dtypes, or an id twice.
+    """
+    count = len(block["ids"]) if "ids" in block else -1
+    states = {f"state.{name}": (count, width) for name, width in widths.items()}
+    expected = {"ids": (count,), "values": (count, dim), **states}
+    given = {name: tuple(each.shape) for name, each in block.items()}
+    dtypes = [block[name].dtype == torch.float32 for name in states if name in block]
+    if given != expected or not all(dtypes) or block["values"].dtype != dtype:
+        raise InvalidArgumentError(f"this block of rows has {given}; the table has {expected} and {dtype} rows")
+    if len(torch.unique(block["ids"])) != count:
+        raise InvalidArgumentError("an id is twice in a block of rows")
+
+
+def check_size(name: str, value: int | None, most: int) -> None:
+    """Checks a size; only that named "dim" may not be None.
+
+    Raises:
+        InvalidArgumentError: It is no whole number from 1 to `most`.
+    """
+    if value is None and name != "dim":
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise InvalidArgumentError(f"{name} is a whole number from 1 to {most:,}, not {value!r}")

@@ -25,12 +25,14 @@ class Rows:
     """Values in any of three dtypes, and states in float32, by the number of a row.
 
     Attributes:
+        default: A row that no update changes; None if there is none.
         kernels: What computes with them.
         rule: How rows are updated.
         init: How rows begin.
         seed: Seed of the first values and of the rounding.
         values: The rows.
-        states: What the optimizer keeps, by name.
+        widths: How many numbers are kept for a row beside its values, by name.
+        states: These numbers.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Rows:
         rule: RowRule,
         init: Initialisation,
         seed: int,
+        default: int | None,
     ) -> None:
+        self.default: Final = default
         self.kernels: Final = kernels
         self.rule: Final = rule
         self.init: Final = init
@@ -51,6 +55,7 @@ class Rows:
         widths = dict(rule.widths)
         if dtype != torch.float32:
             widths[UPDATES] = 1
+        self.widths: Final = widths
         self.states: Final[dict[str, RowStorage]] = {
             name: make_rows(capacity, width, torch.float32) for name, width in widths.items()
         }
@@ -81,7 +86,9 @@ class Rows:
         return initial_rows(self.init, self.seed, ids, self.values.width, self.values.dtype)
 
     def update(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
-        """Applies gradients, float32 [n, dim], to different rows, with their ids."""
+        """Applies gradients, float32 [n, dim], to different rows, with their ids. Those of `default` are left out."""
+        if self.default is not None and not bool((own := numbers != self.default).all()):
+            numbers, ids, gradients = numbers[own], ids[own], gradients[own]
         count = len(numbers)
         grouped = Grouped(ids, torch.arange(count + 1), torch.arange(count), torch.ones(1), gradients.contiguous())
         self.kernels.update(self, numbers.contiguous(), grouped, rates)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, Literal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch.nn.functional import embedding_bag
 
-from ps_service.tables import bags
+from ps_service.tables import bags, checks
 from ps_service.tables.checks import checked_gradients, checked_ids, checked_offsets, checked_weights
 from ps_service.tables.groups import Groups
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.optimizers import make_rule
+from ps_service.tables.population import Population
 from ps_service.tables.rows import Rows
+from ps_service.tables.storage import rows_in_memory
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
+
+if TYPE_CHECKING:
+    from ps_service.tables.statistics import Statistics
+    from ps_wire.tables.life import Admission, Eviction
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536
@@ -53,6 +59,10 @@ class TableShard:
         refuse_non_finite: Whether gradients with NaN or infinity are refused.
         implementation: "numba" or "torch"; None for numba where it is installed. Their first values are the same. Their
             updates are the same to the accuracy of float32, so all owners of a table should have the same.
+        admission: Which new ids get a row; None for all. The others read a row of equal values, and their gradients are
+            dropped.
+        eviction: When rows are removed; None for never.
+        clock: The time in seconds, for `eviction`.
 
     Raises:
         InvalidArgumentError: An argument does not fit.
@@ -71,10 +81,13 @@ class TableShard:
         groups: Sequence[RowGroup] = (),
         refuse_non_finite: bool = True,
         implementation: Implementation | None = None,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        _check_size("dim", dim, MOST_DIM)
-        _check_size("rows", rows, MOST_ROWS)
-        _check_size("max_rows", max_rows, MOST_ROWS)
+        checks.check_size("dim", dim, MOST_DIM)
+        checks.check_size("rows", rows, MOST_ROWS)
+        checks.check_size("max_rows", max_rows, MOST_ROWS)
         if dtype not in DTYPES:
             raise InvalidArgumentError(f"rows are float32, float16 or bfloat16, not {dtype}")
         self.dim: Final = dim
@@ -86,11 +99,13 @@ class TableShard:
         self._groups: Final = Groups(groups)
         rule = make_rule(optimizer, dim)
         self.max_rows: Final = min(
-            each for each in (max_rows, rows, MOST_ROWS, _rows_in_memory(dim, dtype, rule.widths)) if each is not None
+            each for each in (max_rows, rows, MOST_ROWS, rows_in_memory(dim, dtype, rule.widths)) if each is not None
         )
         self._kernels: Final = make_kernels(implementation)
-        self._rows: Final = Rows(self._kernels, self.max_rows, dim, dtype, rule, self.init, seed)
+        default = None if admission is None else self.max_rows
+        self._rows: Final = Rows(self._kernels, self.max_rows + 1, dim, dtype, rule, self.init, seed, default)
         self._map: Final = make_id_map(self.max_rows, implementation)
+        self._population: Final = Population(self._map, self._rows, self.max_rows, admission, eviction, seed, clock)
         self._lock: Final = ReportingLock()
         self._updates = 0
 
@@ -108,7 +123,13 @@ class TableShard:
     @property
     def memory(self) -> int:
         """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
-        return self._map.rows * self._rows.row_bytes + self._map.memory
+        return self._map.rows * self._rows.row_bytes + self._population.memory
+
+    @property
+    def statistics(self) -> Statistics:
+        """A copy of what was counted since the shard was made."""
+        with self._lock:
+            return dataclasses.replace(self._population.statistics)
 
     @property
     def updates(self) -> int:
@@ -135,7 +156,8 @@ class TableShard:
 
         Args:
             ids: int64 [n], in any order; may repeat.
-            add: Whether missing rows are added. If not, what they would begin with is returned.
+            add: Whether this look-up is one of training: missing rows are added, and rows are noted as seen. If not,
+                what rows would begin with is returned for those that are missing.
 
         Returns:
             [n, dim] of the table's dtype.
@@ -146,7 +168,7 @@ class TableShard:
         """
         ids = checked_ids(ids, self.rows)
         with self._lock:
-            return self._read(ids, add)
+            return self._read(ids, self._find_or_add(ids) if add else self._population.find(ids))
 
     def bag(
         self,
@@ -177,10 +199,10 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, mode, len(ids))
         with self._lock:
-            rows = self._find_or_add(ids) if add else self._map.find(ids)
+            rows = self._find_or_add(ids) if add else self._population.find(ids)
             if add or not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, mode, weights)
-            values = self._read(ids, add).float()
+            values = self._read(ids, rows).float()
         return embedding_bag(torch.arange(len(ids)), values, offsets, mode=mode, per_sample_weights=weights)
 
     def apply(self, ids: torch.Tensor, gradients: torch.Tensor) -> int:
@@ -271,14 +293,34 @@ class TableShard:
         if clear:
             self.clear()
         for block in blocks:
-            self._check_block(block)
+            checks.check_block(block, self.dim, self.dtype, self._rows.widths)
             ids = checked_ids(block["ids"], self.rows)
             with self._lock:
-                rows = self._find_or_add(ids)
+                rows = self._population.put(ids)
                 self._rows.values.write(rows, block["values"])
                 for name, storage in self._rows.states.items():
                     storage.write(rows, block[f"state.{name}"])
                 self._updates += 1
+
+    def upsert(self, ids: torch.Tensor, values: torch.Tensor) -> None:
+        """Replaces the values of rows, adding those that are missing. What the optimizer keeps stays as it is.
+
+        Args:
+            ids: Different ids, int64 [n].
+            values: [n, dim] of any floating-point dtype.
+
+        Raises:
+            InvalidArgumentError: Ids or values do not fit, or an id is there twice.
+            NonFiniteGradientError: A value is NaN or infinite, and the table refuses those.
+            TooLargeError: There would be more rows than the table may have.
+        """
+        ids = checked_ids(ids, self.rows)
+        values = checked_gradients(values, (len(ids), self.dim), self.refuse_non_finite)
+        if len(torch.unique(ids)) != len(ids):
+            raise InvalidArgumentError("an id is given twice")
+        with self._lock:
+            self._rows.values.write(self._population.put(ids), values.to(self.dtype))
+            self._updates += 1
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes rows, which begin anew if their ids come again. Returns how many there were.
@@ -288,19 +330,29 @@ class TableShard:
         """
         ids = checked_ids(ids, self.rows)
         with self._lock:
-            return len(self._map.remove(ids))
+            return self._population.remove(ids)
+
+    def evict(self, count: int | None = None, *, dry_run: bool = False) -> torch.Tensor:
+        """Removes rows that have expired, as the table's `Eviction` says. Somebody has to call it from time to time.
+
+        Args:
+            count: None for the rows that have expired; or how many rows that make room first are removed.
+            dry_run: Whether the rows stay, and it is only said which would go.
+
+        Returns:
+            The ids of the rows, int64.
+        """
+        with self._lock:
+            return self._population.evict(count, dry_run)
 
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
         with self._lock:
-            self._map.clear()
-            self._rows.clear()
+            self._population.clear()
             self._updates += 1
 
-    def _read(self, ids: torch.Tensor, add: bool) -> torch.Tensor:
-        if add:
-            return self._rows.values.read(self._find_or_add(ids))
-        rows = self._map.find(ids)
+    def _read(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The rows with these numbers; those with -1 as they would begin."""
         missing = rows < 0
         if not missing.any():
             return self._rows.values.read(rows)
@@ -312,7 +364,13 @@ class TableShard:
     def _update(self, grouped: Grouped) -> int:
         """Applies gradients. Returns how many updates there have been."""
         with self._lock:
-            rows = self._find_or_add(grouped.ids)
+            rows = self._population.for_update(grouped.ids)
+            statistics = self._population.statistics
+            statistics.gradients += len(grouped.sources)
+            if self._population.default is not None:
+                admitted = rows != self._population.default
+                rows, grouped = rows[admitted], grouped.part(admitted)
+            statistics.updated += len(rows)
             options = self.optimizer
             rates = self._groups.rates(grouped.ids, options.lr, getattr(options, "weight_decay", 0.0))
             self._kernels.update(self._rows, rows, grouped, rates)
@@ -320,37 +378,5 @@ class TableShard:
             return self._updates
 
     def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids; missing ones have their first values."""
-        used = self._map.rows
-        rows, new = self._map.find_or_add(ids, self.max_rows)
-        if new.any():
-            self._rows.grow(self._map.rows)
-            numbers = rows[new]
-            self._kernels.begin(self._rows, numbers, ids[new], fresh=bool((numbers >= used).all()))
-        return rows
-
-    def _check_block(self, block: Block) -> None:
-        count = len(block["ids"]) if "ids" in block else -1
-        states = {f"state.{name}": (count, each.width) for name, each in self._rows.states.items()}
-        expected = {"ids": (count,), "values": (count, self.dim), **states}
-        given = {name: tuple(each.shape) for name, each in block.items()}
-        dtypes = [block[name].dtype == torch.float32 for name in states if name in block]
-        if given != expected or not all(dtypes) or block["values"].dtype != self.dtype:
-            raise InvalidArgumentError(
-                f"this block of rows has {given}; the table has {expected} and {self.dtype} rows"
-            )
-        if len(torch.unique(block["ids"])) != count:
-            raise InvalidArgumentError("an id is twice in a block of rows")
-
-
-def _rows_in_memory(dim: int, dtype: torch.dtype, widths: dict[str, int]) -> int:
-    """As many rows as would fill the memory of the machine."""
-    row_bytes = dim * dtype.itemsize + 4 * sum(widths.values())
-    return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row_bytes)
-
-
-def _check_size(name: str, value: int | None, most: int) -> None:
-    if value is None and name != "dim":
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidArgumentError(f"{name} is a whole number from 1 to {most:,}, not {value!r}")
+        """The rows of ids that training looks up."""
+        return self._population.look_up(ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import torch
@@ -78,11 +80,10 @@ class BlockRows:
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         self.width: Final = width
         self.dtype: Final = dtype
-        self._blocks: list[torch.Tensor] = []
+        self._blocks: dict[int, torch.Tensor] = {}
 
     def grow(self, rows: int) -> None:
-        while len(self._blocks) * BLOCK_ROWS < rows:
-            self._blocks.append(torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype))
+        """Does nothing: a block is made when one of its rows is used."""
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         values = torch.empty(len(rows), self.width, dtype=self.dtype)
@@ -102,10 +103,29 @@ class BlockRows:
         numbers = rows // BLOCK_ROWS
         order = numbers.argsort()
         touched, counts = numbers[order].unique_consecutive(return_counts=True)
-        return list(zip([self._blocks[each] for each in touched.tolist()], order.split(counts.tolist()), strict=True))
+        blocks = [self._block(each) for each in touched.tolist()]
+        return list(zip(blocks, order.split(counts.tolist()), strict=True))
+
+    def _block(self, number: int) -> torch.Tensor:
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype)
+        return block
 
 
 def make_rows(capacity: int, width: int, dtype: torch.dtype) -> RowStorage:
     """Storage for at most `capacity` rows of `width` elements."""
     reserved = Reservation.make(capacity * width, dtype)
     return BlockRows(width, dtype) if reserved is None else FlatRows(reserved, capacity, width)
+
+
+def rows_in_memory(dim: int, dtype: torch.dtype, widths: Mapping[str, int]) -> int:
+    """As many rows as would fill the memory of the machine.
+
+    Args:
+        dim: Width of a row.
+        dtype: Dtype of a row.
+        widths: What the optimizer keeps in float32, and how many numbers of each.
+    """
+    row_bytes = dim * dtype.itemsize + 4 * sum(widths.values())
+    return max(1, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // row_bytes)

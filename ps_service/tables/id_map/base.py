@@ -23,7 +23,7 @@ class BaseIdMap:
         return torch.from_numpy(self._layout.row_ids[rows]), torch.from_numpy(rows)
 
     def ids_of(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self._layout.row_ids[rows.numpy()])
+        return torch.from_numpy(self._layout.row_ids.take(rows.numpy(), mode="clip"))
 
     def clear(self) -> None:
         self._layout.clear()

@@ -25,3 +25,11 @@ class Grouped:
     sources: torch.Tensor
     scales: torch.Tensor
     gradients: torch.Tensor
+
+    def part(self, chosen: torch.Tensor) -> Grouped:
+        """The same of some of the ids only, bool [m]."""
+        counts = self.begins.diff()
+        positions = chosen.repeat_interleave(counts, output_size=len(self.sources))
+        begins = torch.cat([counts.new_zeros(1), counts[chosen].cumsum(0)])
+        scales = self.scales[positions] if len(self.scales) == len(positions) != 1 else self.scales
+        return Grouped(self.ids[chosen], begins, self.sources[positions], scales, self.gradients)

@@ -22,7 +22,7 @@ def test_everything_is_compiled_when_it_is_warm() -> None:
 
     warm()
     before = compiled_versions()
-    assert sum(before.values()) >= 14
+    assert len(before) - list(before.values()).count(0) >= 13
     every: tuple[RowOptimizer, ...] = (SGD(0.1), SGD(0.1, 0.9), RowWiseAdagrad(weight_decay=0.1), LazyAdam())
     for optimizer in every:
         for init in (Normal(), Uniform()):

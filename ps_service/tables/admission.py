@@ -1,0 +1,83 @@
+"""Which new ids get a row."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ps_service.tables.randomness import ADMISSION, random_bits, uniform
+from ps_wire.tables.hashing import GOLDEN, mix, mix_one
+from ps_wire.tables.life import Admission, AfterSightings, WithProbability
+
+_HASHES: Final = 4
+"""Counters of an id."""
+
+
+class Gate(Protocol):
+    """Decides which ids without a row get one."""
+
+    def admits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes in use."""
+
+
+class CountingFilter:
+    """A counting Bloom filter with 8 bits for each counter, for `AfterSightings`."""
+
+    def __init__(self, options: AfterSightings, seed: int) -> None:
+        self._sightings: Final = options.sightings
+        self._counters: Final[npt.NDArray[np.uint8]] = np.zeros(options.counters, np.uint8)
+        self._salt: Final = mix_one(seed, ADMISSION)
+        self._left = self._window = options.counters // 8
+
+    def admits(self, ids: torch.Tensor) -> torch.Tensor:
+        keys = mix(ids.numpy(), self._salt)
+        steps = np.arange(1, _HASHES + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+        places = mix(keys[:, None] + steps) % np.uint64(len(self._counters))
+        counts = self._counters[places].min(1) + 1
+        # Conservative update: only counters that are below the new count are raised to it.
+        np.maximum.at(self._counters, places, np.minimum(counts, 255).astype(np.uint8)[:, None])
+        admitted = counts >= self._sightings
+        self._left -= len(ids)
+        if self._left <= 0:
+            self._left = self._window
+            np.right_shift(self._counters, 1, out=self._counters)
+        return torch.from_numpy(admitted)
+
+    @property
+    def memory(self) -> int:
+        return self._counters.nbytes
+
+
+class Lottery:
+    """For `WithProbability`. The draws depend on the seed, the id and the number of earlier calls."""
+
+    memory = 0
+
+    def __init__(self, options: WithProbability, seed: int) -> None:
+        self._probability: Final = options.probability
+        self._seed: Final = seed
+        self._calls = 0
+
+    def admits(self, ids: torch.Tensor) -> torch.Tensor:
+        self._calls += 1
+        calls = np.full(len(ids), self._calls, np.int64)
+        draws = uniform(random_bits(self._seed, ADMISSION, ids.numpy(), 1, calls))[:, 0]
+        return torch.from_numpy(draws < self._probability)
+
+
+def make_gate(admission: Admission | None, seed: int) -> Gate | None:
+    """The gate for these options; None if every id gets a row at once."""
+    match admission:
+        case AfterSightings():
+            return CountingFilter(admission, seed)
+        case WithProbability():
+            return Lottery(admission, seed)
+        case None:
+            return None

@@ -1,0 +1,203 @@
+"""Which ids have a row: how ids get one, and how rows go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.tables.admission import make_gate
+from ps_service.tables.seen import Seen
+from ps_service.tables.statistics import Statistics
+from ps_wire.errors import TooLargeError
+
+if TYPE_CHECKING:
+    from ps_service.tables.id_map import IdMap
+    from ps_service.tables.rows import Rows
+    from ps_wire.tables.life import Admission, Eviction
+
+
+class Population:
+    """The ids of a shard, and their rows. It is used under the lock of the shard.
+
+    Args:
+        id_map: The map from ids to rows.
+        rows: The rows.
+        most: The most ids that may have a row.
+        admission: Which new ids get a row; None for all.
+        eviction: When rows are removed; None for never.
+        seed: The table's seed.
+        clock: The time in seconds.
+
+    Attributes:
+        seen: When and how often rows were looked up; None if nothing is evicted.
+        statistics: What is counted.
+        default: The row that ids without one read; None if every id gets one.
+    """
+
+    def __init__(
+        self,
+        id_map: IdMap,
+        rows: Rows,
+        most: int,
+        admission: Admission | None,
+        eviction: Eviction | None,
+        seed: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._map: Final = id_map
+        self._rows: Final = rows
+        self._most: Final = most
+        self._eviction: Final = eviction
+        self._clock: Final = clock
+        self._gate: Final = make_gate(admission, seed)
+        self._default_value: Final = 0.0 if admission is None else admission.default
+        self.default: Final = None if admission is None else most
+        self.seen: Final = None if eviction is None else Seen(most, eviction)
+        self.statistics: Final = Statistics()
+        self._write_default()
+
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids that training looks up; those that get none now have `default`.
+
+        Raises:
+            TooLargeError: There would be more rows than there may be. No row was added or removed.
+        """
+        numbers = self._find_or_add(ids)
+        self.statistics.looked_up += len(ids)
+        if self.seen is not None:
+            self._note(numbers)
+        return numbers
+
+    def find(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids that are only read, -1 or `default` for those without one."""
+        numbers = self._map.find(ids)
+        missing = numbers < 0
+        self.statistics.looked_up += len(ids)
+        self.statistics.refused += int(missing.sum())
+        return numbers if self.default is None else numbers.masked_fill_(missing, self.default)
+
+    def for_update(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of different ids with gradients. They are added where every id gets one, or else have `default`.
+
+        Raises:
+            TooLargeError: There would be more rows than there may be. No row was added or removed.
+        """
+        if self.default is None:
+            return self._add(ids)
+        numbers = self._map.find(ids)
+        return numbers.masked_fill_(numbers < 0, self.default)
+
+    def put(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids that are loaded, which all get one.
+
+        Raises:
+            TooLargeError: There would be more rows than there may be. No row was added or removed.
+        """
+        numbers = self._add(ids)
+        if self.seen is not None:
+            self._note(numbers)
+        return numbers
+
+    def evict(self, count: int | None, dry_run: bool) -> torch.Tensor:
+        """Removes rows that have expired, or the first `count` to go. Returns their ids.
+
+        Args:
+            count: How many; None for those that have expired.
+            dry_run: Whether they stay.
+        """
+        if self.seen is None:
+            return torch.empty(0, dtype=torch.int64)
+        _ids, numbers = self._map.items()
+        if count is None:
+            going = self.seen.expired(numbers, self._clock())
+        else:
+            going = self.seen.first_to_go(self._rows, numbers, count, self._clock())
+        gone = self._map.ids_of(going)
+        if not dry_run:
+            self._map.remove(gone)
+            if count is None:
+                self.statistics.expired += len(gone)
+            else:
+                self.statistics.evicted += len(gone)
+        return gone
+
+    def remove(self, ids: torch.Tensor) -> int:
+        """Removes the rows of ids. Returns how many there were."""
+        count = len(self._map.remove(ids))
+        self.statistics.removed += count
+        return count
+
+    def clear(self) -> None:
+        """Removes all rows."""
+        self._map.clear()
+        self._rows.clear()
+        if self.seen is not None:
+            self.seen.clear()
+        self._write_default()
+
+    @property
+    def memory(self) -> int:
+        """Bytes in use by the map, the filter of new ids, and what is known of when rows were looked up."""
+        seen = 0 if self.seen is None else self.seen.row_bytes * self._map.rows
+        return self._map.memory + seen + (0 if self._gate is None else self._gate.memory)
+
+    def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
+        if self._gate is None or self.default is None:
+            return self._add(ids)
+        numbers = self._map.find(ids)
+        missing = numbers < 0
+        if missing.any():
+            wanted = ids[missing]
+            new, inverse = self._rows.kernels.unique(wanted)
+            admitted = self._gate.admits(new)
+            added = torch.full((len(new),), self.default)
+            added[admitted] = self._add(new[admitted])
+            numbers[missing] = added[inverse]
+            self.statistics.refused += int((~admitted)[inverse].sum())
+        return numbers
+
+    def _add(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids; all that are missing are added."""
+        used = self._map.rows
+        try:
+            numbers, new = self._map.find_or_add(ids, self._most)
+        except TooLargeError:
+            if not self._make_room(ids):
+                raise
+            used = self._map.rows
+            numbers, new = self._map.find_or_add(ids, self._most)
+        if new.any():
+            added = numbers[new]
+            self._rows.grow(self._map.rows)
+            self._rows.kernels.begin(self._rows, added, ids[new], fresh=bool((added >= used).all()))
+            if self.seen is not None:
+                self.seen.begin(self._map.rows, added)
+            self.statistics.added += len(added)
+        return numbers
+
+    def _make_room(self, ids: torch.Tensor) -> bool:
+        """Removes rows until these ids have room, and some more; False if that is not possible."""
+        if self._eviction is None or self._eviction.at_capacity is None:
+            return False
+        numbers = self._map.find(ids)
+        needed = len(self._map) + len(self._rows.kernels.unique(ids[numbers < 0])[0]) - self._most
+        wanted = max(needed, int(self._eviction.share * self._most))
+        going = self.evict(wanted + len(ids), dry_run=True)
+        going = going[~torch.isin(going, ids)][:wanted]
+        if len(going) < needed:
+            return False
+        self.statistics.evicted += len(self._map.remove(going))
+        return True
+
+    def _note(self, numbers: torch.Tensor) -> None:
+        assert self.seen is not None
+        different, _ = self._rows.kernels.unique(numbers)
+        self.seen.note(different if self.default is None else different[different != self.default], self._clock())
+
+    def _write_default(self) -> None:
+        if self.default is not None:
+            values = self._rows.values
+            row = torch.full((1, values.width), self._default_value, dtype=values.dtype)
+            values.write(torch.tensor([self.default]), row)

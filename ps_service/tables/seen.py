@@ -1,0 +1,77 @@
+"""When and how often rows were looked up, and which of them go first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.tables.storage import RowStorage, make_rows
+
+if TYPE_CHECKING:
+    from ps_service.tables.rows import Rows
+    from ps_wire.tables.life import Eviction
+
+_BLOCK_ROWS: Final = 1 << 16
+"""Rows whose norms are computed at once."""
+
+
+class Seen:
+    """What eviction needs to know of rows.
+
+    Attributes:
+        storages: `seen`, microseconds of the clock at the last look-up; and for `least_frequent` `sightings`. Both are
+            int64.
+    """
+
+    def __init__(self, capacity: int, eviction: Eviction) -> None:
+        self._eviction: Final = eviction
+        self.storages: Final[dict[str, RowStorage]] = {"seen": make_rows(capacity, 1, torch.int64)}
+        if eviction.at_capacity == "least_frequent":
+            self.storages["sightings"] = make_rows(capacity, 1, torch.int64)
+
+    def begin(self, rows: int, numbers: torch.Tensor) -> None:
+        """Forgets what was known of these rows, int64 [n], of which there are now so many."""
+        for storage in self.storages.values():
+            storage.grow(rows)
+            storage.write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64))
+
+    def note(self, numbers: torch.Tensor, now: float) -> None:
+        """Notes that different rows were looked up at a time in seconds."""
+        self.storages["seen"].write(numbers, torch.full((len(numbers), 1), int(now * 1e6)))
+        if (sightings := self.storages.get("sightings")) is not None:
+            sightings.write(numbers, sightings.read(numbers) + 1)
+
+    def expired(self, numbers: torch.Tensor, now: float) -> torch.Tensor:
+        """Those of the rows that have expired."""
+        if self._eviction.ttl is None:
+            return numbers[:0]
+        age = max(self._eviction.ttl, self._eviction.spare)
+        return numbers[self.storages["seen"].read(numbers)[:, 0] <= int((now - age) * 1e6)]
+
+    def first_to_go(self, rows: Rows, numbers: torch.Tensor, count: int, now: float) -> torch.Tensor:
+        """At most `count` of the rows, the first of the order of eviction first, without those that are spared."""
+        last = self.storages["seen"].read(numbers)[:, 0]
+        old = last <= int((now - self._eviction.spare) * 1e6)
+        numbers, last = numbers[old], last[old]
+        match self._eviction.at_capacity:
+            case "least_frequent":
+                scores = self.storages["sightings"].read(numbers)[:, 0]
+            case "smallest_norm":
+                parts = [rows.values.read(each).float().norm(dim=1) for each in numbers.split(_BLOCK_ROWS)]
+                scores = torch.cat([last[:0].float(), *parts])
+            case _:
+                scores = last
+        # The order is stable, so that of equal rows those with the lowest numbers go.
+        chosen = scores.argsort(stable=True) if count < len(scores) else torch.arange(len(scores))
+        return numbers[chosen[:count]]
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        for storage in self.storages.values():
+            storage.clear()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes for each row."""
+        return 8 * len(self.storages)
