@@ -1,4 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions and evict."""
+"""The commands of `ps-service`: serve, status, sessions, evict and plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from google.protobuf.json_format import MessageToDict
 
 from ps_service import config
-from ps_service.cli import logs, probe, serving, sessions_view, status_view
+from ps_service.cli import logs, plan_file, plan_view, probe, serving, sessions_view, status_view
 from ps_service.cli.options import with_settings
 from ps_service.config import OwnerConfig
 from ps_service.engine import Engine
@@ -26,6 +26,7 @@ from ps_service.functions.group import Level
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
+from ps_service.tables.plan import plan as make_plan
 from ps_wire.errors import PsError, UnavailableError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
 from ps_wire.release import RELEASE
@@ -164,6 +165,46 @@ def evict(
         print(f"no context had been unused for {older_than:g} s")
 
 
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="A TOML file that names tables and owners.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Says for planned tables and owners what lies where, and whether it fits. No owner has to run.
+
+    The file:
+
+        [owners]
+        ps0 = "16GiB"    # memory for tables
+        ps1 = "16GiB"
+
+        [tables.items]
+        rows = "50M"
+        dim = 64
+        optimizer = "row_wise_adagrad"   # or { kind = "sgd", momentum = 0.9 }
+        dtype = "float32"                # or float16, bfloat16
+        owners = ["ps0", "ps1"]          # all if left out
+
+    The exit code is 1 if it does not fit.
+    """
+    try:
+        wanted = plan_file.read(file)
+        tables = [table.planned(name) for name, table in wanted.tables.items()]
+        planned = make_plan(tables, wanted.owners)
+    except pydantic.ValidationError as error:
+        _fail(f"{file} is not valid:\n  " + "\n  ".join(_lines(error)))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        _fail(f"{file} cannot be read: {error}")
+    except PsError as error:
+        _fail(str(error))
+    if as_json:
+        print(json.dumps(plan_view.as_json(planned, tables), indent=2))
+    else:
+        plan_view.show(planned, tables)
+    if not planned.fits:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Entry point of the command `ps-service`."""
     app()
@@ -173,10 +214,14 @@ def _load(file: Path | None, **flags: Any) -> OwnerConfig:
     try:
         return config.load(file, **flags)
     except pydantic.ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        _fail("the configuration is not valid:\n  " + "\n  ".join(lines))
+        _fail("the configuration is not valid:\n  " + "\n  ".join(_lines(error)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         _fail(f"the configuration cannot be read: {error}")
+
+
+def _lines(error: pydantic.ValidationError) -> list[str]:
+    """What does not fit, a line each."""
+    return [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
 
 
 def _engine(settings: OwnerConfig) -> Engine:

@@ -1,0 +1,153 @@
+"""Plans tables: what each owner will hold of them, and whether it fits into its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from ps_service.tables.optimizers import make_rule
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.slots import SLOTS
+
+if TYPE_CHECKING:
+    from ps_wire.tables.options import RowOptimizer
+
+MAP_BYTES: Final = 29
+"""Bytes that the map of ids takes for each row: 20 to 21 for its slot, and 8 for the id."""
+
+DEVIATIONS: Final = 4.0
+"""Owners get a share of the slots. The hash of the ids decides how many rows that is: it is planned for this many
+standard deviations more than the mean."""
+
+_MOST_OWNERS: Final = SLOTS
+
+
+class PlannedTable(NamedTuple):
+    """A table.
+
+    Attributes:
+        name: Its name.
+        rows: How many rows it will have.
+        dim: Width of a row.
+        optimizer: How its rows are updated.
+        dtype: float32, float16 or bfloat16.
+        owners: Names of its owners; empty for all.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    optimizer: RowOptimizer
+    dtype: torch.dtype = torch.float32
+    owners: tuple[str, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, with what the optimizer and the map of ids keep for it."""
+        widths = sum(make_rule(self.optimizer, self.dim).widths.values())
+        # Rows in 16 bits count their updates, for stochastic rounding.
+        widths += self.dtype != torch.float32
+        return self.dim * self.dtype.itemsize + 4 * widths + MAP_BYTES
+
+
+class Part(NamedTuple):
+    """What one owner holds of one table.
+
+    Attributes:
+        table: The table's name.
+        owner: The owner's name.
+        slots: How many of the 16,384 slots it has.
+        rows: Most rows to expect there.
+        nbytes: Their bytes, with what the optimizer and the map of ids keep.
+    """
+
+    table: str
+    owner: str
+    slots: int
+    rows: int
+    nbytes: int
+
+
+class Plan(NamedTuple):
+    """What lies where.
+
+    Attributes:
+        parts: What each owner holds of each table.
+        budgets: Bytes that each owner has for tables.
+    """
+
+    parts: list[Part]
+    budgets: dict[str, int]
+
+    def used(self, owner: str) -> int:
+        """Bytes of all tables on an owner."""
+        return sum(part.nbytes for part in self.parts if part.owner == owner)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every owner has the bytes that it needs."""
+        return all(self.used(owner) <= budget for owner, budget in self.budgets.items())
+
+
+def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:
+    """Divides the slots of each table evenly among its owners, as new tables do.
+
+    Args:
+        tables: The tables.
+        budgets: Bytes that each owner has for tables, by its name.
+
+    Raises:
+        InvalidArgumentError: A table names an owner that is not among them, or there is no owner.
+    """
+    if not budgets:
+        raise InvalidArgumentError("a plan needs at least one owner")
+    parts = []
+    for table in tables:
+        if unknown := set(table.owners) - budgets.keys():
+            raise InvalidArgumentError(
+                f"table {table.name!r} is for {sorted(unknown)[0]!r}, which is not an owner here"
+            )
+        names = sorted(set(table.owners or budgets))
+        for position, owner in enumerate(names):
+            slots = _slots(position, len(names))
+            rows = _most_rows(table.rows, slots)
+            parts.append(Part(table.name, owner, slots, rows, rows * table.row_bytes))
+    return Plan(parts, dict(budgets))
+
+
+def enough_owners(tables: Sequence[PlannedTable], budget: int) -> int:
+    """The least number of owners with that many bytes each that can hold the tables; 0 if no number can.
+
+    Owners that tables name are not considered.
+    """
+    few, many = 0, 1
+    while not _fit(tables, budget, many):
+        few, many = many, 2 * many
+        if many > _MOST_OWNERS:
+            return 0
+    while many - few > 1:
+        middle = (few + many) // 2
+        if _fit(tables, budget, middle):
+            many = middle
+        else:
+            few = middle
+    return many
+
+
+def _fit(tables: Sequence[PlannedTable], budget: int, owners: int) -> bool:
+    slots = math.ceil(SLOTS / owners)
+    return sum(_most_rows(table.rows, slots) * table.row_bytes for table in tables) <= budget
+
+
+def _slots(position: int, owners: int) -> int:
+    """Slots of the owner at a position: contiguous ranges, whose sizes differ by one at most."""
+    return -(-(position + 1) * SLOTS // owners) - -(-position * SLOTS // owners)
+
+
+def _most_rows(rows: int, slots: int) -> int:
+    share = slots / SLOTS
+    spread = math.sqrt(rows * share * (1 - share))
+    return min(rows, math.ceil(rows * share + DEVIATIONS * spread))
