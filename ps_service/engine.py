@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ps_service.collectives.communicators import Communicators
 from ps_service.execution.inline_limit import InlineLimit
 from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
@@ -63,6 +64,7 @@ class Engine:
         budget: Bytes of messages, by trainer.
         compute: The threads that run hosted code.
         directory: The members of the group that this owner keeps the directory of.
+        communicators: The trainers that exchange values through this owner.
         membership: The group that this owner is a member of.
         counters: Counts of requests and bytes.
         inline_limit: How long a request may take on the event loop.
@@ -99,6 +101,7 @@ class Engine:
         self.compute: Final = ThreadPool(threads, spare_threads)
         self.directory: Final = Directory(self.sessions.is_away)
         self.memberships: Final = Memberships()
+        self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
         self.membership: Final = Membership()
         self.counters: Final = Counters()
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
@@ -130,6 +133,7 @@ class Engine:
             self.budget.forget,
             partial(self.directory.leave, lost=not session.said_goodbye),
             self.memberships.forget,
+            partial(self.communicators.forget, lost=not session.said_goodbye),
         )
         with ExitStack() as stack:
             for free in reversed(frees):

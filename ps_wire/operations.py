@@ -63,6 +63,9 @@ _ALL: Final = (
     OperationInfo("lookup", mutates=False, waits=True),
     OperationInfo("members", mutates=False, waits=True),
     OperationInfo("rendezvous", waits=True),
+    OperationInfo("join_communicator", waits=True),
+    OperationInfo("leave_communicator"),
+    OperationInfo("collective", waits=True, large=True),
     OperationInfo("sessions", mutates=False),
     # It opens no session for its caller, and has no effect the second time.
     OperationInfo("evict", mutates=False),

@@ -23,6 +23,7 @@ PLAIN = {
     "ps_wire/runtime/scopes.py": SHORT,
     "ps_wire/numerics/seeds.py": SHORT,
     "ps_service/cli/serving.py": NO_THREAD,
+    "ps_service/collectives/communicators.py": SHORT,
     "ps_service/passes/calls.py": SHORT,
     "ps_service/execution/thread_pool.py": SHORT,
     "ps_service/execution/workers.py": NO_WORK,

@@ -48,6 +48,7 @@ from ps_wire.errors import (
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Sync
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
+from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.graph.current import current_context
@@ -71,6 +72,7 @@ __all__ = [
     "CancelledCallError",
     "Client",
     "ClosedError",
+    "Communicator",
     "Compensate",
     "ConnectionState",
     "Context",

@@ -1,8 +1,11 @@
-"""Reduces numbers, or tensors of one shape and dtype, to one: sums and means, kept with enough precision."""
+"""Reduces numbers, or tensors of one shape and dtype, to one, with enough precision."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -43,38 +46,63 @@ def widened(value: Any) -> Any:
     return value.to(dtype, copy=True)
 
 
+def _smaller(one: Any, other: Any) -> Any:
+    if isinstance(one, torch.Tensor):
+        return torch.minimum(one, other)
+    return one if math.isnan(one) or one <= other else other
+
+
+def _larger(one: Any, other: Any) -> Any:
+    if isinstance(one, torch.Tensor):
+        return torch.maximum(one, other)
+    return one if math.isnan(one) or one >= other else other
+
+
+_JOINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "sum": operator.add,
+    "mean": operator.add,
+    "product": operator.mul,
+    "min": _smaller,
+    "max": _larger,
+}
+
+
 class Reducer:
-    """The sum or mean of values of one kind. Not safe from several threads.
+    """Reduces values of one kind, in the order in which they come. Not safe from several threads.
 
     Args:
-        is_mean: Whether the result is the mean.
+        op: `sum`, `mean`, `product`, `min` or `max`. NaN spreads.
 
     Attributes:
-        is_mean: As the argument.
+        op: As the argument.
         count: How many values there were.
     """
 
-    def __init__(self, is_mean: bool) -> None:
+    def __init__(self, op: str) -> None:
         self.count = 0
-        self.is_mean = is_mean
+        self.op = op
+        self._join = _JOINED[op]
         self._total: Any = None
 
     def add(self, value: Any) -> None:
         """Adds a value of the same kind as all others."""
-        wide = widened(value)
-        self._total = wide if self._total is None else self._total + wide
+        if self.op not in ("min", "max"):
+            value = widened(value)
+        elif self._total is None and isinstance(value, torch.Tensor):
+            value = value.clone()
+        self._total = value if self._total is None else self._join(self._total, value)
         self.count += 1
 
     def merge(self, other: Reducer) -> None:
         """Adds the values of another one, of the same kind."""
         if other.count:
-            self._total = other._total if self._total is None else self._total + other._total
+            self._total = other._total if self._total is None else self._join(self._total, other._total)
             self.count += other.count
 
     @property
     def result(self) -> Any:
-        """The sum or mean. The mean of integer tensors is float64. The tensor is not changed later."""
-        if not self.is_mean or not self.count:
+        """The result. The mean of integer tensors is float64. A tensor is not changed later."""
+        if self.op != "mean" or not self.count:
             return self._total
         if isinstance(self._total, torch.Tensor) and not (self._total.is_floating_point() or self._total.is_complex()):
             return self._total.double() / self.count

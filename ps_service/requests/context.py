@@ -166,6 +166,17 @@ class RequestContext:
         # The encoder is not kept: it keeps the tensors, and would be part of a reference cycle.
         Encoder(self._written, self._reference).encode_into(message, value)
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the tensor bytes of the reply are part of its message."""
+        return self._embed
+
+    def append(self, payload: Buffer) -> int:
+        """Appends bytes to the payload of the reply, without a copy; returns where they begin."""
+        if self._written is None:
+            self._written = PayloadWriter()
+        return self._written.add(payload.data) if len(payload) else self._written.nbytes
+
     def choose_id(self, result_id: str) -> None:
         """Takes the id that the caller has chosen for the result.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.requests import (
     administration,
     backward,
+    collectives,
     creation,
     directory,
     handlers,
@@ -92,6 +93,9 @@ _ALL: Final = (
     _operation("lookup", directory.lookup),
     _operation("members", directory.members),
     _operation("rendezvous", directory.rendezvous),
+    _operation("join_communicator", collectives.join),
+    _operation("leave_communicator", collectives.leave),
+    _operation("collective", collectives.collective),
     _operation("sessions", administration.sessions, expected_seconds=inline.short),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )

@@ -46,7 +46,7 @@ class Tally:
             if reduce == "keep":
                 self._keep(name, trainer, value)
             else:
-                self._reducer(name, reduce == "mean").add(value)
+                self._reducer(name, reduce).add(value)
 
     def merge(self, other: Tally) -> None:
         """Adds all that another one has, which is not used afterwards."""
@@ -54,7 +54,7 @@ class Tally:
         for name, count in other.counts.items():
             self.counts[name] += count
         for name, reducer in other._reducers.items():
-            self._reducer(name, reducer.is_mean).merge(reducer)
+            self._reducer(name, reducer.op).merge(reducer)
         for name, kept in other._kept.items():
             for trainer, value in kept.items():
                 self._keep(name, trainer, value)
@@ -69,10 +69,10 @@ class Tally:
         kept = {name: _titled(of, title) for name, of in self._kept.items()}
         return {name: reduced[name] if name in reduced else kept[name] for name in self.counts}
 
-    def _reducer(self, name: str, is_mean: bool) -> Reducer:
+    def _reducer(self, name: str, op: str) -> Reducer:
         reducer = self._reducers.get(name)
         if reducer is None:
-            reducer = self._reducers[name] = Reducer(is_mean)
+            reducer = self._reducers[name] = Reducer(op)
         return reducer
 
     def _keep(self, name: str, trainer: bytes, value: Any) -> None:

@@ -47,6 +47,17 @@ class PayloadWriter:
         self.nbytes += len(chunk)
         return offset
 
+    def append(self, other: PayloadWriter) -> int:
+        """Appends all buffers of another one, whose offsets count from the returned one on."""
+        if not other.nbytes:
+            return self.nbytes
+        first, *rest = other.chunks
+        offset = self.add(first)
+        # They have their gaps among them.
+        self.chunks.extend(rest)
+        self.nbytes = offset + other.nbytes
+        return offset
+
 
 class PayloadReader:
     """Returns the bytes of tensors by offset. Every byte belongs to one tensor at most.
@@ -85,6 +96,21 @@ class PayloadReader:
             return taken.copy()
         return taken
 
+    def part(self, offset: int, nbytes: int) -> Buffer:
+        """A part of the payload, for a reader of its own. Parts share no bytes, as tensors do not.
+
+        Raises:
+            InvalidArgumentError: It exceeds the payload, or parts share bytes.
+        """
+        if not nbytes:
+            return _NOTHING
+        self._taken += nbytes
+        if self._buffer is None or offset + nbytes > self.nbytes or self._taken > self.nbytes:
+            raise InvalidArgumentError(f"a part claims bytes {offset}..{offset + nbytes} of a payload of {self.nbytes}")
+        return self._buffer[offset : offset + nbytes]
+
+
+_NOTHING: Final = np.empty(0, np.uint8)
 
 NO_PAYLOAD: Final = PayloadReader()
 """For messages without tensors."""

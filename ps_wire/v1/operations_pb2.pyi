@@ -25,6 +25,19 @@ class Reduction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REDUCTION_MEAN: _ClassVar[Reduction]
     REDUCTION_SUM: _ClassVar[Reduction]
     REDUCTION_KEEP: _ClassVar[Reduction]
+    REDUCTION_MIN: _ClassVar[Reduction]
+    REDUCTION_MAX: _ClassVar[Reduction]
+    REDUCTION_PRODUCT: _ClassVar[Reduction]
+
+class CollectiveKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLLECTIVE_UNSPECIFIED: _ClassVar[CollectiveKind]
+    COLLECTIVE_BARRIER: _ClassVar[CollectiveKind]
+    COLLECTIVE_GATHER: _ClassVar[CollectiveKind]
+    COLLECTIVE_BROADCAST: _ClassVar[CollectiveKind]
+    COLLECTIVE_SCATTER: _ClassVar[CollectiveKind]
+    COLLECTIVE_ALL_GATHER: _ClassVar[CollectiveKind]
+    COLLECTIVE_ALL_REDUCE: _ClassVar[CollectiveKind]
 READS_CONSISTENT: Reads
 READS_INCONSISTENT: Reads
 NON_FINITE_APPLY: NonFinite
@@ -33,6 +46,16 @@ REDUCTION_UNSPECIFIED: Reduction
 REDUCTION_MEAN: Reduction
 REDUCTION_SUM: Reduction
 REDUCTION_KEEP: Reduction
+REDUCTION_MIN: Reduction
+REDUCTION_MAX: Reduction
+REDUCTION_PRODUCT: Reduction
+COLLECTIVE_UNSPECIFIED: CollectiveKind
+COLLECTIVE_BARRIER: CollectiveKind
+COLLECTIVE_GATHER: CollectiveKind
+COLLECTIVE_BROADCAST: CollectiveKind
+COLLECTIVE_SCATTER: CollectiveKind
+COLLECTIVE_ALL_GATHER: CollectiveKind
+COLLECTIVE_ALL_REDUCE: CollectiveKind
 
 class ContextId(_message.Message):
     __slots__ = ("trainer", "number")
@@ -1028,3 +1051,73 @@ class EvictReply(_message.Message):
     sessions: _containers.RepeatedScalarFieldContainer[str]
     contexts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, sessions: _Optional[_Iterable[str]] = ..., contexts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class JoinCommunicatorRequest(_message.Message):
+    __slots__ = ("member", "name", "size", "rank", "wait_seconds", "patience_seconds")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    name: str
+    size: int
+    rank: int
+    wait_seconds: float
+    patience_seconds: float
+    def __init__(self, member: _Optional[int] = ..., name: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., patience_seconds: _Optional[float] = ...) -> None: ...
+
+class JoinCommunicatorReply(_message.Message):
+    __slots__ = ("rank",)
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    def __init__(self, rank: _Optional[int] = ...) -> None: ...
+
+class LeaveCommunicatorRequest(_message.Message):
+    __slots__ = ("member", "why")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    why: str
+    def __init__(self, member: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class LeaveCommunicatorReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("value", "offset", "nbytes")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    value: _values_pb2.Value
+    offset: int
+    nbytes: int
+    def __init__(self, value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., offset: _Optional[int] = ..., nbytes: _Optional[int] = ...) -> None: ...
+
+class CollectiveRequest(_message.Message):
+    __slots__ = ("member", "number", "kind", "root", "reduction", "pieces", "wait_seconds")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    REDUCTION_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    member: int
+    number: int
+    kind: CollectiveKind
+    root: int
+    reduction: Reduction
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    wait_seconds: float
+    def __init__(self, member: _Optional[int] = ..., number: _Optional[int] = ..., kind: _Optional[_Union[CollectiveKind, str]] = ..., root: _Optional[int] = ..., reduction: _Optional[_Union[Reduction, str]] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+
+class CollectiveReply(_message.Message):
+    __slots__ = ("pieces", "reduced")
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    REDUCED_FIELD_NUMBER: _ClassVar[int]
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    reduced: _values_pb2.Value
+    def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., reduced: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...

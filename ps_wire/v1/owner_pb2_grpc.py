@@ -198,6 +198,21 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.RendezvousRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.RendezvousReply.FromString,
                 _registered_method=True)
+        self.JoinCommunicator = channel.unary_unary(
+                '/ps_wire.v1.Owner/JoinCommunicator',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorReply.FromString,
+                _registered_method=True)
+        self.LeaveCommunicator = channel.unary_unary(
+                '/ps_wire.v1.Owner/LeaveCommunicator',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorReply.FromString,
+                _registered_method=True)
+        self.Collective = channel.unary_unary(
+                '/ps_wire.v1.Owner/Collective',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.CollectiveRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.CollectiveReply.FromString,
+                _registered_method=True)
         self.Sessions = channel.unary_unary(
                 '/ps_wire.v1.Owner/Sessions',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.SessionsRequest.SerializeToString,
@@ -408,6 +423,24 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinCommunicator(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaveCommunicator(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collective(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Sessions(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -582,6 +615,21 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Rendezvous,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.RendezvousRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.RendezvousReply.SerializeToString,
+            ),
+            'JoinCommunicator': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinCommunicator,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorReply.SerializeToString,
+            ),
+            'LeaveCommunicator': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaveCommunicator,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorReply.SerializeToString,
+            ),
+            'Collective': grpc.unary_unary_rpc_method_handler(
+                    servicer.Collective,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.CollectiveRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.CollectiveReply.SerializeToString,
             ),
             'Sessions': grpc.unary_unary_rpc_method_handler(
                     servicer.Sessions,
@@ -1461,6 +1509,87 @@ class Owner(object):
             '/ps_wire.v1.Owner/Rendezvous',
             ps__wire_dot_v1_dot_operations__pb2.RendezvousRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.RendezvousReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinCommunicator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/JoinCommunicator',
+            ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.JoinCommunicatorReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaveCommunicator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/LeaveCommunicator',
+            ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.LeaveCommunicatorReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collective(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Collective',
+            ps__wire_dot_v1_dot_operations__pb2.CollectiveRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.CollectiveReply.FromString,
             options,
             channel_credentials,
             insecure,

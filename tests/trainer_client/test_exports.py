@@ -22,6 +22,7 @@ OFFERED = {
         "CancelledCallError",
         "Client",
         "ClosedError",
+        "Communicator",
         "Compensate",
         "ConnectionState",
         "Context",

@@ -11,6 +11,7 @@ from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from trainer_client.client.client import Client
+from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -23,7 +24,7 @@ from trainer_client.replicas.several import Replicas
 if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
 
-_WRAPPED = (Client, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps)
+_WRAPPED = (Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps)
 
 _IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
 """Methods that the calling thread runs itself instead of waiting for another thread."""

@@ -17,6 +17,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusReply, StatusRequest
 from trainer_client.client import objects
 from trainer_client.client.sessions import Sessions
+from trainer_client.collectives.joining import Joins
 from trainer_client.contexts.context import Context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.creation import NonFinite, Reads
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.scheduler import DistributedScheduler
-    from trainer_client.replicas.local_steps import LocalSteps, LocalTraining
     from trainer_client.replicas.replica import Replica
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
 
 
-class Client:
+class Client(Joins):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
@@ -296,12 +296,12 @@ class Client:
         self,
         replica: Replica,
         inner: optim.Optimizer,
-        method: LocalTraining,
+        method: local_steps.LocalTraining,
         *,
         name: str = "",
         non_finite: NonFinite = "apply",
         policy: Policy | None = local_steps.ALL,
-    ) -> Pending[LocalSteps]:
+    ) -> Pending[local_steps.LocalSteps]:
         """Trains a replica with an optimizer of this process, and combines what trainers have changed on the owner.
 
         It makes the optimizer on the owner that takes their differences, or attaches to it, as `optimizer` does.

@@ -14,11 +14,21 @@ if TYPE_CHECKING:
 
 
 def wait_seconds(session: Session) -> float:
-    """How long a step may wait for other trainers on the owner: a little less than the call may take.
+    """How long a step may wait for other trainers on the owner; see `owner_seconds`."""
+    return owner_seconds(session.settings.timeout)
+
+
+def owner_seconds(timeout: float | None) -> float:
+    """How long a call may wait for other trainers on the owner: a little less than it may take.
 
     So the owner's error, which names the trainers it waits for, comes before the error that there was no answer.
+
+    Args:
+        timeout: Seconds that the call may take; None is no limit.
+
+    Returns:
+        The seconds; 0 is no limit.
     """
-    timeout = session.settings.timeout
     return 0.0 if timeout is None else timeout - min(1.0, 0.05 * timeout)
 
 

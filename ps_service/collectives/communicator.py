@@ -1,0 +1,263 @@
+"""One communicator: which of its members have arrived at which collective, and why it has ended.
+
+A state machine without clock, network or torch. Not safe from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ps_service.collectives.waits import ENDLESS
+from ps_wire.collectives import MOST_OPEN, Signature
+from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, TooLargeError, UnavailableError
+from ps_wire.number_set import SeenNumbers
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import Buffer
+    from ps_wire.v1.values_pb2 import Value
+
+
+class Piece(NamedTuple):
+    """A value on its way from one member to others, as it came.
+
+    Attributes:
+        value: Its message.
+        payload: The bytes of its tensors; offsets in the message count from their begin.
+    """
+
+    value: Value
+    payload: Buffer
+
+
+class Exchange(NamedTuple):
+    """What a member gets.
+
+    Attributes:
+        pieces: The values of others, in the order of their ranks.
+        reduced: The result of `all_reduce`.
+    """
+
+    pieces: Sequence[Piece]
+    reduced: Any = None
+
+
+class Arrival:
+    """A member at a collective.
+
+    Args:
+        pieces: What it sends: its value; of the source of a scatter, a value for each other member by rank.
+        value: For `all_reduce`, its value; `pieces` is empty.
+        nbytes: Bytes of what it sends.
+
+    Attributes:
+        pieces, value, nbytes: As the arguments.
+        future: Done when all have arrived.
+        wait: How long it waits for the others.
+    """
+
+    __slots__ = ("future", "nbytes", "pieces", "value", "wait")
+
+    def __init__(self, pieces: Sequence[Piece], value: Any = None, nbytes: int = 0) -> None:
+        self.pieces = pieces
+        self.value = value
+        self.nbytes = nbytes
+        self.wait = ENDLESS
+        self.future: Future[Exchange] = Future()
+
+
+class Collective:
+    """One collective, from the first arrival to the last.
+
+    Attributes:
+        number: Its number in the communicator.
+        signature: What the first member to come has asked for.
+        first: The rank of that member.
+        arrivals: Those that are there, by rank.
+        nbytes: Bytes of what they send.
+    """
+
+    __slots__ = ("arrivals", "first", "nbytes", "number", "signature")
+
+    def __init__(self, number: int, signature: Signature, first: int) -> None:
+        self.number = number
+        self.signature = signature
+        self.first = first
+        self.arrivals: dict[int, Arrival] = {}
+        self.nbytes = 0
+
+    def __str__(self) -> str:
+        return f"collective {self.number}, {self.signature}"
+
+
+class Ending(NamedTuple):
+    """Why a communicator has ended.
+
+    Attributes:
+        kind: Type of the error of all calls.
+        why: What has happened.
+    """
+
+    kind: type[PsError]
+    why: str
+
+
+class Communicator:
+    """The members of a communicator, and their open collectives.
+
+    A collective is complete when all members have arrived. The first failure ends the communicator: all that wait, and
+    all that come later, get its error, so that no two members can have a different idea of what has happened.
+
+    Args:
+        name: Its name.
+        sessions: The session of each member, by rank.
+        most_bytes: Most bytes of values that it holds.
+        patience: Seconds that a member may be without a connection before it is lost.
+        describe: A session for messages.
+
+    Attributes:
+        name, sessions, patience: As the arguments.
+        open: The open collectives, by number.
+        nbytes: Bytes of values that it holds.
+        ending: Why it has ended; None if it has not.
+        gone: Why a member will not come any more, by rank.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sessions: Sequence[bytes],
+        most_bytes: int,
+        patience: float = 1.0,
+        describe: Callable[[bytes], str] = bytes.hex,
+    ) -> None:
+        self.name = name
+        self.sessions = sessions
+        self.patience = patience
+        self.open: dict[int, Collective] = {}
+        self.nbytes = 0
+        self.ending: Ending | None = None
+        self.gone: dict[int, str] = {}
+        self._most_bytes = most_bytes
+        self._describe = describe
+        self._done = SeenNumbers()
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return len(self.sessions)
+
+    def member(self, rank: int) -> str:
+        """A member for messages."""
+        return f"rank {rank} (trainer {self._describe(self.sessions[rank])})"
+
+    def missing(self, collective: Collective) -> list[int]:
+        """The ranks that have not arrived."""
+        return [rank for rank in range(self.size) if rank not in collective.arrivals]
+
+    def awaited(self) -> set[int]:
+        """The ranks that others wait for."""
+        return {rank for collective in self.open.values() for rank in self.missing(collective)}
+
+    def arrive(self, rank: int, number: int, signature: Signature, arrival: Arrival) -> Collective | None:
+        """A member arrives at a collective.
+
+        Returns:
+            The collective, if all have arrived; it is not open any more.
+
+        Raises:
+            InvalidArgumentError: The member has arrived there before.
+            PsError: The communicator has ended, or ends because of this: the member asks for something else than
+                others, its values are too large, or a member that has not arrived is gone.
+        """
+        if self.ending is not None:
+            raise self.error()
+        collective = self.open.get(number)
+        if number < 1 or number in self._done or (collective is not None and rank in collective.arrivals):
+            raise InvalidArgumentError(f"rank {rank} has taken part in collective {number} of {self.name!r} before")
+        if collective is None:
+            if len(self.open) >= MOST_OPEN:
+                raise self._ended(
+                    OverloadedError, f"{self.member(rank)} begins a collective while {MOST_OPEN} are open"
+                )
+            collective = self.open[number] = Collective(number, signature, rank)
+        if signature != collective.signature:
+            raise self._ended(
+                InvalidArgumentError,
+                f"{self.member(rank)} calls {signature} as its collective {number}, where "
+                f"{self.member(collective.first)} calls {collective.signature}; all members have to call the same ones "
+                "in the same order",
+            )
+        if self.nbytes + arrival.nbytes > self._most_bytes:
+            raise self._ended(
+                TooLargeError,
+                f"the values of {collective} have more than {self._most_bytes:,} bytes together; send less at a time, "
+                "or raise max_message_bytes on the owner",
+            )
+        collective.arrivals[rank] = arrival
+        collective.nbytes += arrival.nbytes
+        self.nbytes += arrival.nbytes
+        for other, why in self.gone.items():
+            if other not in collective.arrivals:
+                raise self._ended(UnavailableError, why)
+        if len(collective.arrivals) < self.size:
+            return None
+        del self.open[number]
+        self._done.add(number)
+        self.nbytes -= collective.nbytes
+        return collective
+
+    def part(self, rank: int, why: str) -> None:
+        """A member will not come any more. The communicator ends once another one waits for it."""
+        self.gone.setdefault(rank, why)
+        if self.ending is None and rank in self.awaited():
+            self.end(UnavailableError, self.gone[rank])
+
+    def end(self, kind: type[PsError], why: str) -> None:
+        """Ends the communicator. `failed` returns the waits that this ends."""
+        if self.ending is None:
+            self.ending = Ending(kind, why)
+            self.nbytes = 0
+
+    def failed(self) -> Iterator[Future[Exchange]]:
+        """Once it has ended, the waits that have no result; each once."""
+        if self.ending is not None:
+            ended, self.open = self.open, {}
+            for collective in ended.values():
+                for arrival in collective.arrivals.values():
+                    yield arrival.future
+
+    def error(self) -> PsError:
+        """The error of all calls after its end."""
+        assert self.ending is not None
+        return self.ending.kind(f"the communicator {self.name!r} has ended, make it again: {self.ending.why}")
+
+    def _ended(self, kind: type[PsError], why: str) -> PsError:
+        self.end(kind, why)
+        return self.error()
+
+
+def pieces_of(signature: Signature, rank: int, size: int) -> int:
+    """How many values a member sends for others."""
+    kind, is_root = signature.kind, rank == signature.root
+    if kind == "all_gather":
+        return 1
+    if kind == "gather":
+        return 0 if is_root else 1
+    if kind == "broadcast":
+        return 1 if is_root else 0
+    return size - 1 if kind == "scatter" and is_root else 0
+
+
+def exchanged(rank: int, collective: Collective) -> Exchange:
+    """What a member gets of a complete collective without a reduction. Its own value is not sent back."""
+    kind, root, _ = collective.signature
+    arrivals = collective.arrivals
+    if kind == "all_gather" or (kind == "gather" and rank == root):
+        return Exchange([piece for other in sorted(arrivals) if other != rank for piece in arrivals[other].pieces])
+    if kind == "broadcast" and rank != root:
+        return Exchange(arrivals[root].pieces)
+    if kind == "scatter" and rank != root:
+        return Exchange([arrivals[root].pieces[rank - (rank > root)]])
+    return Exchange(())

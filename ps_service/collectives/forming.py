@@ -1,0 +1,183 @@
+"""Communicators that do not have all of their members yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from ps_service.collectives.waits import ENDLESS, Wait
+from ps_wire.errors import InvalidArgumentError, NameConflictError
+
+
+class Joining:
+    """A trainer that waits for the others.
+
+    Args:
+        session: Its session.
+        member: The number by which it names itself.
+        rank: The rank that it asks for; None for any.
+        patience: Seconds that it grants others without a connection.
+        wait: How long it waits.
+
+    Attributes:
+        session, member, rank, patience, wait: As the arguments.
+        future: Its rank, once all are there.
+    """
+
+    def __init__(self, session: bytes, member: int, rank: int | None, patience: float, wait: Wait = ENDLESS) -> None:
+        self.session = session
+        self.member = member
+        self.rank = rank
+        self.patience = patience
+        self.wait = wait
+        self.future: Future[int] = Future()
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """The membership: its session and number."""
+        return self.session, self.member
+
+
+class Forming:
+    """The trainers that have joined, in the order in which they came. Not safe from several threads.
+
+    Args:
+        name: Name of the communicator.
+        size: How many it is to have.
+        is_lost: Whether a session has been without a connection for so many seconds.
+
+    Attributes:
+        name, size: As the arguments.
+        joined: Those that are there.
+    """
+
+    def __init__(self, name: str, size: int, is_lost: Callable[[bytes, float], bool]) -> None:
+        self.name = name
+        self.size = size
+        self.joined: list[Joining] = []
+        self._is_lost = is_lost
+
+    def join(self, joining: Joining) -> list[Joining]:
+        """A trainer joins.
+
+        Returns:
+            Those that are lost, and whose place it takes.
+
+        Raises:
+            NameConflictError: Another one has the rank that it asks for.
+        """
+        replaced = []
+        for other in list(self.joined):
+            same = joining.rank is not None and other.rank == joining.rank
+            if (same or len(self.joined) >= self.size) and self._is_lost(other.session, other.patience):
+                self.joined.remove(other)
+                replaced.append(other)
+            elif same:
+                raise NameConflictError(
+                    f"rank {joining.rank} of the communicator {self.name!r} belongs to another trainer; give "
+                    "another one, or none"
+                )
+        self.joined.append(joining)
+        return replaced
+
+    def ranked(self) -> list[Joining] | None:
+        """All members by rank; None while some are missing, or are without a connection."""
+        if len(self.joined) < self.size:
+            return None
+        if any(self._is_lost(each.session, each.patience) for each in self.joined):
+            return None
+        taken = {each.rank for each in self.joined}
+        free = (rank for rank in range(self.size) if rank not in taken)
+        by_rank = {next(free) if each.rank is None else each.rank: each for each in self.joined}
+        return [by_rank[rank] for rank in range(self.size)]
+
+    def missing(self) -> str:
+        """Who is missing, for messages."""
+        given = sorted(each.rank for each in self.joined if each.rank is not None)
+        ranks = f", among them the ranks {', '.join(map(str, given))}" if given else ""
+        return f"{len(self.joined)} of {self.size} trainers have joined{ranks}"
+
+
+class Formations:
+    """The communicators that are not complete. Not safe from several threads.
+
+    Args:
+        is_lost: As for `Forming`.
+
+    Attributes:
+        by_member: Where each trainer waits, by its session and the number of its membership.
+    """
+
+    def __init__(self, is_lost: Callable[[bytes, float], bool]) -> None:
+        self.by_member: dict[tuple[bytes, int], Forming] = {}
+        self._by_name: dict[str, Forming] = {}
+        self._is_lost = is_lost
+
+    def join(self, joining: Joining, name: str, size: int) -> list[Joining]:
+        """A trainer joins; see `Forming.join`.
+
+        Raises:
+            InvalidArgumentError: Those that have joined gave another size.
+            NameConflictError: Another one has the rank.
+        """
+        forming = self._by_name.get(name) or Forming(name, size, self._is_lost)
+        if forming.size != size:
+            raise InvalidArgumentError(
+                f"the communicator {name!r} is to have {size} members here, and {forming.size} for those that have "
+                "joined; all have to give the same size"
+            )
+        replaced = forming.join(joining)
+        for each in replaced:
+            del self.by_member[each.key]
+        self._by_name[name] = self.by_member[joining.key] = forming
+        return replaced
+
+    def take_complete(self) -> list[tuple[str, list[Joining]]]:
+        """Removes the communicators that are complete: their names, and their members by rank."""
+        found = []
+        for name, forming in list(self._by_name.items()):
+            ranked = forming.ranked()
+            if ranked is not None:
+                del self._by_name[name]
+                for each in ranked:
+                    del self.by_member[each.key]
+                found.append((name, ranked))
+        return found
+
+    def late(self, now: float) -> list[Joining]:
+        """The trainers whose time is over."""
+        return [each for forming in self._by_name.values() for each in forming.joined if each.wait.until <= now]
+
+    def remove(self, key: tuple[bytes, int], why: str) -> tuple[Joining, str] | None:
+        """Removes a trainer that does not wait any more.
+
+        Args:
+            key: Its session, and the number of its membership.
+            why: Why, for messages.
+
+        Returns:
+            The trainer, and a description of what it has waited for; None if it does not wait.
+        """
+        forming = self.by_member.pop(key, None)
+        if forming is None:
+            return None
+        (joining,) = (each for each in forming.joined if each.key == key)
+        told = f"{why}: the communicator {forming.name!r} is not complete: {forming.missing()}"
+        forming.joined.remove(joining)
+        if not forming.joined:
+            del self._by_name[forming.name]
+        return joining, told
+
+
+def check_join(name: str, size: int, rank: int | None, most: int, longest: int) -> None:
+    """Checks what a trainer asks for.
+
+    Raises:
+        InvalidArgumentError: It makes no sense.
+    """
+    if not 0 < len(name) <= longest:
+        raise InvalidArgumentError(f"the name of a communicator has 1 to {longest} characters")
+    if not 0 < size <= most:
+        raise InvalidArgumentError(f"a communicator has 1 to {most:,} members, not {size}")
+    if rank is not None and not 0 <= rank < size:
+        raise InvalidArgumentError(f"the ranks of {size} members are 0 to {size - 1}, not {rank}")

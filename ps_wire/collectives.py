@@ -1,0 +1,106 @@
+"""Collectives: what the members of a communicator do together. What both sides know of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from ps_wire.codec.names import NAMED
+from ps_wire.codec.trees import leaves_in
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import Ref
+from ps_wire.v1 import operations_pb2 as pb
+
+MOST_MEMBERS: Final = 4096
+"""Most members of a communicator."""
+
+MOST_OPEN: Final = 64
+"""Most collectives of a communicator that are open at one time."""
+
+LONGEST_NAME: Final = 128
+"""Longest name of a communicator, in characters."""
+
+KINDS: Final[dict[str, pb.CollectiveKind]] = {
+    "barrier": pb.COLLECTIVE_BARRIER,
+    "gather": pb.COLLECTIVE_GATHER,
+    "broadcast": pb.COLLECTIVE_BROADCAST,
+    "scatter": pb.COLLECTIVE_SCATTER,
+    "all_gather": pb.COLLECTIVE_ALL_GATHER,
+    "all_reduce": pb.COLLECTIVE_ALL_REDUCE,
+}
+"""The kinds of collectives, as messages have them."""
+
+OPERATIONS: Final[dict[str, pb.Reduction]] = {
+    "sum": pb.REDUCTION_SUM,
+    "mean": pb.REDUCTION_MEAN,
+    "min": pb.REDUCTION_MIN,
+    "max": pb.REDUCTION_MAX,
+    "product": pb.REDUCTION_PRODUCT,
+}
+"""The operations of `all_reduce`, as messages have them."""
+
+_ROOTS: Final = {"gather": "to", "broadcast": "source", "scatter": "source"}
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+_INTEGERS: Final = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+class Signature(NamedTuple):
+    """What all members must agree on in one collective.
+
+    Attributes:
+        kind: One of `KINDS`.
+        root: The rank that gathers, or that is the source; 0 where there is none.
+        op: For `all_reduce`, one of `OPERATIONS`; otherwise empty.
+    """
+
+    kind: str
+    root: int = 0
+    op: str = ""
+
+    def __str__(self) -> str:
+        if self.kind in _ROOTS:
+            return f"{self.kind}({_ROOTS[self.kind]}={self.root})"
+        return f"{self.kind}({self.op!r})" if self.op else f"{self.kind}()"
+
+
+def check_plain(value: Any) -> None:
+    """Checks that a value has a meaning for every member.
+
+    Raises:
+        InvalidArgumentError: It holds functions, classes or references.
+    """
+    for leaf in leaves_in(value):
+        if isinstance(leaf, (*NAMED, Ref)):
+            raise InvalidArgumentError(f"{leaf!r} cannot be sent to other members: send plain values and tensors")
+
+
+def check_reducible(value: Any, op: str) -> None:
+    """Checks that a value can be reduced.
+
+    Raises:
+        InvalidArgumentError: It is, or holds, something else than numbers and dense tensors.
+    """
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            check_reducible(each, op)
+    elif isinstance(value, dict):
+        for each in value.values():
+            check_reducible(each, op)
+    elif isinstance(value, torch.Tensor):
+        dtype = value.dtype
+        complex_fits = dtype.is_complex and op not in ("min", "max")
+        if (
+            value.layout is not torch.strided
+            or value.is_quantized
+            or not (dtype.is_floating_point or complex_fits or dtype in _INTEGERS)
+            or (dtype.is_floating_point and dtype.itemsize < 2 and op in ("min", "max"))
+        ):
+            raise InvalidArgumentError(f"a tensor of {dtype} and layout {value.layout} has no {op}")
+    elif not isinstance(value, float) and not (isinstance(value, int) and value in _INT64):
+        raise InvalidArgumentError(
+            f"a {type(value).__name__} has no {op}: all_reduce takes numbers (integers of 64 bits), dense tensors, and "
+            "lists, tuples and dictionaries of these"
+        )

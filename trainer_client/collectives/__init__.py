@@ -1,0 +1,1 @@
+"""Communicators: trainers that exchange values through an owner, and wait for each other."""

@@ -1,0 +1,325 @@
+"""A communicator: trainers that exchange plain values and tensors through an owner, and wait for each other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+
+from ps_wire import errors
+from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
+from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.collectives import KINDS, OPERATIONS, Signature, check_plain, check_reducible
+from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
+from ps_wire.v1 import operations_pb2 as pb
+from ps_wire.v1.frames_pb2 import Frame, Request
+from trainer_client.contexts.stepped import owner_seconds
+from trainer_client.pending import DEFAULT, Pending
+from trainer_client.session.in_flight import nothing
+
+if TYPE_CHECKING:
+    from trainer_client.session.session import Session
+
+T = TypeVar("T")
+
+Op = Literal["sum", "mean", "min", "max", "product"]
+"""An operation of `all_reduce`."""
+
+_MEMBERS: Final = itertools.count(1)
+"""Numbers of the memberships of this process."""
+
+
+class Communicator:
+    """A fixed number of trainers with ranks, which call the same collectives in the same order.
+
+        async with await ps.communicator("evaluation", size=4) as team:
+            losses = await team.all_gather(loss)
+            if team.rank == 0:
+                print(sum(losses) / team.size)
+
+    Made by `Client.communicator`. Every collective waits until all members have called it. The values are any that can
+    be sent: numbers, texts, tensors, containers of these, and instances of `@by_value` classes that all members have
+    registered. Sizes and kinds may differ between members. What a member gets are copies, also of its own value. The
+    values of one collective may have as many bytes together as one message (`max_message_bytes` of the owner).
+
+    The first failure ends the communicator for all members: one dies or leaves while others wait for it, does not come
+    in time, cancels its call, or calls something else than the others. Calls that wait, and all later ones, raise an
+    error that names it. Those that are left make a communicator again, with the same name if they like.
+
+    Besides the errors listed with each method, all collectives raise:
+
+    - `UnavailableError`: A member is lost, has left, or has given up; or the owner has started again.
+    - `DeadlineExceededError`: A member did not come in time. The message names those that are missing.
+    - `InvalidArgumentError`: Members have called different collectives with the same number.
+    - `TooLargeError`, `OverloadedError`: The values are too large, or the owner holds too many of other collectives.
+
+    Attributes:
+        name: Its name.
+        rank: The rank of this member, from 0.
+        size: The number of members.
+    """
+
+    def __init__(self, session: Session, member: int, name: str, rank: int, size: int) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = size
+        self._session = session
+        self._member = member
+        self._numbers = itertools.count(1)
+        self._ended: PsError | None = None
+
+    def barrier(self, *, timeout: float | None = DEFAULT) -> Pending[None]:
+        """Waits until all members have called it.
+
+        Args:
+            timeout: Seconds to wait, as in all collectives; None is no limit.
+        """
+        return self._call(Signature("barrier"), (), timeout, lambda _: None)
+
+    def gather(self, value: Any, to: int = 0, *, timeout: float | None = DEFAULT) -> Pending[list[Any] | None]:
+        """Collects a value of each member.
+
+        Args:
+            value: The value of this member.
+            to: The rank that gets them.
+            timeout: As in `barrier`.
+
+        Returns:
+            For that rank, the values in the order of ranks; for others None.
+        """
+        signature = self._rooted("gather", to)
+        if to != self.rank:
+            return self._call(signature, (value,), timeout, lambda _: None)
+        own = _copy(value)
+        return self._call(signature, (), timeout, lambda others: self._with_own(own, others))
+
+    def broadcast(self, value: Any = None, source: int = 0, *, timeout: float | None = DEFAULT) -> Pending[Any]:
+        """Gives a value of one member to all.
+
+        Args:
+            value: The value, at the source; not used at others.
+            source: The rank whose value it is.
+            timeout: As in `barrier`.
+
+        Returns:
+            The value of the source.
+        """
+        signature = self._rooted("broadcast", source)
+        if source != self.rank:
+            return self._call(signature, (), timeout, lambda values: values[0])
+        own = _copy(value)
+        return self._call(signature, (value,), timeout, lambda _: own)
+
+    def scatter(
+        self, values: Sequence[Any] | None = None, source: int = 0, *, timeout: float | None = DEFAULT
+    ) -> Pending[Any]:
+        """Gives each member one of the values of the source.
+
+        Args:
+            values: At the source, a value for each member in the order of ranks; not used at others.
+            source: The rank whose values they are.
+            timeout: As in `barrier`.
+
+        Returns:
+            The value for this member.
+
+        Raises:
+            InvalidArgumentError: The source has not given as many values as there are members.
+        """
+        signature = self._rooted("scatter", source)
+        if source != self.rank:
+            return self._call(signature, (), timeout, lambda received: received[0])
+        if not isinstance(values, Sequence) or isinstance(values, (str, bytes)) or len(values) != self.size:
+            raise InvalidArgumentError(
+                f"the source of a scatter gives a list of {self.size} values, one for each member"
+            )
+        own = _copy(values[self.rank])
+        others = [value for rank, value in enumerate(values) if rank != self.rank]
+        return self._call(signature, others, timeout, lambda _: own)
+
+    def all_gather(self, value: Any, *, timeout: float | None = DEFAULT) -> Pending[list[Any]]:
+        """Collects a value of each member, for all.
+
+        Args:
+            value: The value of this member.
+            timeout: As in `barrier`.
+
+        Returns:
+            The values in the order of ranks.
+        """
+        own = _copy(value)
+        return self._call(Signature("all_gather"), (value,), timeout, lambda others: self._with_own(own, others))
+
+    def all_reduce(self, value: T, op: Op = "sum", *, timeout: float | None = DEFAULT) -> Pending[T]:
+        """Reduces the values of all members to one, which all of them get.
+
+        Args:
+            value: A number, a dense tensor, or a list, tuple or dictionary of these. All members give the same
+                structure, shapes and dtypes.
+            op: `sum`, `mean`, `min`, `max` or `product`. It is applied in the order of ranks, so that the result does
+                not depend on who came first. Sums and products of tensors of integers and bools are int64, their means
+                float64, and those of 16-bit floating-point tensors float32. NaN spreads.
+            timeout: As in `barrier`.
+
+        Returns:
+            The result.
+
+        Raises:
+            InvalidArgumentError: A value cannot be reduced, or the values of members do not fit together.
+        """
+        if op not in OPERATIONS:
+            raise InvalidArgumentError(f"op is one of {', '.join(OPERATIONS)}, not {op!r}")
+        check_reducible(value, op)
+        return self._call(Signature("all_reduce", 0, op), (value,), timeout, lambda values: values[0])
+
+    def leave(self) -> Pending[None]:
+        """Ends the part of this member. If others wait for it, now or later, they get an error.
+
+        The end of a `with` block leaves, and so does closing the client. A block that ends by an exception ends the
+        communicator for all members at once.
+        """
+        return self._leave("")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave(_why(error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(_why(error)).wait()
+
+    def __repr__(self) -> str:
+        ended = ", ended" if self._ended is not None else ""
+        return f"<Communicator {self.name!r}, rank {self.rank} of {self.size}{ended}>"
+
+    def _rooted(self, kind: str, root: int) -> Signature:
+        if type(root) is not int or not 0 <= root < self.size:
+            raise InvalidArgumentError(f"the ranks of {self!r} are 0 to {self.size - 1}, not {root!r}")
+        return Signature(kind, root)
+
+    def _with_own(self, own: Any, others: list[Any]) -> list[Any]:
+        return [*others[: self.rank], own, *others[self.rank :]]
+
+    def _call(
+        self,
+        signature: Signature,
+        values: Sequence[Any],
+        timeout: float | None,
+        read: Callable[[list[Any]], T],
+    ) -> Pending[T]:
+        """Sends values, and reads those of others. What can be checked is checked before the call has its number."""
+        if self._ended is not None:
+            raise self._ended
+        frame, payload = Frame(), PayloadWriter()
+        request = frame.request.collective
+        for value in values:
+            check_plain(value)
+            part = PayloadWriter()
+            message = request.pieces.add()
+            Encoder(part).encode_into(message.value, value)
+            message.offset, message.nbytes = payload.append(part), part.nbytes
+        if payload.nbytes > self._session.max_message_bytes:
+            raise TooLargeError(
+                f"the values of {signature} have {payload.nbytes:,} bytes of tensors; a message to owner "
+                f"{self._session.owner!r} may have {self._session.max_message_bytes:,.0f}"
+            )
+        request.member, request.number = self._member, next(self._numbers)
+        request.kind, request.root = KINDS[signature.kind], signature.root
+        if signature.op:
+            request.reduction = OPERATIONS[signature.op]
+        request.wait_seconds = _owner_seconds(self._session, timeout)
+        pending: Pending[T] = self._session.submit(
+            frame, payload, lambda reply, answer: read(_received(reply.collective, answer)), timeout
+        )
+        pending.on_done(lambda: self._end_with(pending))
+        return pending
+
+    def _end_with(self, pending: Pending[Any]) -> None:
+        """A call that has failed here ends the communicator, so that nobody waits for this member."""
+        error = pending.error
+        if error is None or self._ended is not None:
+            return
+        self._ended = _consequence(self.name, error)
+        self._send_leave(_why(error))
+
+    def _leave(self, why: str) -> Pending[None]:
+        if self._ended is None:
+            self._ended = UnavailableError(f"this member has left the communicator {self.name!r}")
+            return self._send_leave(why)
+        made: Pending[None] = Pending(self._session.loop)
+        made.resolve(lambda: None)
+        return made
+
+    def _send_leave(self, why: str) -> Pending[None]:
+        return send_leave(self._session, self._member, why)
+
+
+def join(
+    session: Session, name: str, size: int, rank: int | None, lost_after: float, timeout: float | None
+) -> Pending[Communicator]:
+    """Joins a communicator; arguments as for `Client.communicator`."""
+    member = next(_MEMBERS)
+    request = pb.JoinCommunicatorRequest(member=member, name=name, size=size, rank=rank, patience_seconds=lost_after)
+    request.wait_seconds = _owner_seconds(session, timeout)
+    pending: Pending[Communicator] = session.submit(
+        Request(join_communicator=request),
+        None,
+        lambda reply, _: Communicator(session, member, name, reply.join_communicator.rank, size),
+        timeout,
+    )
+
+    def give_up() -> None:
+        if pending.error is not None:
+            # Others may have been told that this trainer is a member.
+            send_leave(session, member, _why(pending.error))
+
+    pending.on_done(give_up)
+    return pending
+
+
+def send_leave(session: Session, member: int, why: str) -> Pending[None]:
+    """Ends a membership."""
+    request = pb.LeaveCommunicatorRequest(member=member, why=why)
+    return session.submit(Request(leave_communicator=request), None, nothing)
+
+
+def _received(reply: pb.CollectiveReply, payload: PayloadReader) -> list[Any]:
+    if reply.HasField("reduced"):
+        return [Decoder(payload).decode(reply.reduced)]
+    return [
+        Decoder(PayloadReader(payload.part(piece.offset, piece.nbytes))).decode(piece.value) for piece in reply.pieces
+    ]
+
+
+def _copy(value: Any) -> Any:
+    """What a receiver of a value would get."""
+    check_plain(value)
+    payload = PayloadWriter()
+    message = Encoder(payload).encode(value)
+    return Decoder(PayloadReader(joined(payload.chunks, payload.nbytes))).decode(message)
+
+
+def _why(error: BaseException | None) -> str:
+    return "" if error is None else f"{type(error).__name__}: {error}"[:1000]
+
+
+def _consequence(name: str, error: BaseException) -> PsError:
+    """The error of calls after one that has failed with `error`."""
+    if isinstance(error, CancelledCallError) or not isinstance(error, PsError):
+        return UnavailableError(
+            f"the communicator {name!r} has ended, make it again: a call of this member was cancelled"
+        )
+    return errors.caused(error, f"an earlier collective of {name!r} has failed")
+
+
+def _owner_seconds(session: Session, timeout: float | None) -> float:
+    return owner_seconds(session.settings.timeout if timeout == DEFAULT else timeout)
