@@ -17,6 +17,7 @@ from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
 from ps_service.tables.optimizers import make_rule
 from ps_service.tables.population import Population
+from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.rows import Rows
 from ps_service.tables.storage import rows_in_memory
 from ps_wire.errors import InvalidArgumentError
@@ -46,6 +47,9 @@ class TableShard:
     one call, without Python's global lock where numba and torch compute; a waiting thread of a pool reports that it
     waits. `state` takes it for each block. No method runs code of others or waits for anything else.
     No reader ever sees a part of an update. Tensors that are returned are copies.
+
+    The first shard that a process makes waits until numba has compiled everything: 0.7 seconds, or 6 the first time on
+    a machine (`ps_service.tables.warm`).
 
     Args:
         dim: Width of a row.
@@ -108,6 +112,8 @@ class TableShard:
         self._population: Final = Population(self._map, self._rows, self.max_rows, admission, eviction, seed, clock)
         self._lock: Final = ReportingLock()
         self._updates = 0
+        if self._kernels.implementation == "numba":
+            PREPARATION.ensure(TableShard)
 
     @property
     def optimizer(self) -> RowOptimizer:
