@@ -63,6 +63,9 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
         _fill(engine, hosted, record, tensors)
     for session in checkpoint.sessions:
         _begin(engine, session, tensors)
+    for hosted in made:
+        if isinstance(hosted.value, HostedOptimizer):
+            rounds.drop_strangers(engine, hosted.value.aggregator)
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:

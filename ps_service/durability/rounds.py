@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ps_service.requests import round_messages, spanning
-from ps_service.training.aggregator import Decided
+from ps_service.training.outcomes import Decided, Membership
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -16,17 +16,21 @@ if TYPE_CHECKING:
 
 
 def write(record: pb.RoundsRecord, aggregator: Aggregator) -> None:
-    """Writes the rounds of an optimizer over several owners. Gradients that an owner holds for rounds are not kept."""
+    """Writes the rounds of an optimizer. Gradients that an owner holds for rounds are not kept."""
     coordinator, following = aggregator.coordinator, aggregator.following
     record.owners.extend(aggregator.owners)
     if following is not None:
         record.applied = following.applied
+    else:
+        clocks, record.most = aggregator.membership()
+        epochs = {} if coordinator is None else coordinator.epochs
+        for trainer, clock in clocks.items():
+            record.trainers.add(trainer=trainer, clock=clock, epoch=epochs.get(trainer, 0))
     if coordinator is not None:
         log = coordinator.log
         record.applied, record.joins = log.number, coordinator.joins
         round_messages.write(record.decisions, Decided(0, log.base, log.after(log.base)))
         record.known.update(log.applied)
-        record.members.extend(round_messages.members(coordinator.epochs.items()))
 
 
 def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: pb.RoundsRecord) -> None:
@@ -36,7 +40,7 @@ def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: 
         engine: The owner.
         optimizer: What was made again from the request that had made the optimizer.
         policy: Its policy.
-        record: Its rounds; empty unless they are over several owners.
+        record: Its rounds.
     """
     aggregator = optimizer.aggregator
     if record.owners and not aggregator.owners:
@@ -47,8 +51,17 @@ def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: 
         return
     aggregator.change(policy)
     if aggregator.coordinator is not None:
-        epochs = {member.trainer: member.epoch for member in record.members}
+        epochs = {member.trainer: member.epoch for member in record.trainers}
         entries = round_messages.read(record.decisions)
         aggregator.restore_rounds(record.applied, record.known, entries, record.joins, epochs)
-        for trainer in epochs:
-            engine.memberships.add(trainer, aggregator)
+    clocks = {member.trainer: member.clock for member in record.trainers}
+    aggregator.restore_membership(Membership(clocks, record.most))
+    for trainer in clocks:
+        engine.memberships.add(trainer, aggregator)
+
+
+def drop_strangers(engine: Engine, aggregator: Aggregator) -> None:
+    """Ends the membership of trainers without a session, after sessions are restored: no lease of theirs would end."""
+    for trainer in aggregator.members:
+        if engine.sessions.get(trainer) is None:
+            engine.memberships.remove(trainer, aggregator)

@@ -165,8 +165,7 @@ class _Objects:
             record.version = hosted.value.version
             if not hosted.value.aggregator.is_plain:
                 Encoder(None).encode_into(record.policy, to_plain(hosted.value.aggregator.policy))
-            if hosted.value.aggregator.owners:
-                rounds.write(record.rounds, hosted.value.aggregator)
+            rounds.write(record.rounds, hosted.value.aggregator)
         if isinstance(hosted.value, nn.Module):
             frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
             record.frozen.CopyFrom(pb.Frozen(parameters=frozen))

@@ -95,13 +95,11 @@ class Coordinator(Rounds):
         Args:
             version: The number of steps.
             joins: How many joins there were.
-            epochs: The members, and the number of the join of each.
+            epochs: The number of the join of each member, for `restore_members`.
         """
         self.version = version
         self.joins = joins + _MOST_LOST_JOINS
-        for trainer, epoch in epochs.items():
-            self.epochs[trainer] = epoch
-            super().join(trainer)
+        self.epochs.update(epochs)
 
     def _noted(self, events: list[Event]) -> list[Event]:
         """Appends what is decided to the log."""

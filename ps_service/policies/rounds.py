@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.policies.offers import Answer, Close, Counted, Dropped, Event, Offer, OfferKey, Pooled, Reason
@@ -138,6 +138,17 @@ class Rounds:
             return []
         pool, self.pool = self.pool, []
         return [self._close(pool)]
+
+    def restore_members(self, clocks: Mapping[bytes, int], most: int) -> None:
+        """Continues with the members of a checkpoint, so that no round is complete without them.
+
+        Args:
+            clocks: The clock of each.
+            most: The largest number of members at one time since the policy was set.
+        """
+        for trainer, clock in clocks.items():
+            self._member(trainer).clock = clock
+        self.most = max(self.most, most)
 
     def waiting_offers(self) -> list[OfferKey]:
         """The offers that are in no round yet, or whose trainers wait although they are applied."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
-    from ps_service.training.aggregator import Outcome
     from ps_service.training.optimizers import HostedOptimizer
+    from ps_service.training.outcomes import Outcome
     from ps_wire.v1 import operations_pb2 as pb
 
 _NO_REGION: Final = nullcontext()

@@ -11,8 +11,8 @@ from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
 from ps_service.requests import fields, reported_values, round_messages
 from ps_service.requests.error_answers import explain
-from ps_service.training.aggregator import Outcome
 from ps_service.training.optimizers import optimizer_of
+from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError, PsError, SessionLostError

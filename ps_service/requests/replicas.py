@@ -9,8 +9,8 @@ from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.requests import fields, offers, reported_values
 from ps_service.requests.backward import Progress
 from ps_service.training import pulls, pushes
-from ps_service.training.aggregator import Outcome
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
+from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
 from ps_wire.compression.registry import codec_named
 from ps_wire.compression.values import check_suitable, encode

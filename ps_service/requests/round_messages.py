@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
@@ -14,7 +13,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
-    from ps_service.training.aggregator import Decided
+    from ps_service.training.outcomes import Decided
 
 
 def write(message: pb.Decisions, decided: Decided) -> None:
@@ -62,11 +61,6 @@ def _read_decision(message: pb.Decision) -> Decision:
     if kind == "policy":
         return Changed(policies.from_plain(Decoder(PayloadReader(None)).decode(message.policy)))
     raise InvalidArgumentError("a decision is of a kind that this owner does not know; is it older than the others?")
-
-
-def members(epochs: Iterable[tuple[bytes, int]]) -> list[pb.Departure]:
-    """Trainers and the numbers of their joins."""
-    return [pb.Departure(trainer=trainer, epoch=epoch) for trainer, epoch in epochs]
 
 
 def _counted(counted: Counted) -> pb.CountedGradient:

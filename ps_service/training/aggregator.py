@@ -7,12 +7,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import DRAINING, EventQueue
+from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
 from ps_service.training.tally import Tally
@@ -32,38 +33,6 @@ _log = logging.getLogger(__name__)
 
 PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
-
-
-class Outcome(NamedTuple):
-    """What became of an offer.
-
-    Attributes:
-        version: The version of the optimizer.
-        staleness: The number of steps between the reading of the gradients and their round.
-        counted: How many gradients the round has; 0 if it is still open.
-        reason: Why the gradients do not count; empty if they do.
-        values: The values that were reported with the gradients of the round, reduced by name.
-    """
-
-    version: int
-    staleness: int
-    counted: int
-    reason: str = ""
-    values: Mapping[str, Any] = {}
-
-
-class Decided(NamedTuple):
-    """What a trainer brings to the owners that follow.
-
-    Attributes:
-        epoch: The number of the trainer's join; 0 if it is no member.
-        base: The number of the last decision that is forgotten, because all owners have carried it out.
-        entries: Decisions that another owner may not know.
-    """
-
-    epoch: int
-    base: int
-    entries: list[Entry]
 
 
 class _End:
@@ -122,6 +91,18 @@ class Aggregator:
         """The trainers that use the optimizer."""
         with self._lock:
             return list(self._rounds.members)
+
+    def membership(self) -> Membership:
+        """The trainers that use the optimizer, for a checkpoint."""
+        with self._lock:
+            clocks = {trainer: member.clock for trainer, member in self._rounds.members.items()}
+            return Membership(clocks, self._rounds.most)
+
+    def restore_membership(self, membership: Membership) -> None:
+        """Continues with the trainers of a checkpoint, after its state, policy and decisions are restored."""
+        with self._lock:
+            self._rounds.version = self._optimizer.version
+            self._rounds.restore_members(membership.clocks, membership.most)
 
     def waiting_for(self) -> list[bytes]:
         """The trainers that an open round waits for."""

@@ -27,7 +27,7 @@ from ps_wire.v1 import operations_pb2 as ps__wire_dot_v1_dot_operations__pb2
 from ps_wire.v1 import values_pb2 as ps__wire_dot_v1_dot_values__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bps_wire/v1/checkpoint.proto\x12\nps_wire.v1\x1a\x17ps_wire/v1/frames.proto\x1a\x1bps_wire/v1/operations.proto\x1a\x17ps_wire/v1/values.proto\"8\n\tNumberSet\x12\r\n\x05\x66loor\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x03(\x04\x12\r\n\x05holes\x18\x03 \x03(\x04\"\x1c\n\x06\x46rozen\x12\x12\n\nparameters\x18\x01 \x03(\t\"\xf2\x01\n\x0cRoundsRecord\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12(\n\tdecisions\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.Decisions\x12\x32\n\x05known\x18\x03 \x03(\x0b\x32#.ps_wire.v1.RoundsRecord.KnownEntry\x12\r\n\x05joins\x18\x04 \x01(\x04\x12&\n\x07members\x18\x05 \x03(\x0b\x32\x15.ps_wire.v1.Departure\x12\x0e\n\x06owners\x18\x06 \x03(\t\x1a,\n\nKnownEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x8a\x04\n\x0cObjectRecord\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nclass_name\x18\x03 \x01(\t\x12+\n\x06\x63reate\x18\x04 \x01(\x0b\x32\x19.ps_wire.v1.CreateRequestH\x00\x12\'\n\x04\x63\x61ll\x18\x05 \x01(\x0b\x32\x17.ps_wire.v1.CallRequestH\x00\x12\x31\n\toptimizer\x18\x06 \x01(\x0b\x32\x1c.ps_wire.v1.OptimizerRequestH\x00\x12\x31\n\tscheduler\x18\x07 \x01(\x0b\x32\x1c.ps_wire.v1.SchedulerRequestH\x00\x12\"\n\x05value\x18\x08 \x01(\x0b\x32\x11.ps_wire.v1.ValueH\x00\x12\x0f\n\x07payload\x18\t \x01(\t\x12 \n\x05state\x18\n \x01(\x0b\x32\x11.ps_wire.v1.Value\x12\x0f\n\x07tensors\x18\x0b \x03(\t\x12\x0f\n\x07version\x18\x0c \x01(\x04\x12!\n\x06policy\x18\x0f \x01(\x0b\x32\x11.ps_wire.v1.Value\x12(\n\x06rounds\x18\x10 \x01(\x0b\x32\x18.ps_wire.v1.RoundsRecord\x12\x17\n\x0f\x64\x65pendency_only\x18\r \x01(\x08\x12\"\n\x06\x66rozen\x18\x0e \x01(\x0b\x32\x12.ps_wire.v1.FrozenB\x06\n\x04made\"Q\n\x0c\x41nswerRecord\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12 \n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.ps_wire.v1.Frame\x12\x0f\n\x07payload\x18\x03 \x01(\t\"3\n\x0fReferenceRecord\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\xa2\x01\n\rSessionRecord\x12\x0f\n\x07trainer\x18\x01 \x01(\x0c\x12$\n\x05taken\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.NumberSet\x12)\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x18.ps_wire.v1.AnswerRecord\x12/\n\nreferences\x18\x04 \x03(\x0b\x32\x1b.ps_wire.v1.ReferenceRecord\"S\n\x0cPassesRecord\x12\x0f\n\x07trainer\x18\x01 \x01(\x0c\x12$\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.NumberSet\x12\x0c\n\x04lost\x18\x03 \x03(\x04\"C\n\x0cMemberRecord\x12\"\n\x06member\x18\x01 \x01(\x0b\x32\x12.ps_wire.v1.Member\x12\x0f\n\x07session\x18\x02 \x01(\x0c\"\xcc\x01\n\nCheckpoint\x12)\n\x07objects\x18\x01 \x03(\x0b\x32\x18.ps_wire.v1.ObjectRecord\x12+\n\x08sessions\x18\x02 \x03(\x0b\x32\x19.ps_wire.v1.SessionRecord\x12(\n\x06passes\x18\x03 \x03(\x0b\x32\x18.ps_wire.v1.PassesRecord\x12)\n\x07members\x18\x04 \x03(\x0b\x32\x18.ps_wire.v1.MemberRecord\x12\x11\n\tgenerator\x18\x05 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bps_wire/v1/checkpoint.proto\x12\nps_wire.v1\x1a\x17ps_wire/v1/frames.proto\x1a\x1bps_wire/v1/operations.proto\x1a\x17ps_wire/v1/values.proto\"8\n\tNumberSet\x12\r\n\x05\x66loor\x18\x01 \x01(\x04\x12\r\n\x05\x61\x62ove\x18\x02 \x03(\x04\x12\r\n\x05holes\x18\x03 \x03(\x04\"\x1c\n\x06\x46rozen\x12\x12\n\nparameters\x18\x01 \x03(\t\"<\n\x0bRoundMember\x12\x0f\n\x07trainer\x18\x01 \x01(\x0c\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\"\x89\x02\n\x0cRoundsRecord\x12)\n\x08trainers\x18\x07 \x03(\x0b\x32\x17.ps_wire.v1.RoundMember\x12\x0c\n\x04most\x18\x08 \x01(\x04\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x04\x12(\n\tdecisions\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.Decisions\x12\x32\n\x05known\x18\x03 \x03(\x0b\x32#.ps_wire.v1.RoundsRecord.KnownEntry\x12\r\n\x05joins\x18\x04 \x01(\x04\x12\x0e\n\x06owners\x18\x06 \x03(\t\x1a,\n\nKnownEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01J\x04\x08\x05\x10\x06\"\x8a\x04\n\x0cObjectRecord\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nclass_name\x18\x03 \x01(\t\x12+\n\x06\x63reate\x18\x04 \x01(\x0b\x32\x19.ps_wire.v1.CreateRequestH\x00\x12\'\n\x04\x63\x61ll\x18\x05 \x01(\x0b\x32\x17.ps_wire.v1.CallRequestH\x00\x12\x31\n\toptimizer\x18\x06 \x01(\x0b\x32\x1c.ps_wire.v1.OptimizerRequestH\x00\x12\x31\n\tscheduler\x18\x07 \x01(\x0b\x32\x1c.ps_wire.v1.SchedulerRequestH\x00\x12\"\n\x05value\x18\x08 \x01(\x0b\x32\x11.ps_wire.v1.ValueH\x00\x12\x0f\n\x07payload\x18\t \x01(\t\x12 \n\x05state\x18\n \x01(\x0b\x32\x11.ps_wire.v1.Value\x12\x0f\n\x07tensors\x18\x0b \x03(\t\x12\x0f\n\x07version\x18\x0c \x01(\x04\x12!\n\x06policy\x18\x0f \x01(\x0b\x32\x11.ps_wire.v1.Value\x12(\n\x06rounds\x18\x10 \x01(\x0b\x32\x18.ps_wire.v1.RoundsRecord\x12\x17\n\x0f\x64\x65pendency_only\x18\r \x01(\x08\x12\"\n\x06\x66rozen\x18\x0e \x01(\x0b\x32\x12.ps_wire.v1.FrozenB\x06\n\x04made\"Q\n\x0c\x41nswerRecord\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12 \n\x05\x66rame\x18\x02 \x01(\x0b\x32\x11.ps_wire.v1.Frame\x12\x0f\n\x07payload\x18\x03 \x01(\t\"3\n\x0fReferenceRecord\x12\x11\n\tobject_id\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\xa2\x01\n\rSessionRecord\x12\x0f\n\x07trainer\x18\x01 \x01(\x0c\x12$\n\x05taken\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.NumberSet\x12)\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x18.ps_wire.v1.AnswerRecord\x12/\n\nreferences\x18\x04 \x03(\x0b\x32\x1b.ps_wire.v1.ReferenceRecord\"S\n\x0cPassesRecord\x12\x0f\n\x07trainer\x18\x01 \x01(\x0c\x12$\n\x05\x65nded\x18\x02 \x01(\x0b\x32\x15.ps_wire.v1.NumberSet\x12\x0c\n\x04lost\x18\x03 \x03(\x04\"C\n\x0cMemberRecord\x12\"\n\x06member\x18\x01 \x01(\x0b\x32\x12.ps_wire.v1.Member\x12\x0f\n\x07session\x18\x02 \x01(\x0c\"\xcc\x01\n\nCheckpoint\x12)\n\x07objects\x18\x01 \x03(\x0b\x32\x18.ps_wire.v1.ObjectRecord\x12+\n\x08sessions\x18\x02 \x03(\x0b\x32\x19.ps_wire.v1.SessionRecord\x12(\n\x06passes\x18\x03 \x03(\x0b\x32\x18.ps_wire.v1.PassesRecord\x12)\n\x07members\x18\x04 \x03(\x0b\x32\x18.ps_wire.v1.MemberRecord\x12\x11\n\tgenerator\x18\x05 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,22 +40,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NUMBERSET']._serialized_end=178
   _globals['_FROZEN']._serialized_start=180
   _globals['_FROZEN']._serialized_end=208
-  _globals['_ROUNDSRECORD']._serialized_start=211
-  _globals['_ROUNDSRECORD']._serialized_end=453
-  _globals['_ROUNDSRECORD_KNOWNENTRY']._serialized_start=409
-  _globals['_ROUNDSRECORD_KNOWNENTRY']._serialized_end=453
-  _globals['_OBJECTRECORD']._serialized_start=456
-  _globals['_OBJECTRECORD']._serialized_end=978
-  _globals['_ANSWERRECORD']._serialized_start=980
-  _globals['_ANSWERRECORD']._serialized_end=1061
-  _globals['_REFERENCERECORD']._serialized_start=1063
-  _globals['_REFERENCERECORD']._serialized_end=1114
-  _globals['_SESSIONRECORD']._serialized_start=1117
-  _globals['_SESSIONRECORD']._serialized_end=1279
-  _globals['_PASSESRECORD']._serialized_start=1281
-  _globals['_PASSESRECORD']._serialized_end=1364
-  _globals['_MEMBERRECORD']._serialized_start=1366
-  _globals['_MEMBERRECORD']._serialized_end=1433
-  _globals['_CHECKPOINT']._serialized_start=1436
-  _globals['_CHECKPOINT']._serialized_end=1640
+  _globals['_ROUNDMEMBER']._serialized_start=210
+  _globals['_ROUNDMEMBER']._serialized_end=270
+  _globals['_ROUNDSRECORD']._serialized_start=273
+  _globals['_ROUNDSRECORD']._serialized_end=538
+  _globals['_ROUNDSRECORD_KNOWNENTRY']._serialized_start=488
+  _globals['_ROUNDSRECORD_KNOWNENTRY']._serialized_end=532
+  _globals['_OBJECTRECORD']._serialized_start=541
+  _globals['_OBJECTRECORD']._serialized_end=1063
+  _globals['_ANSWERRECORD']._serialized_start=1065
+  _globals['_ANSWERRECORD']._serialized_end=1146
+  _globals['_REFERENCERECORD']._serialized_start=1148
+  _globals['_REFERENCERECORD']._serialized_end=1199
+  _globals['_SESSIONRECORD']._serialized_start=1202
+  _globals['_SESSIONRECORD']._serialized_end=1364
+  _globals['_PASSESRECORD']._serialized_start=1366
+  _globals['_PASSESRECORD']._serialized_end=1449
+  _globals['_MEMBERRECORD']._serialized_start=1451
+  _globals['_MEMBERRECORD']._serialized_end=1518
+  _globals['_CHECKPOINT']._serialized_start=1521
+  _globals['_CHECKPOINT']._serialized_end=1725
 # @@protoc_insertion_point(module_scope)

@@ -25,8 +25,18 @@ class Frozen(_message.Message):
     parameters: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class RoundMember(_message.Message):
+    __slots__ = ("trainer", "epoch", "clock")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    trainer: bytes
+    epoch: int
+    clock: int
+    def __init__(self, trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
+
 class RoundsRecord(_message.Message):
-    __slots__ = ("applied", "decisions", "known", "joins", "members", "owners")
+    __slots__ = ("trainers", "most", "applied", "decisions", "known", "joins", "owners")
     class KnownEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,19 +44,21 @@ class RoundsRecord(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
+    trainers: _containers.RepeatedCompositeFieldContainer[RoundMember]
+    most: int
     applied: int
     decisions: _operations_pb2.Decisions
     known: _containers.ScalarMap[str, int]
     joins: int
-    members: _containers.RepeatedCompositeFieldContainer[_operations_pb2.Departure]
     owners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., members: _Optional[_Iterable[_Union[_operations_pb2.Departure, _Mapping]]] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, trainers: _Optional[_Iterable[_Union[RoundMember, _Mapping]]] = ..., most: _Optional[int] = ..., applied: _Optional[int] = ..., decisions: _Optional[_Union[_operations_pb2.Decisions, _Mapping]] = ..., known: _Optional[_Mapping[str, int]] = ..., joins: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
     __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "dependency_only", "frozen")

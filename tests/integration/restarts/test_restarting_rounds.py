@@ -183,3 +183,84 @@ async def test_sigterm_of_a_process_does_not_wait_for_a_round(start: StartOwner,
         assert found == [{"ps0": 1, "ps1": 1}] * 2
         learn(net, opt, xs)
         await same_nets(one, net)
+
+
+# Which trainers a round waits for after a restart
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["alone", "over owners"])
+async def test_a_round_of_all_trainers_waits_for_those_of_before_the_restart(tmp_path: Path, count: int) -> None:
+    async with AsyncExitStack() as stack:
+        places = await owners(stack, tmp_path, count)
+        trainers = await group(stack, places, 3, tc.Sync())
+        net, opt = await local(trainers[0])
+        for turn in range(2):
+            xs = batches(3 * turn + 3)[-3:]
+            first = asyncio.create_task(trainers[0].step(xs[0]))
+            await until(lambda: waiting(places[0].server) == 1)
+            assert not first.done()
+            found = await together(first, *(each.step(x) for each, x in zip(trainers[1:], xs[1:], strict=True)))
+            assert [each.counted for each in found] == [3] * 3
+            learn(net, opt, xs)
+            await same_nets(trainers[0], net)
+            for place in places:
+                await place.restart()
+            assert len(hosted(places[0].server).aggregator.members) == 3
+
+
+async def test_a_round_after_a_restart_does_not_wait_for_a_trainer_that_does_not_come_back(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        (owner,) = await owners(stack, tmp_path, 1)
+        one, two, gone = await group(stack, [owner], 3, tc.Sync(3))
+        await together(*(each.step(x) for each, x in zip((one, two, gone), batches(3), strict=True)))
+        await owner.server.drain(DRAIN_SECONDS)
+        closing = asyncio.create_task(gone.client.close())
+        await owner.start()
+        await asyncio.gather(closing, return_exceptions=True)
+        sessions = owner.server.engine.sessions
+        steps = [asyncio.create_task(each.step(x)) for each, x in zip((one, two), batches(2), strict=True)]
+        await until(lambda: waiting(owner.server) == 2)
+        lost = sessions.get(gone.client.trainer)
+        if lost is not None:
+            assert not any(each.done() for each in steps) and not lost.streams
+            lost._seen -= 1e9  # its lease has run out
+            owner.server.servicer.sweep()
+        assert [each.counted for each in await asyncio.gather(*steps)] == [2, 2]
+
+
+async def test_those_that_had_left_before_a_restart_are_not_waited_for_after_it(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        (owner,) = await owners(stack, tmp_path, 1)
+        one, two, gone = await group(stack, [owner], 3, tc.Sync(3))
+        await together(*(each.step(x) for each, x in zip((one, two, gone), batches(3), strict=True)))
+        await gone.client.close()
+        await owner.restart()
+        assert [each.counted for each in await together(one.step(batches(1)[0]), two.step(batches(1)[0]))] == [2, 2]
+
+
+async def test_versions_and_staleness_go_on_after_a_restart(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        (owner,) = await owners(stack, tmp_path, 1)
+        one, late = await group(stack, [owner], 2, tc.Quorum(1, of=2))
+        assert await one.step(batches(1)[0]) == {"ps0": 1}
+        await owner.restart()
+        async with late.client.context() as ctx:
+            await ctx.backward(await late.loss(batches(1)[0]))
+            assert await one.step(batches(1)[0]) == {"ps0": 2}
+            stepped = await late.opt.step(ctx)
+        assert (stepped, stepped.staleness, stepped.dropped) == ({"ps0": 2}, 1, "late")
+
+
+async def test_a_trainer_that_was_ahead_is_ahead_after_a_restart(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        (owner,) = await owners(stack, tmp_path, 1)
+        fast, slow = await group(stack, [owner], 2, tc.BoundedStaleness(2))
+        for _ in range(2):
+            await fast.step(batches(1)[0])
+        await owner.restart()
+        ahead = asyncio.create_task(fast.step(batches(1)[0]))
+        await until(lambda: hosted(owner.server).version == 3)
+        await slow.client.status()
+        assert not ahead.done()
+        await slow.step(batches(1)[0])
+        assert await ahead == {"ps0": 3}

@@ -265,6 +265,8 @@ class SpanningSimulation:
         self.rounds = self.make_coordinator(before.policy, FOLLOWERS)
         self.rounds.log.restore(before.log.number, before.log.applied, before.log.after(0))
         self.rounds.restore(before.version, before.joins, before.epochs)
+        clocks = {trainer: member.clock for trainer, member in before.members.items()}
+        self.rounds.restore_members(clocks, before.most)
         self.break_connections("c")
 
     def restart_follower(self) -> None:
