@@ -166,8 +166,8 @@ class PassContext:
             self.last_staleness = staleness or 0
             return staleness
 
-    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int:
-        """The number of steps since the pass has first read one of some parameters; 0 if it has read none."""
+    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
+        """The number of steps since the pass has first read one of some parameters; None if it has read none."""
         with self._lock:
             return self._readings.staleness(parameters, parameter_states)
 

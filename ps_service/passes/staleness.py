@@ -56,13 +56,13 @@ class FirstReadings:
         if known is None or steps < known:
             self._steps[key] = steps
 
-    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int:
-        """The largest staleness of these parameters; 0 if the pass has read none of them through a hosted module."""
-        worst = 0
+    def staleness(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
+        """The largest staleness of these parameters; None if the pass has read none of them through a hosted module."""
+        worst = None
         for parameter, parameter_state in zip(parameters, parameter_states, strict=True):
             first = self._steps.get(id(parameter))
             if first is not None:
-                worst = max(worst, parameter_state.steps - first)
+                worst = max(worst or 0, parameter_state.steps - first)
         return worst
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:

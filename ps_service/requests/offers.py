@@ -137,9 +137,9 @@ def _offer(
 ) -> Deferred:
     aggregator = optimizer.aggregator
     report = aggregator.reported.expect(ctx.trainer, values)
-    offered, staleness = offered._replace(report=report), optimizer.staleness(offered.context)
+    offered, read = offered._replace(report=report), optimizer.read_version(offered.context)
     try:
-        key, future = aggregator.offer(ctx.trainer, offered, staleness, number, epoch)
+        key, future = aggregator.offer(ctx.trainer, offered, read, number, epoch)
     except BaseException:
         aggregator.reported.drop(report)
         raise

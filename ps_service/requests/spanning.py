@@ -125,7 +125,7 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
     context = ctx.engine.contexts.get(id)
     key = OfferKey(ctx.trainer, request.number, request.epoch)
     gradients = optimizer.contribution(context)
-    reply.applied = _following(optimizer).hold(key, gradients, optimizer.staleness(context))
+    reply.applied = _following(optimizer).hold(key, gradients, optimizer.read_version(context))
 
 
 def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply) -> None:

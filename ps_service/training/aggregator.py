@@ -218,14 +218,14 @@ class Aggregator:
             coordinator.restore(self._optimizer.version, joins, epochs)
 
     def offer(
-        self, trainer: bytes, contribution: Contribution, staleness: int, number: int = 0, epoch: int = 0
+        self, trainer: bytes, contribution: Contribution, read: int | None, number: int = 0, epoch: int = 0
     ) -> tuple[OfferKey, Future[Outcome]]:
         """Offers gradients, which `HostedOptimizer.check` has accepted.
 
         Args:
             trainer: Id of the trainer.
             contribution: The gradients. They are not changed until the future is done.
-            staleness: The number of steps since their reading.
+            read: The version whose parameters they were computed with; None if that is not known.
             number: The number that the trainer has given the offer, if there are several owners.
             epoch: The number of the trainer's join, as it knows it.
 
@@ -243,7 +243,8 @@ class Aggregator:
             key = OfferKey(trainer, number or next(self._numbers), epoch)
             if key in self._offered:
                 raise InvalidArgumentError(f"an offer with the number {number} waits already")
-            read = max(self._rounds.version - staleness, 0)
+            version = self._rounds.version
+            read = version if read is None else min(read, version)
             self._offered[key] = contribution, read, future
             self.queue.extend(self._rounds.offer(Offer(key, read)))
             if self._is_draining and key in self._rounds.waiting_offers():

@@ -102,8 +102,13 @@ class Following:
             self._follower = Follower(applied)
         self._follow(policy)
 
-    def hold(self, key: OfferKey, contribution: Contribution, staleness: int) -> int:
+    def hold(self, key: OfferKey, contribution: Contribution, read: int | None) -> int:
         """Holds copies of gradients, which `HostedOptimizer.check` has accepted, until a decision names them.
+
+        Args:
+            key: The offer.
+            contribution: The gradients.
+            read: The version whose parameters they were computed with; None if that is not known.
 
         Returns:
             The number of the last decision that was carried out.
@@ -119,7 +124,7 @@ class Following:
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
         copies = [None if each is None else each.detach().clone() for each in contribution.gradients]
-        copy = Copy(contribution._replace(gradients=copies), max(self._optimizer.version - staleness, 0))
+        copy = Copy(contribution._replace(gradients=copies), self._optimizer.version if read is None else read)
         with self._lock:
             self._follower.check(key, nbytes, self.most_bytes)
             self._follower.hold(key, nbytes)

@@ -158,10 +158,16 @@ class HostedOptimizer:
         self.check(context)
         return Contribution(context.gradients_of(self._parameters), context)
 
-    def staleness(self, context: PassContext | FirstReadings | None) -> int:
-        """The number of steps since a pass or replica has first read covered parameters; 0 if it has read none."""
+    def read_version(self, context: PassContext | FirstReadings | None) -> int | None:
+        """The version whose parameters a pass or replica has first read; None if it has read none.
+
+        Steps of other optimizers of the same parameters count as steps of this one.
+        """
         states = [covered.parameter_state for covered in self.covered]
-        return 0 if context is None else context.staleness(self._parameters, states)
+        # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
+        with self._parameter_locks.alone(self.lock):
+            staleness = None if context is None else context.staleness(self._parameters, states)
+            return None if staleness is None else max(self.version - staleness, 0)
 
     def check(self, context: PassContext | RoundGradients) -> None:
         """Checks whether the gradients of a context or a push can be applied, without applying them.
