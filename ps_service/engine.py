@@ -27,9 +27,12 @@ from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Sessions, SessionState
+from ps_service.tables.hosted_table import HostedTable
+from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
 from ps_wire import tracing
 from ps_wire.limits import Limits
+from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +112,8 @@ class Engine:
         self.direct: Final = OpenConnections()
         self.tracing: Final = tracing.of_program(name)
         self.allowlist.functions.serve(self.limits, self.device)
+        self.allowlist.allow(HostedTable, SHARD)
+        self.allowlist.allow(RowOptimizer, OPTIMIZER)
 
     @property
     def draining(self) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,6 +21,9 @@ from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.monitoring import exporter
 from ps_service.training.creation import create_optimizer
+from ps_wire.tables.names import SHARD
+from ps_wire.tables.options import SGD, Zeros
+from trainer_client.tables.wanted import Wanted
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -67,12 +71,16 @@ QUESTIONS = [
 # What owners tell
 
 
+TABLE = Wanted("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
+
+
 class Told:
     """The names of all series, and which values each of their labels has."""
 
     def __init__(self) -> None:
         engine = Engine("ps0")
         net, _ = creation.create(engine, "torch.nn.Linear", (2, 2), {}, name="net")
+        creation.create(engine, SHARD, (), TABLE, name="items")
         refs = [net.ref._replace(parameter=name) for name in net.parameters]
         create_optimizer(engine, "torch.optim.SGD", [(refs, {})], {"lr": 0.1})
         self.values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))

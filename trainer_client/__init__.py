@@ -46,6 +46,19 @@ from ps_wire.errors import (
     UnknownNameError,
 )
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Sync
+from ps_wire.tables.options import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Constant,
+    LazyAdam,
+    Normal,
+    PartialRowWiseAdam,
+    RowGroup,
+    RowWiseAdagrad,
+    Uniform,
+    Zeros,
+)
 from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.collectives.communicator import Communicator
@@ -62,10 +75,15 @@ from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
 from trainer_client.session.presence import ConnectionState
+from trainer_client.tables.table import Table
+from trainer_client.tables.together import OptimizerWithTables
 
 __all__ = [
     "BF16",
     "FP16",
+    "FTRL",
+    "SGD",
+    "Adagrad",
     "Apply",
     "Async",
     "BoundedStaleness",
@@ -75,6 +93,7 @@ __all__ = [
     "Communicator",
     "Compensate",
     "ConnectionState",
+    "Constant",
     "Context",
     "ContextEndedError",
     "ContextLostError",
@@ -87,12 +106,16 @@ __all__ = [
     "Int8",
     "InternalError",
     "InvalidArgumentError",
+    "LazyAdam",
     "LocalSGD",
     "LocalSteps",
     "NameConflictError",
     "NonFiniteGradientError",
+    "Normal",
     "NotAllowedError",
+    "OptimizerWithTables",
     "OverloadedError",
+    "PartialRowWiseAdam",
     "Pending",
     "Policy",
     "PowerSGD",
@@ -107,17 +130,22 @@ __all__ = [
     "RemoteParameter",
     "Replica",
     "Replicas",
+    "RowGroup",
+    "RowWiseAdagrad",
     "Scale",
     "SessionLostError",
     "Sign",
     "StaleHandleError",
     "Stepped",
     "Sync",
+    "Table",
     "TooLargeError",
     "TopK",
     "UnavailableError",
+    "Uniform",
     "UnknownMethodError",
     "UnknownNameError",
+    "Zeros",
     "Zstd",
     "by_value",
     "connect",

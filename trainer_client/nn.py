@@ -1,4 +1,4 @@
-"""Remote modules, with the names of `torch.distributed.nn`."""
+"""Remote modules, with the names of `torch.distributed.nn`, and layers that look up in tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from trainer_client.rpc import invoke
 from trainer_client.rpc.current import agent, offer
 from trainer_client.rpc.devices import check_device
 from trainer_client.rpc.rref import RRef, wrapped
+from trainer_client.tables.layers import Embedding, EmbeddingBag
 
 if TYPE_CHECKING:
     from trainer_client.handles.references import RRef as Reference
     from trainer_client.pending import Pending
     from trainer_client.rpc.futures import Future
+
+__all__ = ["Embedding", "EmbeddingBag", "RemoteModule"]
 
 _NOT_HERE = (
     *("add_module", "apply", "bfloat16", "buffers", "children", "cpu", "cuda", "double", "extra_repr", "float", "half"),

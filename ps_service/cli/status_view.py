@@ -17,7 +17,7 @@ def show(status: StatusReply, console: Console | None = None) -> None:
     console = console or Console()
     console.print(_headline(status))
     console.print(_numbers(status))
-    for table in (_objects(status), _optimizers(status), _members(status), _operations(status)):
+    for table in (_objects(status), _optimizers(status), _tables(status), _members(status), _operations(status)):
         if table.row_count:
             console.print(table)
 
@@ -88,6 +88,15 @@ def _optimizers(status: StatusReply) -> Table:
         table.add_column(heading, justify="right")
     for each in status.optimizers:
         table.add_row(*_named(each), f"{each.parameters:,}", f"{each.version:,}")
+    return table
+
+
+def _tables(status: StatusReply) -> Table:
+    table = Table("table", title="Tables", title_justify="left")
+    for heading in ("rows", "numbers in a row", "bytes", "updates"):
+        table.add_column(heading, justify="right")
+    for each in status.tables:
+        table.add_row(Text(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
     return table
 
 

@@ -166,7 +166,7 @@ class _Objects:
             if not hosted.value.aggregator.is_plain:
                 Encoder(None).encode_into(record.policy, to_plain(hosted.value.aggregator.policy))
             rounds.write(record.rounds, hosted.value.aggregator)
-        if isinstance(hosted.value, nn.Module):
+        if isinstance(hosted.value, nn.Module) or hosted.is_table:
             frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
             record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
         return record

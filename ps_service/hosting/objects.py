@@ -17,12 +17,14 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
+from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.codec.names import full_name
 from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, UnknownMethodError, UnknownNameError
 from ps_wire.refs import Ref, new_object_id
 from ps_wire.runtime.latency import Latency
+from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
     from ps_service.hosting.history import History
@@ -86,6 +88,7 @@ class HostedObject:
         uses_others: Whether a call of the module has computed with leaves that are not its parameters.
         recorded: Number of recorded calls of each. `binding_checks.inspect` examines the whole graph of some of them.
         is_tensor: Whether it is a tensor.
+        is_table: Whether it is the rows of a table.
         is_detached: Whether it was detached from the graph of the call that computed it.
         is_layer: Whether it consists only of modules of torch.
         layer_check: Tells which calls of that layer need no checks.
@@ -115,6 +118,7 @@ class HostedObject:
         self.class_name = full_name(type(value))
         self.references = 0
         self.is_tensor = isinstance(value, torch.Tensor)
+        self.is_table = isinstance(value, RowsOfTable)
         self.is_detached = False
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None
@@ -142,6 +146,8 @@ class HostedObject:
                 self.writers.add("forward")  # an embedding that rescales the rows it looks up
         elif isinstance(value, nn.Parameter):
             self.parameters = {"": value}
+        elif isinstance(value, RowsOfTable):
+            self.parameters = {ROWS: value.parameter}
         self.parameter_refs = [self.ref._replace(parameter=name) for name in self.parameters]
         self.parameter_states: list[ParameterState] = [
             parameter_locks.state(parameter) for parameter in self.parameters.values()

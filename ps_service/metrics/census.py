@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from ps_service.tables.stand_in import RowsOfTable
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
 
-KINDS: Final = ("module", "optimizer", "scheduler", "tensor", "other")
+KINDS: Final = ("module", "optimizer", "scheduler", "table", "tensor", "other")
 """The kinds of hosted objects."""
 
 
@@ -26,6 +27,7 @@ class Census:
         parameters: Number of elements of all parameters; shared parameters count once.
         parameter_bytes: Bytes of these elements.
         optimizers: The named optimizers, by name.
+        tables: The tables, by name.
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class Census:
         self.parameters = 0
         self.parameter_bytes = 0
         self.optimizers: dict[str, HostedOptimizer] = {}
+        self.tables: dict[str, RowsOfTable] = {}
         # For each parameter, by identity: number of objects that have it, and elements and bytes as counted.
         self._shared: dict[int, tuple[int, int, int]] = {}
 
@@ -41,6 +44,9 @@ class Census:
         self.kinds[kind_of(hosted.value)] += 1
         if hosted.name and isinstance(hosted.value, HostedOptimizer):
             self.optimizers[hosted.name] = hosted.value
+        if isinstance(hosted.value, RowsOfTable):
+            self.tables[hosted.name] = hosted.value
+            return  # its rows come and go
         for parameter in hosted.parameters.values():
             objects, elements, nbytes = self._shared.get(id(parameter), (0, 0, 0))
             if not objects:
@@ -54,6 +60,10 @@ class Census:
         self.kinds[kind_of(hosted.value)] -= 1
         if hosted.name and self.optimizers.get(hosted.name) is hosted.value:
             del self.optimizers[hosted.name]
+        if isinstance(hosted.value, RowsOfTable):
+            if self.tables.get(hosted.name) is hosted.value:
+                del self.tables[hosted.name]
+            return
         for parameter in hosted.parameters.values():
             objects, elements, nbytes = self._shared.pop(id(parameter))
             if objects > 1:
@@ -71,4 +81,6 @@ def kind_of(value: Any) -> str:
         return "optimizer"
     if isinstance(value, HostedScheduler):
         return "scheduler"
+    if isinstance(value, RowsOfTable):
+        return "table"
     return "tensor" if isinstance(value, torch.Tensor) else "other"

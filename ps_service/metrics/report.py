@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ps_service.tables.stand_in import AllRows, RowsOfTable
 from ps_service.training.optimizers import HostedOptimizer
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_service.metrics.counters import OperationCount
@@ -50,11 +53,31 @@ class OptimizerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class TableReport:
+    """One owner's rows of a table.
+
+    Attributes:
+        name: Its name.
+        rows: Number of rows.
+        bytes: Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids.
+        dim: Numbers in a row.
+        updates: Number of updates since the start.
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    dim: int
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The state of an owner at one moment."""
 
     objects: list[ObjectReport]
     optimizers: list[OptimizerReport]
+    tables: list[TableReport]
     parameters: int
     bytes: int
     sessions: int
@@ -67,12 +90,19 @@ class Report:
 
 def report(engine: Engine) -> Report:
     """A snapshot of an owner. Tensors that several objects share are counted once in the totals."""
-    objects, optimizers = [], []
+    objects, optimizers, tables = [], [], []
     tensors = {}
     parameters = {}
     for each in engine.registry.objects():
         if isinstance(each.value, HostedOptimizer):
             optimizers.append(_optimizer(each, each.value))
+            continue
+        if isinstance(each.value, RowsOfTable):
+            rows = each.value
+            elements, nbytes = rows.size * rows.dim, rows.nbytes
+            parameters[id(rows)], tensors[id(rows)] = elements, nbytes
+            tables.append(TableReport(each.name, rows.size, nbytes, rows.dim, rows.updates))
+            objects.append(ObjectReport(each.name, each.class_name, elements, nbytes, each.references))
             continue
         buffers = list(each.value.buffers()) if isinstance(each.value, nn.Module) else []
         own = list(each.parameters.values())
@@ -84,6 +114,7 @@ def report(engine: Engine) -> Report:
     return Report(
         objects=objects,
         optimizers=optimizers,
+        tables=tables,
         parameters=sum(parameters.values()),
         bytes=sum(tensors.values()),
         sessions=len(engine.sessions),
@@ -101,8 +132,14 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerRep
         name=hosted.name,
         class_name=hosted.class_name,
         version=optimizer.version,
-        parameters=sum(each.parameter.numel() for each in optimizer.covered),
+        parameters=sum(_elements(each.parameter) for each in optimizer.covered),
         policy="" if aggregator.is_plain else str(aggregator.policy),
         members=len(aggregator.members),
         waiting_for=tuple(aggregator.describe(each) for each in aggregator.waiting_for()),
     )
+
+
+def _elements(parameter: torch.Tensor) -> int:
+    if isinstance(parameter, AllRows):
+        return parameter.table.size * parameter.table.dim
+    return parameter.numel()

@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from ps_service.measures.histogram import Distribution
 from ps_service.metrics.counters import DURATION_BOUNDS
-from ps_service.passes.staleness import STALENESS_BOUNDS
+from ps_service.passes.staleness import LONGEST_NAME, MOST_NAMES, STALENESS_BOUNDS
 from ps_wire.errors import BY_CODE
 from ps_wire.operations import OPERATIONS
 from ps_wire.release import RELEASE
@@ -65,6 +65,7 @@ class OwnerCollector(Collector):
         yield from self._traffic()
         yield from self._trainers()
         yield from self._objects()
+        yield from self._tables()
         yield from self._training()
 
     def _owner(self) -> Iterator[Metric]:
@@ -198,6 +199,21 @@ class OwnerCollector(Collector):
         )
         yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters)
         yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameter_bytes, "bytes")
+
+    def _tables(self) -> Iterator[Metric]:
+        label = ["table"]
+        rows = GaugeMetricFamily("ps_table_rows", "Rows of a table on this owner.", labels=label)
+        what = "Bytes of these rows, of their optimizer, and of the map of ids."
+        nbytes = GaugeMetricFamily("ps_table_bytes", what, labels=label, unit="bytes")
+        updates = CounterMetricFamily("ps_table_updates", "Updates of a table since the start.", labels=label)
+        tables = list(self._engine.registry.census.tables.items())
+        for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
+            rows.add_metric([name], table.size)
+            nbytes.add_metric([name], table.nbytes)
+            updates.add_metric([name], table.updates)
+        yield rows
+        yield nbytes
+        yield updates
 
     def _training(self) -> Iterator[Metric]:
         counters, label = self._engine.counters.steps, ["optimizer"]

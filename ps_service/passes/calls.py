@@ -15,7 +15,7 @@ import torch
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
-from ps_service.passes import kept_values
+from ps_service.passes import kept_values, table_calls
 from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.copies import marked_copy_of
 from ps_service.passes.holders import Holders
@@ -102,6 +102,8 @@ def call(
     if target.bound_copies is not None:
         code = method or "forward"
         return _call_module(engine, target, code, arguments, args, kwargs, training, recording, keep)
+    if target.is_table:
+        return table_calls.call(engine, target, method, arguments, args, kwargs, recording, keep is not NO)
     if target.is_tensor:
         function = engine.allowlist.functions.method(method)
         # A kept tensor may have a history.

@@ -64,5 +64,7 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
             members=one.members,
             waiting_for=one.waiting_for,
         )
+    for table in now.tables:
+        reply.tables.add(name=table.name, rows=table.rows, bytes=table.bytes, dim=table.dim, updates=table.updates)
     for name, count in sorted(now.operations.items()):
         reply.operations.add(name=name, calls=count.calls, errors=count.errors, seconds=count.seconds)

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from ps_service.policies.rules import OLDEST_COMPENSATED
+from ps_service.tables.stand_in import AllRows
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.policies import Compensate, Policy
 
 
 class ParameterHistory:
@@ -57,3 +60,14 @@ def _compensated(gradient: torch.Tensor, now: torch.Tensor, then: torch.Tensor, 
     return torch.sparse_coo_tensor(
         index, values + strength * values * values * moved, rows.shape, is_coalesced=True, check_invariants=False
     )
+
+
+def check_policy(policy: Policy, parameters: Sequence[torch.Tensor]) -> None:
+    """Checks that the gradients of some parameters can be treated as a policy says.
+
+    Raises:
+        InvalidArgumentError: It compensates gradients, and a parameter stands for the rows of a table.
+    """
+    tables = any(isinstance(each, AllRows) for each in parameters)
+    if tables and isinstance(getattr(policy, "stale", None), Compensate):
+        raise InvalidArgumentError("gradients of tables cannot be compensated, because no earlier rows are kept")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.objects import HostedObject
+from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError, PsError
@@ -53,6 +54,8 @@ def create_optimizer(
     if len(set(map(id, covered))) < len(covered):
         # Torch only warns, and would step it more than once.
         raise InvalidArgumentError("an optimizer was given the same parameter twice; several references may share one")
+    if not issubclass(cls, RowOptimizer) and any(host.is_table for host in hosts.values()):
+        raise InvalidArgumentError("a table has an optimizer of its own, which it was made with; step that")
     name = name or _shared_name(hosts.values(), members)
 
     def make() -> HostedObject:

@@ -11,6 +11,7 @@ from torch import optim
 
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
+from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
 from ps_service.training.aggregator import Aggregator
 from ps_service.training.round_gradients import Contribution
@@ -189,6 +190,8 @@ class HostedOptimizer:
                 raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(groups)}")
             chosen = groups if group is None else [groups[group]]
             self._validator.check_options(chosen, options)
+            if isinstance(self.optimizer, RowOptimizer):
+                self.optimizer.check_options(options)
             for each in chosen:
                 each.update(options)
 
@@ -206,6 +209,8 @@ class HostedOptimizer:
         """
         with self.lock:
             self._validator.check_state(state)
+            if isinstance(self.optimizer, RowOptimizer):
+                self.optimizer.check_groups(state["param_groups"])
             try:
                 self.optimizer.load_state_dict(state)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -249,6 +254,7 @@ class HostedOptimizer:
             parameter_states.append(covered.parameter_state)
         with StepAccess(self._parameter_locks, parameters, parameter_states, self._reads is Reads.CONSISTENT):
             whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
+            whole = whole or getattr(self.optimizer, "never_half_done", False)
             undo = None if whole else Snapshot(self.optimizer, parameters)
             try:
                 self._step(present)

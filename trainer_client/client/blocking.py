@@ -20,11 +20,16 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
+from trainer_client.tables.table import Table
+from trainer_client.tables.together import OptimizerWithTables
 
 if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
 
-_WRAPPED = (Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps)
+_WRAPPED = (
+    *(Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
+    *(OptimizerWithTables, Table),
+)
 
 _IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
 """Methods that the calling thread runs itself instead of waiting for another thread."""
@@ -137,5 +142,5 @@ def _unwrapped(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_unwrapped, value))
     if type(value) is dict:
-        return {key: _unwrapped(item) for key, item in value.items()}
+        return {_unwrapped(key): _unwrapped(item) for key, item in value.items()}
     return value

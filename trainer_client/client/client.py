@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +12,10 @@ from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
-from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusReply, StatusRequest
 from trainer_client.client import objects
+from trainer_client.client.connected import Connected
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
 from trainer_client.contexts.context import Context
@@ -27,6 +27,8 @@ from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
 from trainer_client.replicas.several import Replicas
 from trainer_client.session.in_flight import nothing
+from trainer_client.tables.creation import Tables
+from trainer_client.tables.offered import OffersTables
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
     from trainer_client.replicas.replica import Replica
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
+    from trainer_client.tables.table import Table
 
 
-class Client(Joins):
+class Client(Connected, Joins, OffersTables):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
@@ -60,68 +63,18 @@ class Client(Joins):
         dial: Makes a connector for an address, to reach further owners; without it the client reaches no others.
 
     Attributes:
-        trainer: The id of this trainer, 16 random bytes.
-        others: Finds further owners, and holds references to their objects.
         keep: Makes the stores of the gradients of its passes for local leaves; None for stores of their own.
     """
 
     def __init__(
         self, connectors: Sequence[Connector], settings: Settings, dial: Callable[[str], Connector] | None = None
     ) -> None:
-        self.trainer = new_trainer_id()
-        self._loop = asyncio.get_running_loop()
-        self._sessions = Sessions(self.trainer, connectors, settings, dial)
-        self.others = self._sessions.others
+        trainer = new_trainer_id()
+        super().__init__(trainer, Sessions(trainer, connectors, settings, dial))
         self._openings = Openings()
         self._seeding, self._tracing = settings.seeding, settings.tracing
+        self._tables = Tables(self._sessions, objects.create_shard, objects.attach_named, creation.create, self._loop)
         self.keep: Callable[[ContextId], LocalGradients] | None = None
-
-    async def open(self, names: Sequence[str] = ()) -> None:
-        """Connects to every owner.
-
-        Args:
-            names: Further owners, looked up in the directory of the first owner.
-
-        Raises:
-            UnavailableError: An owner cannot be reached in time.
-            UnknownNameError: An owner has not entered the directory in time.
-            InvalidArgumentError: Two owners have the same name.
-        """
-        await self._sessions.open(names)
-
-    async def close(self) -> None:
-        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
-        if self.is_foreign:
-            return
-        await self._sessions.close()
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the parent of this forked process opened it; it cannot be used here then."""
-        return forks.is_foreign(self._loop)
-
-    @property
-    def owners(self) -> list[str]:
-        """Names of the owners, in the order of their addresses."""
-        return list(self._sessions.by_owner)
-
-    @property
-    def sessions(self) -> Mapping[str, Session]:
-        """The sessions, by the name of their owner."""
-        return self._sessions.by_owner
-
-    @property
-    def trainer_name(self) -> str:
-        """The first eight digits of its id, by which owners name it. The whole id is a secret."""
-        return self.trainer.hex()[:8]
-
-    def session(self, owner: str = "") -> Session:
-        """The session with an owner; with the first owner, if no name is given.
-
-        Raises:
-            UnknownNameError: The client is not connected to an owner of that name.
-        """
-        return self._sessions.of(owner)
 
     def module(
         self,
@@ -259,14 +212,14 @@ class Client(Joins):
     def optimizer(
         self,
         cls: type[optim.Optimizer] | str,
-        parameters: Iterable[RemoteParameter | torch.Tensor | Mapping[str, Any]],
+        parameters: Iterable[RemoteParameter | torch.Tensor | Table | Mapping[str, Any]],
         *,
         name: str = "",
         reads: Reads = "consistent",
         non_finite: NonFinite = "apply",
         policy: Policy | None = None,
         **options: Any,
-    ) -> Pending[DistributedOptimizer]:
+    ) -> Pending[Any]:
         """Makes an optimizer on the owners of the parameters, or attaches to an existing one.
 
         Trainers that ask for the same optimizer of the same named objects share it.
@@ -274,6 +227,7 @@ class Client(Joins):
         Args:
             cls: A class of `torch.optim`, or one marked `@hosted`.
             parameters: Handles of remote parameters, and local parameters, in any order; or groups of them as in torch.
+                Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`.
             name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
             reads: `consistent`: no forward sees half a step, and open passes keep the values that they began with.
                 `inconsistent`: steps write in place (Hogwild).
@@ -289,8 +243,8 @@ class Client(Joins):
             InvalidArgumentError: The class refuses the options, or there are no parameters.
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
-        listed = list(parameters)
-        return Pending.run(self._loop, creation.create(cls, listed, options, name, reads, non_finite, policy))
+        make = partial(creation.create, cls, options=options, name=name, reads=reads)
+        return self._tables.optimizer(parameters, partial(make, non_finite=non_finite, policy=policy))
 
     def local_steps(
         self,

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Encoder
+from ps_wire.tables.names import SHARD
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import AttachRequest, CreateRequest
 from trainer_client.graph.current import current_context
 from trainer_client.handles import references
 from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.numerics import Seeding
+from trainer_client.pending import DEFAULT
 from trainer_client.replicas.classes import MadeBy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainer_client.handles.references import RRef
-    from trainer_client.numerics import Seeding
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
@@ -63,6 +65,16 @@ def create(
     return session.submit(Request(create=request), payload, read, timeout)
 
 
+def create_shard(session: Session, name: str, settings: Mapping[str, Any]) -> Pending[RemoteObject]:
+    """Makes the rows of a table on an owner, or finds those of that name. They have a seed of their own."""
+    return create(session, SHARD, (), settings, name, None, Seeding(), DEFAULT)
+
+
+def attach_named(session: Session, name: str) -> Pending[RemoteObject]:
+    """A handle to the object of that name."""
+    return attach(session, AttachRequest(name=name))
+
+
 def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
     """A handle to an object that exists."""
     return session.submit(Request(attach=request), None, lambda reply, _: handle_from(session, reply.attach.object))
@@ -72,5 +84,5 @@ def _created(
     session: Session, held: tuple[object, ...], made_by: MadeBy | None, reply: Reply, payload: PayloadReader
 ) -> RemoteObject:
     handle = handle_from(session, reply.create.object)
-    handle.made_by = made_by
+    handle.made_by, handle.was_made = made_by, reply.create.created
     return handle

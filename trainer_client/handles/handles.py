@@ -34,6 +34,7 @@ class RemoteObject(RRef):
         methods: Names of the methods that may be called.
         training: Whether calls through this handle run modules in training mode.
         made_by: The class and the plain arguments that this client made it with; None if it did not.
+        was_made: Whether the request that brought this handle has made the object.
     """
 
     may_be_parameter = False
@@ -45,6 +46,7 @@ class RemoteObject(RRef):
         self.methods = tuple(info.methods)
         self.training = True
         self.made_by: MadeBy | None = None
+        self.was_made = False
         self._info = info
         self._timeout: float | None = DEFAULT
         self._seed: int | None = None
@@ -84,6 +86,18 @@ class RemoteObject(RRef):
         if seed is not None:
             other._seed = seed
         return other
+
+    def parameter_named(self, name: str) -> RemoteParameter:
+        """A handle to the parameter of that name.
+
+        Raises:
+            UnknownNameError: It has no such parameter.
+        """
+        assert self._reference is not None
+        for info in self._info.parameters:
+            if info.name == name:
+                return RemoteParameter.of(self.session, self.ref, self._reference, info)
+        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
 
     def __getattr__(self, name: str) -> Callable[..., Pending[Any]]:
         if name.startswith("_") or name not in self.methods:

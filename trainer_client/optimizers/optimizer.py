@@ -163,6 +163,22 @@ class DistributedOptimizer(OptimizerParts):
 
         return Pending.run(self._loop, after(self._loop, list(context.unfinished), later()))
 
+    def check(self, context: Context) -> None:
+        """Raises the error that a step would raise before it changes anything, on any owner or here.
+
+        In this thread, which must not be that of the client's event loop.
+
+        Raises:
+            PsError: As in `step`.
+        """
+        self._look(context)
+
+    def step_checked(self, context: Context) -> Pending[Stepped]:
+        """Like `step`, after `check`, and once all backwards have ended."""
+        if self._rounds is not None:
+            return self._rounds.step(context, {})
+        return Pending.run(self._loop, self._step(context, Pending.all_of(self._loop, self._begin(context, {})), {}))
+
     def apply(
         self,
         context: Context,

@@ -13,8 +13,11 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.registry import Registry
 from ps_service.metrics.census import KINDS, Census, kind_of
 from ps_service.parameters.locks import ParameterLocks
+from ps_service.tables.hosted_table import HostedTable
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads
 from ps_service.training.schedulers import HostedScheduler
+from ps_wire.tables.options import SGD, Zeros
+from trainer_client.tables.wanted import Wanted
 
 TRAINER = b"t" * 16
 
@@ -41,7 +44,9 @@ class Shelf:
     def check(self) -> None:
         """Counts everything, and compares."""
         census, objects = self.registry.census, self.registry.objects()
-        parameters = {id(each): each for hosted in objects for each in hosted.parameters.values()}
+        parameters = {
+            id(each): each for hosted in objects for each in hosted.parameters.values() if not hosted.is_table
+        }
         assert census.parameters == sum(each.numel() for each in parameters.values())
         assert census.parameter_bytes == sum(each.nbytes for each in parameters.values())
         assert census.kinds == {kind: sum(kind_of(each.value) == kind for each in objects) for kind in KINDS}
@@ -62,10 +67,16 @@ def test_every_kind_is_told_apart(shelf: Shelf) -> None:
     shelf.add(torch.ones(3))
     shelf.add(nn.Parameter(torch.ones(3)))
     shelf.add({"a": 1})
+    settings = Wanted("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
+    table = HostedTable(**settings)
+    shelf.add(table, "items")
     census = shelf.registry.census
-    assert census.kinds == {"module": 1, "optimizer": 1, "scheduler": 1, "tensor": 2, "other": 1}
+    assert census.kinds == {"module": 1, "optimizer": 1, "scheduler": 1, "table": 1, "tensor": 2, "other": 1}
+    # Rows of tables come and go, and are no parameters.
     assert (census.parameters, census.parameter_bytes) == (11, 44)
-    assert census.optimizers == {"opt": optimizer}
+    assert census.optimizers == {"opt": optimizer} and census.tables == {"items": table}
+    shelf.registry.delete("items")
+    assert not census.tables and not census.kinds["table"]
     shelf.check()
 
 

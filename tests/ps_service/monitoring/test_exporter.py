@@ -25,6 +25,7 @@ from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
+from ps_service.metrics.census import KINDS
 from ps_service.monitoring import exporter
 from ps_service.passes.staleness import MOST_NAMES
 from ps_service.requests import waiter
@@ -93,7 +94,7 @@ async def test_an_idle_owner_tells_every_series_that_is_known_beforehand() -> No
     assert told.all("ps_request_errors_total", "operation") == dict.fromkeys(OPERATIONS, 0)
     codes = {name.removeprefix("ERROR_").lower() for name in dict(ErrorCode.items())} - {"unspecified"}
     assert told.all("ps_errors_total", "code") == dict.fromkeys(codes, 0)
-    assert told.all("ps_objects", "kind") == dict.fromkeys(("module", "optimizer", "scheduler", "tensor", "other"), 0)
+    assert told.all("ps_objects", "kind") == dict.fromkeys(KINDS, 0)
     assert told.all("ps_optimizer_steps_total", "optimizer") == {"(others)": 0}
     assert told("ps_owner_info", owner="ps7", torch=str(torch.__version__)) == 1
     assert told("ps_draining") == told("ps_sessions", state="connected") == 0
@@ -331,6 +332,7 @@ def documented(family: Metric) -> tuple[str, Documented]:
 async def test_the_page_lists_all_metrics_and_no_others(owner: Server, ps: tc.Client) -> None:
     net = await ps.module(f"{MODELS}.Affine", 3, 2, name="net")
     await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    await ps.table("items", 4)
     told = dict(map(documented, Told(owner.engine).families.values()))
     assert told == page()
 

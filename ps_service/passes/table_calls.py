@@ -1,0 +1,77 @@
+"""Look-ups in hosted tables, and the records of those that belong to a pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_service.hosting.references import RRef
+from ps_service.passes import kept_values
+from ps_service.passes.leaf import Leaf
+from ps_service.passes.results import Results
+from ps_service.tables.stand_in import RowsOfTable
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.passes.arguments import Arguments
+    from ps_service.passes.calls import Recording
+
+LOOK_UP = "look_up"
+
+
+def call(
+    engine: Engine,
+    target: HostedObject,
+    method: str,
+    arguments: Arguments,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    recording: Recording | None,
+    stays: bool,
+) -> Any:
+    """Calls a method of a table. Arguments as for `calls.call`; `stays` says whether the result stays here.
+
+    A recorded look-up is a record as any other: its leaves are the parameters that stand for all rows of the tables.
+
+    Raises:
+        UnknownMethodError, NotAllowedError: The method cannot be called.
+        ContextEndedError: The context has ended.
+        InvalidArgumentError, TooLargeError: As in `HostedTable.look_up`.
+    """
+    function = target.method(method).function
+    if recording is None or method != LOOK_UP:
+        with torch.no_grad():
+            return _kept(function(target.value, *args, **kwargs), stays)
+    results = Results(engine, recording.context, recording.call, arguments)
+    entry, (args, kwargs) = arguments.enter((args, kwargs))
+    leaves = [_leaf(each) for each in _tables(target, args)]
+    with torch.enable_grad():
+        found = function(target.value, *args, **(kwargs | {"recorded": True}))
+    return results.record(entry, leaves, target.backward_latency, False, _kept(found, stays), others=False)
+
+
+def _tables(target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
+    """The tables of a look-up."""
+    found = {id(target): target}
+    for part in args[0] if args and isinstance(args[0], list) else ():
+        reference = part[0] if isinstance(part, tuple) and part else None
+        hosted = reference.hosted if isinstance(reference, RRef) else None
+        if hosted is not None and isinstance(hosted.value, RowsOfTable):
+            found[id(hosted)] = hosted
+    return list(found.values())
+
+
+def _leaf(table: HostedObject) -> Leaf:
+    # Without a handle: what a trainer would get as the gradient of a table are numbers of rows, which it does not know.
+    (parameter,), (state,) = table.parameters.values(), table.parameter_states
+    return Leaf(None, parameter, parameter, state.steps)
+
+
+def _kept(result: Any, stays: bool) -> Any:
+    return RRef(kept_values.by_value(result, _same)) if stays else result
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -1,0 +1,81 @@
+"""The optimizer of the rows of tables, as one of torch's, so that everything that is true of those holds for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import optim
+
+from ps_service.tables.stand_in import AllRows
+from ps_wire.decorators import hosted
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.options import from_plain
+
+
+@hosted
+class RowOptimizer(optim.Optimizer):
+    """Has tables update the rows that have a gradient. What it keeps for a row is with the row, in the table.
+
+    Args:
+        params: One parameter of a table, or groups of such parameters.
+        kind: Which optimizer it is, see `ps_wire.tables.options`.
+        options: Its options.
+
+    Attributes:
+        never_half_done: A step does not raise once `check_options` has accepted the options.
+
+    Raises:
+        InvalidArgumentError: An option does not fit, or a parameter is none of a table, or of a table with another
+            optimizer.
+    """
+
+    never_half_done = True
+
+    def __init__(self, params: Iterable[Any], kind: str, **options: Any) -> None:
+        self._kind = kind
+        made = from_plain({"kind": kind, **options})
+        super().__init__(params, {each.name: getattr(made, each.name) for each in fields(made)})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if not isinstance(parameter, AllRows):
+                    raise InvalidArgumentError("the optimizer of a table is for tables only")
+                if parameter.table.kind != kind:
+                    raise InvalidArgumentError(f"{parameter.table} was made for another optimizer than {kind!r}")
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Checks that options can be changed to these values.
+
+        Raises:
+            InvalidArgumentError: They cannot.
+        """
+        for group in self.param_groups:
+            changed = from_plain({"kind": self._kind, **self._options(group), **options})
+            if bool(getattr(changed, "momentum", 0)) != bool(group.get("momentum", 0)):
+                raise InvalidArgumentError("momentum can not be switched on or off once the table has been made")
+
+    def check_groups(self, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Checks the options of groups that are about to be loaded. Raises as `check_options`."""
+        for group in groups:
+            if not isinstance(group, Mapping):
+                raise InvalidArgumentError("a group of an optimizer is a dictionary")
+            self.check_options({name: group[name] for name in self._options(self.param_groups[0]) if name in group})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Applies the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.table.apply(parameter.grad, self._options(group))
+
+    def _options(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        made = from_plain({"kind": self._kind})
+        return {each.name: _plain(group[each.name]) for each in fields(made)}
+
+
+def _plain(value: Any) -> Any:
+    """A value as options have it: a learning rate may be a tensor with one element."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if hasattr(value, "item") else value

@@ -1,0 +1,14 @@
+"""The names under which owners list what tables are made of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHARD: Final = "tables.Shard"
+"""The class of the rows of one table that one owner holds."""
+
+OPTIMIZER: Final = "tables.RowOptimizer"
+"""The class of optimizers of such rows."""
+
+ROWS: Final = "rows"
+"""The name of the parameter that stands for all rows of a shard."""

@@ -1,0 +1,60 @@
+"""Which owner has which rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.slots import SLOTS, slots_of
+
+
+class Routing(NamedTuple):
+    """The owners of a table, and the slots of each. Every owner of the table keeps the same.
+
+    Attributes:
+        version: Counts the changes of what follows, from 1. Of two that differ, the larger one holds.
+        owners: Names of the owners.
+        of_slot: For each slot, the position of its owner among them: int64 [SLOTS].
+    """
+
+    version: int
+    owners: tuple[str, ...]
+    of_slot: torch.Tensor
+
+    @classmethod
+    def even(cls, owners: Sequence[str]) -> Routing:
+        """The first routing of a new table: contiguous ranges of slots of equal size, in the order of the names."""
+        names = tuple(sorted(owners))
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(f"the owners of a table are different names, not {list(owners)}")
+        return cls(1, names, torch.arange(SLOTS) * len(names) // SLOTS)
+
+    def owner_of(self, ids: torch.Tensor) -> torch.Tensor:
+        """The position of the owner of each id among the owners, int64 in the shape of the ids (int64)."""
+        if len(self.owners) == 1:
+            return torch.zeros_like(ids)
+        return self.of_slot[slots_of(ids)]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As a dictionary of plain values and one tensor."""
+        return {"version": self.version, "owners": list(self.owners), "of_slot": self.of_slot.to(torch.int16)}
+
+    @classmethod
+    def from_plain(cls, values: Any) -> Routing:
+        """The routing of such a dictionary.
+
+        Raises:
+            InvalidArgumentError: It describes none.
+        """
+        try:
+            version, owners, of_slot = int(values["version"]), tuple(map(str, values["owners"])), values["of_slot"]
+            of_slot = of_slot.to(torch.int64)
+            fits = of_slot.shape == (SLOTS,) and int(of_slot.min()) >= 0 and int(of_slot.max()) < len(owners)
+        except (TypeError, KeyError, AttributeError, ValueError, RuntimeError):
+            fits = False
+        if not fits:
+            raise InvalidArgumentError(f"the slots of a table are {SLOTS} positions of owners, with a version")
+        return cls(version, owners, of_slot)

@@ -1,0 +1,73 @@
+"""Sums of rows by target, in the order of the rows, without a copy of all rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+
+class Grouped(NamedTuple):
+    """Positions, grouped by target.
+
+    Attributes:
+        targets: The different targets, ascending, int64 [m].
+        order: All positions, int64 [n]: those of the first target, in ascending order, then those of the next.
+        offsets: For each target, where its positions begin in `order`, int64 [m].
+    """
+
+    targets: torch.Tensor
+    order: torch.Tensor
+    offsets: torch.Tensor
+
+    @property
+    def are_different(self) -> bool:
+        """Whether no target occurs twice."""
+        return len(self.targets) == len(self.order)
+
+
+def grouped(targets: torch.Tensor) -> Grouped:
+    """Groups positions by target.
+
+    Args:
+        targets: The target of each position, int64 [n], none negative.
+    """
+    given = targets.numpy()
+    if not len(given):
+        return Grouped(targets, targets, targets)
+    bits = len(given).bit_length()
+    if int(given.max()) >> (62 - bits):
+        order = given.argsort(kind="stable")
+        ordered = given[order]
+    else:
+        # Target and position in one number: numpy sorts numbers much faster than it finds their order.
+        keys = (given << np.int64(bits)) | np.arange(len(given))
+        keys.sort()
+        order, ordered = keys & np.int64((1 << bits) - 1), keys >> np.int64(bits)
+    begins = np.empty(len(given), np.bool_)
+    begins[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    offsets = begins.nonzero()[0]
+    return Grouped(torch.from_numpy(ordered[offsets]), torch.from_numpy(order), torch.from_numpy(offsets))
+
+
+def sum_by(
+    groups: Grouped, values: torch.Tensor, sources: torch.Tensor | None = None, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum, for each target, of the rows of its positions, added in the order of the positions.
+
+    Args:
+        groups: The positions of each target.
+        values: Rows [k, dim] of a floating point dtype. Those of less than 32 bits are added as float32.
+        sources: For each position, the row that belongs to it, int64 [n]; None if row i belongs to position i.
+        weights: What each position's row is multiplied with, [n]; None for 1.
+
+    Returns:
+        [m, dim], float32, or float64 for values in float64.
+    """
+    wide = torch.float64 if values.dtype is torch.float64 else torch.float32
+    rows = groups.order if sources is None else sources[groups.order]
+    factors = None if weights is None else weights[groups.order].to(wide)
+    return functional.embedding_bag(rows, values.to(wide), groups.offsets, mode="sum", per_sample_weights=factors)

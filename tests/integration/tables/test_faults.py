@@ -1,0 +1,107 @@
+"""Tests of tables when streams break, and when owners start again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from tests.integration.restarting import Owner
+from tests.integration.support import bits, in_memory
+from tests.integration.test_retries import FAULTS, BreakOnce, no_fault
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+
+IDS = torch.tensor([5, -9, 5, 7, 8])
+
+
+async def job(ps: tc.Client) -> list[Any]:
+    """Everything that a program sees that makes a table and trains it."""
+    seen: list[Any] = []
+    items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), init=tc.Normal(1.0))
+    for step in range(3):
+        async with ps.context() as ctx:
+            rows, bags = await asyncio.gather(items(IDS + step), items.bag(IDS, torch.tensor([0, 2]), "mean"))
+            await ctx.backward(rows.square().sum() + bags.square().sum())
+            seen += [rows.detach(), bags.detach(), await items.step(ctx)]
+    return bits([*seen, await items.size(), await items(torch.arange(-10, 12))])
+
+
+async def run(plan: Plan) -> list[Any]:
+    async with in_memory() as owner, tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
+        return await job(ps)
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_table_has_the_same_bits_wherever_a_stream_breaks(fault: Fault, direction: Direction) -> None:
+    expected = await run(no_fault)
+    for first in itertools.count(step=16):
+        plans = [BreakOnce(fault, direction, index) for index in range(first, first + 16)]
+        for plan, seen in zip(plans, await asyncio.gather(*map(run, plans)), strict=True):
+            assert seen == expected, plan
+        if not all(plan.hit for plan in plans):
+            break
+    assert first >= 16
+
+
+ADAM = tc.LazyAdam(lr=0.1)
+
+
+async def train(ps: tc.Client, items: tc.Table, steps: int) -> None:
+    for step in range(steps):
+        async with ps.context() as ctx:
+            await ctx.backward((await items(IDS + step)).square().sum(), step=items.optimizer)
+
+
+async def test_a_checkpoint_has_the_rows_and_what_their_optimizer_keeps(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("ps0", "ps1")]
+        addresses = [each.address for each in owners]
+        ps = await stack.enter_async_context(tc.connect(*addresses))
+        items = await ps.table("items", 3, ADAM, init=tc.Normal(1.0))
+        twin = await ps.table("twin", 3, ADAM, init=tc.Normal(1.0))
+        fixed = await ps.table("fixed", 2, rows=100, owners=["ps1"], dtype=torch.bfloat16)
+        async with ps.context():
+            await fixed(torch.arange(0, 100, 3))
+        await train(ps, items, 3)
+        await train(ps, twin, 5)
+        await ps.requires_grad_(twin.parameters(), False)
+        before, kept = await items(IDS), await fixed(torch.arange(100))
+        await asyncio.gather(*(each.restart() for each in owners))
+        # The handles hold, and so do those of a client that comes now.
+        assert torch.equal(await items(IDS), before) and torch.equal(await fixed(torch.arange(100)), kept)
+        later = await stack.enter_async_context(tc.connect(*reversed(addresses)))
+        again = await later.table("items", 3, ADAM, init=tc.Normal(1.0))
+        assert again.optimizer.remotes.keys() == {"ps0", "ps1"}
+        sizes = {owner: [each.rows for each in (await ps.status(owner)).tables] for owner in ("ps0", "ps1")}
+        assert sum(sum(each) for each in sizes.values()) == await items.size() + await twin.size() + 34
+        for step in (3, 4):
+            async with later.context() as ctx:
+                found = await ctx.backward((await again(IDS + step)).square().sum(), step=again.optimizer)
+        # An owner counts the steps that have had a gradient for it.
+        assert max(found.values()) == 5
+        assert torch.equal(await again(torch.arange(-10, 20)), await twin(torch.arange(-10, 20)))
+        async with ps.context():
+            assert not (await twin(IDS)).requires_grad, "it is still frozen"
+
+
+async def test_blocks_of_a_large_table_and_of_one_with_removed_rows(tmp_path: Path) -> None:
+    async with Owner(tmp_path) as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 2, init=tc.Normal(1.0))
+        ids = torch.arange(100_000) * 7919 - 300_000_000
+        async with ps.context():
+            await items(ids)
+        shard = owner.server.engine.registry.named("items").value.shard
+        blocks = shard.blocks()
+        assert [len(each["ids"]) for each in blocks] == [65_536, 100_000 - 65_536]
+        assert blocks[0]["values"].data_ptr() == shard.blocks()[0]["values"].data_ptr(), "no copies"
+        shard.remove(ids[5:10])
+        before = await items(ids)
+        await owner.restart()
+        assert torch.equal(await items(ids), before) and await items.size() == 99_995

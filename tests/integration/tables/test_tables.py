@@ -1,0 +1,149 @@
+"""Tests of making tables, finding them, and looking up in them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import trainer_client as tc
+from ps_wire.tables.slots import slots_of
+from tests.conftest import StartOwner
+
+IDS = torch.tensor([3, -7, 1 << 60, 3, 11, 12, 13, 14])
+
+
+async def test_a_table_is_found_with_the_same_arguments_and_with_its_name(pair: tc.Client) -> None:
+    made = await pair.table("items", 4, tc.RowWiseAdagrad(lr=0.1))
+    assert made.owners == ["ps0", "ps1"]
+    for found in (await pair.table("items", 4, tc.RowWiseAdagrad(lr=0.1)), await pair.table("items")):
+        assert (found.name, found.dim, found.rows, found.row_optimizer) == ("items", 4, None, tc.RowWiseAdagrad(lr=0.1))
+        assert torch.equal(await found(IDS), await made(IDS))
+    with pytest.raises(tc.UnknownNameError, match="users"):
+        await pair.table("users")
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"dim": 5}, "dim=4, not 5"),
+        ({"optimizer": tc.SGD(lr=0.2)}, "optimizer="),
+        ({"rows": 10}, "rows=None, not 10"),
+        ({"dtype": torch.float16}, "dtype=torch.float32, not torch.float16"),
+        ({"owners": ["ps0"]}, "owners="),
+        ({"seed": 1, "init": tc.Zeros()}, "init=.* and seed=0, not 1"),
+    ],
+    ids=str,
+)
+async def test_other_arguments_are_a_conflict_that_names_them(pair: tc.Client, other: dict, named: str) -> None:
+    await pair.table("items", 4, tc.SGD(lr=0.1))
+    with pytest.raises(tc.NameConflictError, match=named):
+        await pair.table("items", **{"dim": 4, "optimizer": tc.SGD(lr=0.1)} | other)
+
+
+async def test_what_some_owners_have_made_is_removed_when_another_refuses(pair: tc.Client) -> None:
+    await pair.module(torch.nn.Linear, 2, 2, name="items", owner="ps1")
+    with pytest.raises(tc.NameConflictError, match="Linear"):
+        await pair.table("items", 4)
+    assert not [each.name for each in (await pair.status("ps0")).objects]
+    await pair.table("other", 4, owners=["ps1"])
+    with pytest.raises(tc.NameConflictError, match="owners="):
+        await pair.table("other", 4)
+    with pytest.raises(tc.InvalidArgumentError, match="not a table"):
+        await pair.table("items", owners=["ps1"])
+
+
+async def test_every_client_routes_alike_whatever_the_order_of_its_addresses(start_owner: StartOwner) -> None:
+    addresses = [(await start_owner(name)).address for name in ("b", "a", "c")]
+    ids = torch.randint(-(1 << 62), 1 << 62, (3000,), generator=torch.Generator().manual_seed(0))
+    async with tc.connect(*addresses) as ps, tc.connect(*reversed(addresses)) as other:
+        here, there = await ps.table("items", 2), await other.table("items", 2)
+        assert here.owners == there.owners == ["a", "b", "c"]
+        async with ps.context():
+            rows = await here(ids)
+        assert torch.equal(await there(ids), rows.detach())
+        assert await there.size() == 3000
+        for position, owner in enumerate(here.owners):
+            count = int((slots_of(ids) * 3 // 16384 == position).sum())
+            (table,) = (await ps.status(owner)).tables
+            assert table.rows == count
+    async with tc.connect(addresses[0], addresses[1]) as fewer:
+        with pytest.raises(tc.UnknownNameError, match="c"):
+            await fewer.table("items")
+
+
+async def test_rows_come_into_being_in_passes_and_not_outside_of_them(pair: tc.Client) -> None:
+    items = await pair.table("items", 4, init=tc.Normal(1.0))
+    before = await items(IDS.view(2, 4))
+    assert before.shape == (2, 4, 4) and before.unique().numel() > 20
+    assert torch.equal(before[0, 0], before[0, 3])
+    assert await items.size() == 0
+    with torch.no_grad():
+        async with pair.context():
+            assert torch.equal(await items(IDS), before.view(8, 4))
+    assert await items.size() == 0
+    async with pair.context():
+        found = await items(IDS.int().where(IDS.abs() < 100, 3))
+        assert found.requires_grad
+    assert await items.size() == 6
+
+
+async def test_one_request_to_each_owner_for_several_tables(pair: tc.Client) -> None:
+    items, users = await pair.table("items", 4), await pair.table("users", 2, rows=50, owners=["ps1"])
+    bags, ids = (IDS, torch.tensor([0, 3])), torch.arange(50).view(5, 10)
+    before = [_calls(await pair.status(owner)) for owner in ("ps0", "ps1")]
+    found = await pair.look_up({items: bags, users: ids})
+    assert [_calls(await pair.status(owner)) for owner in ("ps0", "ps1")] == [each + 1 for each in before]
+    assert torch.equal(found[items], await items.bag(*bags))
+    assert torch.equal(found[users], await users(ids))
+    with pytest.raises(tc.InvalidArgumentError, match="at least one"):
+        await pair.look_up({})
+    with pytest.raises(tc.InvalidArgumentError, match="tuple"):
+        await pair.look_up({items: 3})
+
+
+def _calls(status: object) -> int:
+    return sum(each.calls for each in status.operations if each.name == "call")  # type: ignore[attr-defined]
+
+
+async def test_duplicates_are_not_sent(owner: object, ps: tc.Client) -> None:
+    items = await ps.table("items", 64)
+    traffic = owner.engine.counters.traffic  # type: ignore[attr-defined]
+    before = sum(each.received for each in traffic.values())
+    await items(torch.zeros(100_000, dtype=torch.int64))
+    assert sum(each.received for each in traffic.values()) - before < 1000
+
+
+async def test_a_table_can_be_deleted(pair: tc.Client) -> None:
+    items = await pair.table("items", 4)
+    await items.delete()
+    with pytest.raises(tc.StaleHandleError):
+        await items(IDS)
+    with pytest.raises(tc.UnknownNameError):
+        await items.delete()
+    assert not (await pair.status("ps1")).optimizers
+    assert (await pair.table("items", 5)).dim == 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+async def test_rows_of_16_bits(pair: tc.Client, dtype: torch.dtype) -> None:
+    items = await pair.table("items", 8, tc.SGD(lr=1.0), dtype=dtype, init=tc.Zeros())
+    async with pair.context() as ctx:
+        rows = await items(IDS)
+        assert rows.dtype is dtype
+        assert (await items.bag(IDS.view(2, 4))).dtype is torch.float32
+        await ctx.backward(rows.float().sum(), step=items.optimizer)
+    # The gradient of an id that occurs twice is 2, exactly.
+    assert (await items(IDS))[:, 0].tolist() == [-2.0, -1.0, -1.0, -2.0, -1.0, -1.0, -1.0, -1.0]
+
+
+async def test_status_and_metrics_say_how_large_a_table_is(owner: object, ps: tc.Client) -> None:
+    items = await ps.table("items", 4)
+    async with ps.context() as ctx:
+        await ctx.backward((await items(IDS)).sum(), step=items.optimizer)
+    status = await ps.status()
+    (table,) = status.tables
+    assert (table.name, table.rows, table.dim, table.updates) == ("items", 7, 4, 1)
+    assert table.bytes >= 7 * 4 * 4
+    assert [(each.name, each.parameters) for each in status.objects] == [("items", 28)]
+    assert [(each.name, each.parameters, each.version) for each in status.optimizers] == [("items.optimizer", 28, 1)]
+    assert (status.parameters, status.bytes) == (28, table.bytes)

@@ -1,0 +1,256 @@
+"""Tests of training tables: when gradients count, with whom, and what a step refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.optim import lr_scheduler
+
+import trainer_client as tc
+from tests.conftest import StartOwner
+from tests.training import apart
+
+IDS = torch.tensor([5, -9, 5, 7])
+"""Over two owners, both have rows of these."""
+
+
+async def zeros(ps: tc.Client, name: str = "items", **more: object) -> tc.Table:
+    """A table whose rows begin with 0, and whose step subtracts the gradient."""
+    return await ps.table(name, 2, tc.SGD(lr=1.0), init=tc.Zeros(), **more)  # type: ignore[arg-type]
+
+
+async def add(ps: tc.Client, items: tc.Table, factor: float = 1.0) -> tc.Stepped:
+    """A pass that looks ids up and steps: each row loses `factor` for each time that it occurs."""
+    async with ps.context() as ctx:
+        return await ctx.backward((await items(IDS)).sum() * factor, step=items.optimizer)
+
+
+async def values(items: tc.Table) -> list[float]:
+    return (await items(IDS))[:, 0].tolist()
+
+
+@pytest.fixture(params=[1, 2], ids=["one owner", "two owners"])
+async def both(request: pytest.FixtureRequest, start_owner: StartOwner):  # type: ignore[no-untyped-def]
+    """Two clients of the same owners."""
+    addresses = [(await start_owner(f"ps{number}")).address for number in range(request.param)]
+    async with tc.connect(*addresses) as one, tc.connect(*reversed(addresses)) as other:
+        yield one, other
+
+
+Both = tuple[tc.Client, tc.Client]
+
+
+async def test_nothing_is_applied_before_the_step_and_all_look_ups_of_a_pass_then(both: Both) -> None:
+    ps, _ = both
+    items = await zeros(ps)
+    async with ps.context() as ctx:
+        rows, again = await items(IDS), await items(IDS[:2])
+        bag = await items.bag(IDS, torch.tensor([0, 1]))
+        await ctx.backward(rows.sum() + 10 * again.sum())
+        await ctx.backward(bag.sum() * 100)
+        assert await values(items) == [0] * 4
+        assert await ctx.get_gradients() == {}
+        assert set((await items.step(ctx)).values()) == {1}
+    assert await values(items) == [-212, -111, -212, -101]
+    async with ps.context() as ctx:
+        await ctx.backward((await items(IDS)).sum())
+    # A pass that ends without a step changes nothing.
+    assert await values(items) == [-212, -111, -212, -101]
+
+
+async def test_two_trainers_share_the_table_and_its_optimizer(both: Both) -> None:
+    ps, other = both
+    here, there = await zeros(ps), await zeros(other)
+    found = await asyncio.gather(*(apart(add(*each)) for each in ((ps, here), (other, there)) for _ in range(5)))
+    assert {version for each in found for version in each.values()} == set(range(1, 11))
+    assert await values(here) == await values(there) == [-20, -10, -20, -10]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+async def test_sync_sums_the_gradients_of_trainers_by_id(both: Both, reduce: str) -> None:
+    ps, other = both
+    policy = tc.Sync(2, reduce)  # type: ignore[arg-type]
+    here, there = await zeros(ps, policy=policy), await zeros(other, policy=policy)
+    found = await asyncio.gather(apart(add(ps, here, 1.0)), apart(add(other, there, 3.0)))
+    assert [(each.counted, set(each.values())) for each in found] == [(2, {1})] * 2
+    total = 4.0 if reduce == "sum" else 2.0
+    assert await values(here) == [-2 * total, -total, -2 * total, -total]
+
+
+@pytest.mark.parametrize("policy", [tc.Quorum(1, of=1), tc.BoundedStaleness(4), tc.Async(tc.Scale())], ids=str)
+async def test_other_policies_hold_for_tables(both: Both, policy: tc.Policy) -> None:
+    ps, _ = both
+    items = await zeros(ps, policy=policy)
+    for _ in range(3):
+        assert (await add(ps, items)).counted == 1
+    assert await values(items) == [-6, -3, -6, -3]
+
+
+async def test_stale_gradients_of_a_table_can_be_rejected_but_not_compensated(ps: tc.Client, ps2: tc.Client) -> None:
+    items, other = await zeros(ps, policy=tc.Async(tc.Reject(0))), await zeros(ps2)
+    async with ps.context() as ctx:
+        rows = await items(IDS)
+        await apart(add(ps2, other))
+        await ctx.backward(rows.sum())
+        found = await items.step(ctx)
+    assert (found.dropped, found.staleness) == ("stale", 1)
+    assert await values(items) == [-2, -1, -2, -1]
+    with pytest.raises(tc.InvalidArgumentError, match="compensated"):
+        await items.optimizer.set_policy(tc.Async(tc.Compensate(0.1)))
+    with pytest.raises(tc.InvalidArgumentError, match="compensated"):
+        await zeros(ps, "users", policy=tc.Async(tc.Compensate(0.1)))
+    await add(ps, items)
+
+
+async def test_a_gradient_that_is_not_finite_changes_no_row_on_any_owner(both: Both) -> None:
+    ps, _ = both
+    items = await zeros(ps)
+    for bad in (math.nan, math.inf):
+        async with ps.context() as ctx:
+            rows = await items(IDS)
+            factors = torch.ones(4, 1)
+            factors[3] = bad
+            await ctx.backward((rows * factors).sum())
+            with pytest.raises(tc.NonFiniteGradientError):
+                await items.step(ctx)
+    assert await values(items) == [0] * 4
+    assert (await add(ps, items)) == dict.fromkeys(items.owners, 1)
+    applying = await zeros(ps, "users", non_finite="apply")
+    await add(ps, applying, math.inf)
+    assert await values(applying) == [-math.inf] * 4
+
+
+async def test_clipping_by_the_norm_of_all_gradients(both: Both) -> None:
+    ps, _ = both
+    items, net = await zeros(ps), await ps.module(torch.nn.Linear, 2, 1, name="net", seed=0)
+    weight = torch.ones(1, requires_grad=True)
+    async with ps.context() as ctx:
+        loss = (await items(IDS)).sum() + 4 * (await net(torch.ones(1, 2))).sum() + 2 * weight.sum()
+        await ctx.backward(loss)
+        members = [*items.parameters(), *net.parameters(), weight]
+        # Two numbers per row: 2 * (2^2 + 1 + 1), then 4^2 three times, then 2^2.
+        norm = await ctx.clip_grad_norm(members, 0.5)
+        assert norm == pytest.approx(math.sqrt(12 + 48 + 4))
+        await items.step(ctx)
+    clipped = 0.5 / 8
+    torch.testing.assert_close(torch.tensor(await values(items)), -clipped * torch.tensor([2.0, 1, 2, 1]))
+
+
+async def test_learning_rates_and_schedules(both: Both) -> None:
+    ps, other = both
+    items = await zeros(ps)
+    schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=1, gamma=0.5)
+    for expected in ([-2, -1, -2, -1], [-3, -1.5, -3, -1.5]):
+        await add(ps, items)
+        await schedule.step()
+        assert await values(items) == expected
+    await (await zeros(other)).optimizer.set_options(lr=10.0)
+    await add(ps, items)
+    assert await values(items) == [-23, -11.5, -23, -11.5]
+    for wrong in ({"lr": -1.0}, {"momentum": 0.5}, {"kind": "ftrl"}, {"eps": 1.0}):
+        with pytest.raises(tc.InvalidArgumentError):
+            await items.optimizer.set_options(**wrong)
+    state = await items.optimizer.state_dict()
+    assert state["param_groups"][0]["lr"] == 10.0
+    state["param_groups"][0]["lr"] = -1.0
+    with pytest.raises(tc.InvalidArgumentError):
+        await items.optimizer.load_state_dict(state)
+    state["param_groups"][0]["lr"] = 1.0
+    await items.optimizer.load_state_dict(state)
+    await add(ps, items)
+    assert await values(items) == [-25, -12.5, -25, -12.5]
+
+
+async def test_one_step_for_tables_modules_and_local_parameters(both: Both) -> None:
+    ps, _ = both
+    items, users = await zeros(ps), await zeros(ps, "users", owners=["ps0"])
+    net, weight = await ps.module(torch.nn.Linear, 2, 1, name="net", seed=0), torch.zeros(1, requires_grad=True)
+    opt = await ps.optimizer(torch.optim.SGD, [items, users, *net.parameters(), weight], lr=0.5)
+    bias = (await net.state_dict())["bias"]
+
+    async def loss() -> torch.Tensor:
+        rows = await ps.look_up({items: IDS, users: IDS})
+        return (await net(torch.zeros(1, 2))).sum() + rows[items].sum() + rows[users].sum() + weight.sum()
+
+    async with ps.context() as ctx:
+        found = await ctx.backward(await loss(), step=opt)
+    owners = dict.fromkeys([*(f"{owner}/items" for owner in items.owners), "ps0/users", "ps0"], 1)
+    assert found == owners
+    assert await values(items) == await values(users) == [-2, -1, -2, -1]
+    assert torch.equal((await net.state_dict())["bias"], bias - 0.5) and weight.item() == -0.5
+    async with ps.context() as ctx:
+        await ctx.backward(await loss() + (await items(IDS)).sum() * math.inf)
+        with pytest.raises(tc.NonFiniteGradientError):
+            await opt.step(ctx)
+    # Nothing has stepped.
+    assert await values(users) == [-2, -1, -2, -1] and weight.item() == -0.5
+    assert torch.equal((await net.state_dict())["bias"], bias - 0.5)
+    only = await ps.optimizer(torch.optim.SGD, [items], lr=0.5)
+    async with ps.context() as ctx:
+        await ctx.backward(await loss())
+        assert await only.step(ctx) == {f"{owner}/items": 2 for owner in items.owners}
+    with pytest.raises(tc.InvalidArgumentError, match="beside groups"):
+        await ps.optimizer(torch.optim.SGD, [{"params": [items]}], lr=0.5)
+
+
+async def test_no_other_optimizer_steps_a_table(ps: tc.Client) -> None:
+    items, net = await zeros(ps), await ps.module(torch.nn.Linear, 2, 1, name="net")
+    with pytest.raises(tc.InvalidArgumentError, match="optimizer of its own"):
+        await ps.optimizer(torch.optim.SGD, items.parameters(), lr=0.5)
+    with pytest.raises(tc.InvalidArgumentError, match="for tables only"):
+        await ps.optimizer("tables.RowOptimizer", net.parameters(), kind="sgd")
+    with pytest.raises(tc.InvalidArgumentError, match="another optimizer"):
+        await ps.optimizer("tables.RowOptimizer", items.parameters(), name="other", kind="ftrl")
+
+
+async def test_a_frozen_table_gets_no_gradient(both: Both) -> None:
+    ps, _ = both
+    items = await zeros(ps)
+    await ps.requires_grad_(items.parameters(), False)
+    async with ps.context():
+        assert not (await items(IDS)).requires_grad
+    await ps.requires_grad_(items.parameters(), True)
+    await add(ps, items)
+    assert await values(items) == [-2, -1, -2, -1]
+
+
+async def test_weights_of_bags_get_gradients(both: Both) -> None:
+    ps, _ = both
+    items = await ps.table("items", 3, tc.SGD(lr=1.0), init=tc.Normal(1.0))
+    table = (await items(IDS)).clone().requires_grad_()
+    weights = torch.tensor([0.5, -1.0, 2.0, 3.0], requires_grad=True)
+    own, coefficients = weights.detach().clone().requires_grad_(), torch.randn(2, 3)
+    offsets = torch.tensor([0, 3])
+    async with ps.context() as ctx:
+        bags = await items.bag(IDS, offsets, per_sample_weights=weights)
+        await ctx.backward((bags * coefficients).sum(), step=items.optimizer)
+        gradient = ctx.gradient(weights)
+    expected = functional.embedding_bag(torch.arange(4), table, offsets, mode="sum", per_sample_weights=own)
+    (expected * coefficients).sum().backward()
+    torch.testing.assert_close(bags, expected)
+    assert gradient is None  # the pass has ended with the step
+    async with ps.context() as ctx:
+        fresh = weights.detach().clone().requires_grad_()
+        before = await items(IDS)
+        bags = await items.bag(IDS, offsets, per_sample_weights=fresh)
+        await ctx.backward((bags * coefficients).sum())
+        gradient = ctx.gradient(fresh)
+    by_bag = coefficients[torch.tensor([0, 0, 0, 1])]
+    torch.testing.assert_close(gradient, (before * by_bag).sum(1).detach())
+
+
+async def test_a_step_without_look_ups_changes_nothing(both: Both) -> None:
+    ps, _ = both
+    items = await zeros(ps)
+    async with ps.context() as ctx:
+        rows = await items(torch.empty(0, 3, dtype=torch.int64))
+        assert rows.shape == (0, 3, 2)
+        bags = await items.bag(IDS[:0], torch.tensor([0, 0]))
+        assert torch.equal(bags, torch.zeros(2, 2))
+        await ctx.backward(rows.sum() + bags.sum())
+        assert set((await items.step(ctx)).values()) == {0}
+    assert await items.size() == 0

@@ -1,0 +1,145 @@
+"""Bags of ids, as `torch.nn.functional.embedding_bag` takes them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+
+MODES = ("sum", "mean")
+"""How the rows of a bag are pooled."""
+
+
+class Bags(NamedTuple):
+    """Bags of ids.
+
+    Attributes:
+        ids: All ids, int64 [n].
+        counts: Number of ids in each bag, int64 [bags].
+        weights: What the row of each id is multiplied with, [n]; None for 1.
+    """
+
+    ids: torch.Tensor
+    counts: torch.Tensor
+    weights: torch.Tensor | None
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Where each bag begins, int64 [bags]."""
+        return self.counts.cumsum(0) - self.counts
+
+    @property
+    def bag_of(self) -> torch.Tensor:
+        """The bag of each id, int64 [n]."""
+        return torch.repeat_interleave(self.counts, output_size=len(self.ids))
+
+    def some(self, chosen: torch.Tensor, bag_of: torch.Tensor) -> Bags:
+        """The same bags with only some of their ids.
+
+        Args:
+            chosen: Positions of the ids, ascending.
+            bag_of: The bag of each of the present ids.
+        """
+        counts = torch.bincount(bag_of[chosen], minlength=len(self.counts))
+        return Bags(self.ids[chosen], counts, None if self.weights is None else self.weights[chosen])
+
+
+def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
+    """The ids as int64 on the CPU.
+
+    Args:
+        ids: int64 or int32, of any shape.
+        rows: Number of rows of a table of fixed size; None for one that grows.
+        name: Name of the table.
+
+    Raises:
+        InvalidArgumentError: They are not such a tensor, or outside of a table of fixed size.
+    """
+    if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
+        kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
+        raise InvalidArgumentError(f"the ids of table {name!r} are a tensor of int64 or int32, not {kind}")
+    found = ids.detach().to("cpu", torch.int64)
+    if rows is not None and found.numel():
+        low, high = found.aminmax()
+        if low < 0 or high >= rows:
+            wrong = int(low) if low < 0 else int(high)
+            raise InvalidArgumentError(
+                f"table {name!r} has the rows 0 to {rows - 1}, and {wrong} is not one of them; a table that is made "
+                "without rows= takes any id"
+            )
+    return found
+
+
+def make_bags(
+    ids: torch.Tensor,
+    offsets: torch.Tensor | None,
+    mode: str,
+    weights: torch.Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> Bags:
+    """Bags of checked ids.
+
+    Args:
+        ids: int64, [n] with offsets, or [bags, size].
+        offsets: Where each bag begins, int64 or int32 [bags], or [bags + 1] with `include_last_offset`.
+        mode: One of `MODES`.
+        weights: Floating point numbers in the shape of the ids; None for 1.
+        include_last_offset: Whether the last offset is the end of the last bag.
+        padding_idx: An id that counts for nothing; None if there is none.
+
+    Raises:
+        InvalidArgumentError: An argument does not fit.
+    """
+    if mode not in MODES:
+        raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
+    if weights is not None:
+        _check_weights(ids, weights, mode)
+    if ids.dim() == 2:
+        if offsets is not None:
+            raise InvalidArgumentError("ids of two dimensions are bags of one size, so they need no offsets")
+        bags, size = ids.shape
+        counts = torch.full((bags,), size)
+        made = Bags(ids.reshape(-1), counts, None if weights is None else weights.reshape(-1))
+    elif ids.dim() == 1 and offsets is not None:
+        made = _with_offsets(ids, offsets, weights, include_last_offset)
+    else:
+        raise InvalidArgumentError("the ids of bags have one dimension, and offsets, or two dimensions")
+    if padding_idx is not None:
+        chosen = (made.ids != padding_idx).nonzero().view(-1)
+        if len(chosen) < len(made.ids):
+            made = made.some(chosen, made.bag_of)
+    return made
+
+
+def _with_offsets(
+    ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, include_last_offset: bool
+) -> Bags:
+    if not isinstance(offsets, torch.Tensor) or offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1:
+        raise InvalidArgumentError("offsets are a tensor of int64 or int32 with one dimension")
+    starts = offsets.detach().to("cpu", torch.int64)
+    if include_last_offset:
+        if not len(starts):
+            raise InvalidArgumentError("with include_last_offset there is at least one offset, the end of the last bag")
+        starts, ends = starts[:-1], starts[1:]
+        end = int(offsets[-1])
+    else:
+        end = len(ids)
+        ends = torch.cat((starts[1:], torch.tensor([end])))[: len(starts)]
+    if len(starts) and int(starts[0]) != 0:
+        raise InvalidArgumentError(f"the first bag begins at offset 0, not {int(starts[0])}")
+    counts = ends - starts
+    if end > len(ids) or (len(counts) and int(counts.min()) < 0):
+        raise InvalidArgumentError(f"offsets never fall, and are at most {len(ids)}, the number of ids")
+    if not len(starts):
+        end = 0
+    return Bags(ids[:end], counts, None if weights is None else weights[:end])
+
+
+def _check_weights(ids: torch.Tensor, weights: torch.Tensor, mode: str) -> None:
+    if mode != "sum":
+        raise InvalidArgumentError(f"per_sample_weights go with mode='sum' only, not {mode!r}")
+    if not isinstance(weights, torch.Tensor) or not weights.is_floating_point() or weights.shape != ids.shape:
+        raise InvalidArgumentError("per_sample_weights are floating point numbers in the shape of the ids")

@@ -1,0 +1,195 @@
+"""Makes tables on their owners, and attaches to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
+from ps_wire.policies import Compensate
+from ps_wire.tables import names, options
+from ps_wire.tables.routing import Routing
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
+from trainer_client.handles.handles import RemoteObject
+from trainer_client.pending import Pending
+from trainer_client.session.in_flight import nothing
+from trainer_client.tables.look_ups import look_up_all
+from trainer_client.tables.table import Table
+from trainer_client.tables.together import together
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_wire.policies import Policy
+    from trainer_client.optimizers.creation import NonFinite
+    from trainer_client.session.session import Session
+    from trainer_client.tables.wanted import Wanted
+
+
+class Connected(Protocol):
+    """The owners that a client is connected to."""
+
+    @property
+    def by_owner(self) -> Mapping[str, Session]:
+        """The sessions, by name of the owner."""
+
+    def of(self, owner: str) -> Session:
+        """The session with an owner, the first if the name is empty. Raises `UnknownNameError`."""
+
+
+class Tables:
+    """Makes the tables of a client.
+
+    Args:
+        sessions: The owners.
+        create: Makes the rows of a table on an owner, or finds those of that name.
+        attach: Finds an object of that name on an owner.
+        optimizer: Makes an optimizer; arguments as for `optimizers.creation.create`.
+        loop: The client's event loop.
+    """
+
+    def __init__(
+        self,
+        sessions: Connected,
+        create: Callable[[Session, str, Mapping[str, Any]], Pending[RemoteObject]],
+        attach: Callable[[Session, str], Pending[RemoteObject]],
+        optimizer: Callable[..., Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._sessions = sessions
+        self._create = create
+        self._attach = attach
+        self._optimizer = optimizer
+        self._loop = loop
+
+    def create(self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite) -> Pending[Table]:
+        """Makes a table, or attaches to it; errors as for `Client.table`."""
+        owners = sorted(self._sessions.by_owner) if wanted.owners is None else list(wanted.owners)
+        sessions = [self._sessions.of(owner) for owner in owners]
+        return Pending.run(self._loop, self._made(sessions, wanted.settings(owners), policy, non_finite))
+
+    def attach(self, name: str, owners: Sequence[str] | None, policy: Policy | None) -> Pending[Table]:
+        """A handle to a table that exists, found on one of its owners; errors as for `Client.table`."""
+        sessions = list(self._sessions.by_owner.values()) if owners is None else list(map(self._sessions.of, owners))
+        return Pending.run(self._loop, self._found(sessions, name, policy))
+
+    def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
+        """Looks up in several tables; arguments and errors as for `Client.look_up`."""
+        return look_up_all(self._loop, wanted, timeout)
+
+    def optimizer(self, listed: Iterable[Any], make: Callable[..., Coroutine[Any, Any, Any]]) -> Pending[Any]:
+        """An optimizer over parameters and tables.
+
+        Args:
+            listed: Parameters and tables, or groups of parameters and tables.
+            make: Makes the optimizer of the parameters, which are its keyword argument `parameters`.
+
+        Raises:
+            InvalidArgumentError: A table stands in a group of parameters.
+        """
+        tables, rest = _split(list(listed))
+        if not tables:
+            return Pending.run(self._loop, make(parameters=rest))
+        own = make(parameters=rest) if rest else None
+        return Pending.run(self._loop, together(self._loop, tables, own))
+
+    async def _made(
+        self, sessions: Sequence[Session], settings: Mapping[str, Any], policy: Policy | None, non_finite: NonFinite
+    ) -> Table:
+        if isinstance(getattr(policy, "stale", None), Compensate):
+            raise InvalidArgumentError("gradients of tables cannot be compensated, because no earlier rows are kept")
+        Routing.even(settings["owners"])
+        made = await asyncio.gather(*(self._shard(each, settings) for each in sessions), return_exceptions=True)
+        for each in made:
+            if isinstance(each, BaseException):
+                await _undo(made)
+                raise each
+        shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
+        return await self._open(shards, policy, non_finite)
+
+    async def _found(self, sessions: Sequence[Session], name: str, policy: Policy | None) -> Table:
+        for position, session in enumerate(sessions):
+            try:
+                found = await self._attach(session, name)
+                break
+            except UnknownNameError:
+                if position + 1 == len(sessions):
+                    raise
+        if found.class_name != names.SHARD:
+            raise InvalidArgumentError(f"{name!r} is a {found.class_name}, not a table")
+        owners = (await found.call("describe"))["routing"]["owners"]
+        others = [self._sessions.of(owner) for owner in owners if owner != found.owner]
+        shards = await asyncio.gather(*(self._attach(each, name) for each in others))
+        return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, None)
+
+    async def _shard(self, session: Session, settings: Mapping[str, Any]) -> RemoteObject:
+        """The rows of a table on one owner, made now or found there."""
+        name = settings["name"]
+        try:
+            return await self._create(session, name, settings)
+        except NameConflictError:
+            there = await self._attach(session, name)
+            if there.class_name != names.SHARD:
+                raise
+            known = (await there.call("describe"))["settings"]
+            differing = [key for key, value in settings.items() if known[key] != value]
+            told = " and ".join(f"{key}={known[key]!r}, not {settings[key]!r}" for key in differing)
+            raise NameConflictError(
+                f"the table {name!r} exists already on owner {session.owner!r}, with {told}. Ask for it with the same "
+                "arguments, with its name alone, or choose another name"
+            ) from None
+
+    async def _open(
+        self, shards: Mapping[str, RemoteObject], policy: Policy | None, non_finite: NonFinite | None
+    ) -> Table:
+        """A table whose rows are there on all owners."""
+        described = await asyncio.gather(*(shard.call("describe") for shard in shards.values()))
+        routing = max((Routing.from_plain(each["routing"]) for each in described), key=lambda each: each.version)
+        if missing := set(routing.owners) - set(shards):
+            raise UnknownNameError(f"the table has rows on {sorted(missing)}, which this client is not connected to")
+        settings = described[0]["settings"]
+        kept = {owner: shards[owner] for owner in routing.owners}
+        table = Table(settings, routing, kept, options.from_plain(settings["optimizer"]))
+        table.optimizer = await self._optimizer(
+            names.OPTIMIZER,
+            table.parameters(),
+            dict(settings["optimizer"]),
+            f"{table.name}.optimizer",
+            "consistent",
+            non_finite or "refuse",
+            policy,
+        )
+        return table
+
+
+async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
+    """Removes what was made on some owners, because others refused."""
+    for each in made:
+        if isinstance(each, RemoteObject) and each.was_made:
+            request = Request(delete=DeleteRequest(name=each.name))
+            with suppress(PsError):  # another program was faster, or the owner is gone
+                await each.session.submit(request, None, nothing)
+
+
+def _split(listed: Sequence[Any]) -> tuple[list[Table], list[Any]]:
+    """The tables among parameters and groups of parameters, and the rest.
+
+    Raises:
+        InvalidArgumentError: A table stands in a group, whose options it would not have.
+    """
+    tables, rest = [], []
+    for each in listed:
+        if isinstance(each, Table):
+            tables.append(each)
+            continue
+        members = each.get("params", ()) if isinstance(each, Mapping) else ()
+        members = members if isinstance(members, (list, tuple)) else [members]
+        if any(isinstance(member, Table) for member in members):
+            raise InvalidArgumentError(
+                "a table has options of its own, so it stands beside groups of parameters, and not inside of one"
+            )
+        rest.append(each)
+    return tables, rest

@@ -1,0 +1,131 @@
+"""Layers that look up in tables, with the signatures of torch's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.tables.bags import MODES
+from trainer_client.tables.table import Table
+
+if TYPE_CHECKING:
+    from trainer_client.pending import Pending
+
+
+class Embedding(nn.Module):
+    """Looks up rows of a table, as `torch.nn.Embedding` does in its own.
+
+    Its forward waits for the owners, so it runs in a plain thread, as with the blocking client: not in the thread of an
+    event loop, where `await table(ids)` does the same. The rows are no parameters of the layer, nor part of its state:
+    `table.optimizer` steps them.
+
+    Args:
+        table: The table.
+        padding_idx: An id whose row is zero and gets no gradient.
+
+    Attributes:
+        table: As the argument.
+        num_embeddings: Number of rows; None for a table that grows.
+        embedding_dim: Numbers in a row.
+    """
+
+    def __init__(self, table: Any, padding_idx: int | None = None) -> None:
+        super().__init__()
+        self.table = _table(table)
+        self.num_embeddings = self.table.rows
+        self.embedding_dim = self.table.dim
+        self.padding_idx = _wrapped(self.table, padding_idx)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """The rows of ids.
+
+        Args:
+            input: int64 or int32 of any shape.
+
+        Returns:
+            [*input.shape, embedding_dim].
+
+        Raises:
+            RuntimeError: This is the thread of the client's event loop.
+            PsError: As for the table.
+        """
+        if self.padding_idx is None:
+            return self.table(input).wait()
+        there = input != self.padding_idx
+        rows = self.table(input[there]).wait()
+        return rows.new_zeros(*input.shape, self.embedding_dim).masked_scatter(there.unsqueeze(-1), rows)
+
+    def extra_repr(self) -> str:
+        return repr(self.table)
+
+
+class EmbeddingBag(nn.Module):
+    """Pools rows of a table, as `torch.nn.EmbeddingBag` does with its own. Runs where `Embedding` does.
+
+    Args:
+        table: The table.
+        mode: "mean" or "sum".
+        include_last_offset: Whether offsets have the end of the last bag, too.
+        padding_idx: An id that counts for nothing.
+
+    Attributes:
+        table: As the argument, like `mode`, `include_last_offset` and `padding_idx`.
+        num_embeddings: Number of rows; None for a table that grows.
+        embedding_dim: Numbers in a row.
+
+    Raises:
+        InvalidArgumentError: There is no such mode.
+    """
+
+    def __init__(
+        self, table: Any, mode: str = "mean", include_last_offset: bool = False, padding_idx: int | None = None
+    ) -> None:
+        super().__init__()
+        if mode not in MODES:
+            raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
+        self.table = _table(table)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        self.num_embeddings = self.table.rows
+        self.embedding_dim = self.table.dim
+        self.padding_idx = _wrapped(self.table, padding_idx)
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The pooled rows of bags; arguments as for `Table.bag`.
+
+        Returns:
+            [bags, embedding_dim].
+
+        Raises:
+            RuntimeError: This is the thread of the client's event loop.
+            PsError: As for the table.
+        """
+        found: Pending[torch.Tensor] = self.table.bag(
+            input, offsets, self.mode, per_sample_weights, self.include_last_offset, self.padding_idx
+        )
+        return found.wait()
+
+    def extra_repr(self) -> str:
+        return f"{self.table!r}, mode={self.mode!r}"
+
+
+def _table(given: Any) -> Table:
+    found = getattr(given, "unwrapped", given)
+    if not isinstance(found, Table):
+        raise InvalidArgumentError(f"the layer needs a table, as Client.table() returns, not a {type(given).__name__}")
+    return found
+
+
+def _wrapped(table: Table, padding_idx: int | None) -> int | None:
+    """The id for padding; of a table of fixed size a negative one counts from its end, as in torch."""
+    if padding_idx is not None and table.rows is not None and padding_idx < 0:
+        return padding_idx + table.rows
+    return padding_idx

@@ -1,0 +1,79 @@
+"""Looks up in one table or several: one request per owner, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.graph.current import current_context
+from trainer_client.pending import DEFAULT
+from trainer_client.tables.joined import Joined
+from trainer_client.tables.queries import Query, query_of
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from trainer_client.pending import Pending
+    from trainer_client.tables.table import Table
+
+
+def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: float | None) -> Pending[list[Any]]:
+    """Asks the owners of some tables, each with one request. Inside a context the calls are recorded.
+
+    Args:
+        loop: The client's event loop.
+        queries: What is looked up in each table.
+        timeout: Seconds this may take; None is no limit.
+
+    Returns:
+        The result of each query.
+    """
+    by_owner: dict[str, list[int]] = {}
+    for number, query in enumerate(queries):
+        for owner in query.asked:
+            by_owner.setdefault(owner, []).append(number)
+    requests = []
+    for owner, numbers in by_owner.items():
+        target = queries[numbers[0]].table.shards[owner]
+        parts = []
+        for number in numbers:
+            shard = queries[number].table.shards[owner]
+            parts.append((None if shard is target else shard, *queries[number].asked[owner]))
+        handle = target if timeout == DEFAULT else target.options(timeout=timeout)
+        requests.append(handle.call("look_up", parts))
+    is_recorded = current_context() is not None and torch.is_grad_enabled()
+    return Joined(loop, requests, partial(_finish, queries, by_owner, is_recorded))
+
+
+def _finish(
+    queries: Sequence[Query], asked: Mapping[str, Sequence[int]], is_recorded: bool, answers: list[Any]
+) -> list[torch.Tensor]:
+    found: list[dict[str, torch.Tensor]] = [{} for _ in queries]
+    for (owner, numbers), answer in zip(asked.items(), answers, strict=True):
+        for number, rows in zip(numbers, answer, strict=True):
+            found[number][owner] = rows
+    # Grad mode counted when the calls were made, not when their results are read.
+    with torch.set_grad_enabled(is_recorded):
+        return [
+            query.finish([rows[owner] for owner in query.asked]) for query, rows in zip(queries, found, strict=True)
+        ]
+
+
+def look_up_all(
+    loop: asyncio.AbstractEventLoop, wanted: Mapping[Table, Any], timeout: float | None
+) -> Pending[dict[Table, torch.Tensor]]:
+    """Looks up in several tables; arguments and errors as for `Client.look_up`."""
+    if not wanted:
+        raise InvalidArgumentError("look_up() needs at least one table")
+    queries = [query_of(table, what) for table, what in wanted.items()]
+    read: Callable[[list[Any]], Any] = partial(_by_table, list(wanted))
+    return Joined(loop, [look_up(loop, queries, timeout)], read)
+
+
+def _by_table(tables: Sequence[Table], results: list[Any]) -> dict[Table, torch.Tensor]:
+    return dict(zip(tables, results[0], strict=True))

@@ -1,0 +1,98 @@
+"""The methods of a client that make tables and look up in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_wire.tables.options import SGD, Normal
+from trainer_client.pending import DEFAULT
+from trainer_client.tables.wanted import Wanted
+
+if TYPE_CHECKING:
+    from ps_wire.policies import Policy
+    from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
+    from trainer_client.optimizers.creation import NonFinite
+    from trainer_client.pending import Pending
+    from trainer_client.tables.creation import Tables
+    from trainer_client.tables.table import Table
+
+
+class OffersTables:
+    """What a client does with tables."""
+
+    _tables: Tables
+
+    def table(
+        self,
+        name: str,
+        dim: int | None = None,
+        optimizer: RowOptimizer | None = None,
+        *,
+        rows: int | None = None,
+        owners: Sequence[str] | None = None,
+        init: Initialisation | None = None,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        max_rows: int | None = None,
+        groups: Sequence[RowGroup] = (),
+        policy: Policy | None = None,
+        non_finite: NonFinite = "refuse",
+    ) -> Pending[Table]:
+        """Makes a table of embeddings over several owners, or attaches to it.
+
+        Its ids are divided into 16,384 slots by a hash, and each owner has as many slots as every other. The values
+        that a row begins with depend on the seed and its id alone, so they are the same on any owner.
+
+        Args:
+            name: Its name. Later calls with the same arguments attach to it, and so do those with the name alone.
+            dim: Numbers in a row; None to attach to a table that exists.
+            optimizer: How rows with a gradient are updated: `SGD`, `Adagrad`, `RowWiseAdagrad`, `LazyAdam`,
+                `PartialRowWiseAdam` or `FTRL` of `trainer_client`. None for SGD with lr=0.01.
+            rows: Number of rows, for ids from 0 to `rows - 1`. None for a table that takes any id, of either sign, and
+                whose rows come into being when they are first looked up in a pass.
+            owners: Names of its owners, in any order; None for all owners of this client.
+            init: How rows begin: `Normal`, `Uniform`, `Zeros` or `Constant`. None for `Normal(0.01)`.
+            dtype: float32, float16 or bfloat16.
+            seed: Seed of the values that rows begin with.
+            max_rows: Most rows on each owner; None for as many as fit into its memory.
+            groups: Learning rates and weight decays for ranges of ids, in place of the optimizer's.
+            policy: When gradients count, as for `optimizer`.
+            non_finite: Whether its optimizer refuses gradients with NaN or infinity.
+
+        Raises:
+            NameConflictError: A table of that name exists with other arguments, which the message names, or something
+                else has that name.
+            UnknownNameError: The table does not exist, and only its name was given; or the client is not connected to
+                one of its owners.
+            InvalidArgumentError: An argument does not fit.
+            PsError: An owner failed. What others have made was removed again.
+        """
+        if dim is None:
+            return self._tables.attach(name, owners, policy)
+        wanted = Wanted(
+            *(name, dim, rows, dtype, init or Normal(), optimizer or SGD(), seed, max_rows),
+            *(tuple(groups), None if owners is None else tuple(sorted(owners))),
+        )
+        return self._tables.create(wanted, policy, non_finite)
+
+    def look_up(
+        self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT
+    ) -> Pending[dict[Table, torch.Tensor]]:
+        """Looks up in several tables, with one request to each owner. Inside a context it is recorded.
+
+        Args:
+            wanted: For each table ids, to get the row of each, or for bags a tuple `(ids, offsets)` or
+                `(ids, offsets, mode)`, or a dictionary of the arguments of `Table.bag`.
+            timeout: Seconds this may take; None is no limit.
+
+        Returns:
+            The rows or pooled rows, by table.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit; nothing was sent.
+            TooLargeError, StaleHandleError: As for `Table`.
+        """
+        return self._tables.look_up(wanted, timeout)

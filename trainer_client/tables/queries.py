@@ -1,0 +1,147 @@
+"""The part of a look-up that is for one table: what each owner is asked, and how its answers are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.tables.bags import checked_ids, make_bags
+from trainer_client.tables.rows import repeated, zeros
+
+if TYPE_CHECKING:
+    from trainer_client.tables.table import Table
+
+
+class Asked(NamedTuple):
+    """What one owner is asked.
+
+    Attributes:
+        ids: int64 [n].
+        offsets: Where each bag begins, int64; None to get the row of each id.
+        weights: What the row of each id is multiplied with; None for 1.
+    """
+
+    ids: torch.Tensor
+    offsets: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+
+
+class Query(NamedTuple):
+    """The part of a look-up that is for one table.
+
+    Attributes:
+        table: The table.
+        asked: What each owner is asked, by name. Owners without any of the ids are left out.
+        finish: Makes the result from their answers, in the same order.
+    """
+
+    table: Table
+    asked: Mapping[str, Asked]
+    finish: Callable[[list[torch.Tensor]], torch.Tensor]
+
+
+def rows_query(table: Table, ids: torch.Tensor) -> Query:
+    """Asks for the row of each id.
+
+    Raises:
+        InvalidArgumentError: The ids do not fit the table.
+    """
+    flat = checked_ids(ids, table.rows, table.name)
+    shape = (*flat.shape, table.dim)
+    flat = flat.reshape(-1)
+    distinct, positions = torch.unique(flat, return_inverse=True)
+    owners, routing = table.routing.owners, table.routing
+    asked: dict[str, Asked] = {}
+    if len(owners) == 1:
+        if len(distinct):
+            asked[owners[0]] = Asked(distinct)
+    else:
+        owner_of = routing.owner_of(distinct)
+        order = owner_of.argsort(stable=True)
+        counts = torch.bincount(owner_of, minlength=len(owners)).tolist()
+        # The answers come one owner after the other.
+        place = torch.empty_like(order)
+        place[order] = torch.arange(len(order))
+        positions = place[positions]
+        for owner, part in zip(owners, distinct[order].split(counts), strict=True):
+            if len(part):
+                asked[owner] = Asked(part)
+    return Query(table, asked, partial(_spread, shape, table.dtype, positions))
+
+
+def bags_query(
+    table: Table,
+    ids: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    mode: str = "sum",
+    per_sample_weights: torch.Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Query:
+    """Asks for the pooled rows of bags of ids; arguments as for `Table.bag`.
+
+    Raises:
+        InvalidArgumentError: They do not fit the table, or each other.
+    """
+    checked = checked_ids(ids, table.rows, table.name)
+    if table.rows is not None and padding_idx is not None and padding_idx < 0:
+        padding_idx += table.rows
+    bags = make_bags(checked, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+    owners = table.routing.owners
+    asked: dict[str, Asked] = {}
+    if len(bags.ids):
+        if len(owners) == 1:
+            asked[owners[0]] = Asked(bags.ids, bags.offsets, bags.weights)
+        else:
+            owner_of, bag_of = table.routing.owner_of(bags.ids), bags.bag_of
+            for position, owner in enumerate(owners):
+                chosen = (owner_of == position).nonzero().view(-1)
+                if len(chosen):
+                    part = bags.some(chosen, bag_of)
+                    asked[owner] = Asked(part.ids, part.offsets, part.weights)
+    counts = bags.counts if mode == "mean" else None
+    return Query(table, asked, partial(_pool, (len(bags.counts), table.dim), counts))
+
+
+def query_of(table: Table, what: Any) -> Query:
+    """The query for an entry of `Client.look_up`: ids, or the arguments of `Table.bag` as a tuple or dictionary.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
+    if isinstance(what, torch.Tensor):
+        return rows_query(table, what)
+    if isinstance(what, tuple) and 2 <= len(what) <= 3:
+        return bags_query(table, *what)
+    if isinstance(what, Mapping) and "ids" in what:
+        try:
+            return bags_query(table, **what)
+        except TypeError as error:
+            raise InvalidArgumentError(f"bag() of table {table.name!r} refuses its arguments: {error}") from None
+    raise InvalidArgumentError(
+        f"what is looked up in table {table.name!r} are ids, or for bags a tuple (ids, offsets), (ids, offsets, mode), "
+        "or a dictionary of the arguments of bag()"
+    )
+
+
+def _spread(
+    shape: tuple[int, ...], dtype: torch.dtype, positions: torch.Tensor, answers: list[torch.Tensor]
+) -> torch.Tensor:
+    if not answers:
+        return zeros(shape, dtype)
+    return repeated(answers, positions).view(shape)
+
+
+def _pool(shape: tuple[int, int], counts: torch.Tensor | None, answers: list[torch.Tensor]) -> torch.Tensor:
+    if not answers:
+        return zeros(shape, torch.float32)
+    pooled = answers[0]
+    for more in answers[1:]:
+        pooled = pooled + more
+    if counts is None:
+        return pooled
+    return pooled / counts.clamp(min=1).unsqueeze(1).to(pooled.dtype)

@@ -1,0 +1,163 @@
+"""A table of embeddings that is split over owners, as trainers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ps_wire.tables.names import ROWS
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
+from trainer_client.pending import DEFAULT, Pending
+from trainer_client.session.in_flight import nothing
+from trainer_client.tables.joined import Joined
+from trainer_client.tables.look_ups import look_up
+from trainer_client.tables.queries import bags_query, rows_query
+
+if TYPE_CHECKING:
+    from ps_wire.tables.options import RowOptimizer
+    from ps_wire.tables.routing import Routing
+    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.handles.handles import RemoteObject
+    from trainer_client.handles.parameters import RemoteParameter
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+
+
+class Table:
+    """A handle to a table. Made by `Client.table`.
+
+        items = await ps.table("items", dim=64, optimizer=tc.RowWiseAdagrad(lr=0.05))
+        async with ps.context() as ctx:
+            rows = await items(ids)
+            await ctx.backward(loss(rows), step=items.optimizer)
+
+    Look-ups inside a context are recorded, as calls are. Their gradients are kept in the context, on the owners of the
+    rows, until a step of `optimizer` applies them. That is one optimizer, which all trainers share.
+
+    Attributes:
+        name: Its name.
+        dim: Numbers in a row.
+        dtype: Their dtype.
+        rows: Number of rows of a table of fixed size; None for one that takes any id.
+        row_optimizer: The options that its optimizer was made with.
+        routing: Which owner has which rows.
+        shards: Handles to the rows of each owner, by its name.
+        optimizer: Its optimizer: step it by itself, together with others, or behind a backward; set its learning rate,
+            policy or scheduler as those of any other.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        routing: Routing,
+        shards: Mapping[str, RemoteObject],
+        row_optimizer: RowOptimizer,
+    ) -> None:
+        self.name: str = settings["name"]
+        self.dim: int = settings["dim"]
+        self.dtype: torch.dtype = settings["dtype"]
+        self.rows: int | None = settings["rows"]
+        self.row_optimizer = row_optimizer
+        self.routing = routing
+        self.shards = dict(shards)
+        self.optimizer: DistributedOptimizer
+        self._loop = next(iter(self.shards.values())).session.loop
+
+    @property
+    def owners(self) -> list[str]:
+        """Names of its owners."""
+        return list(self.routing.owners)
+
+    def __call__(self, ids: torch.Tensor, *, timeout: float | None = DEFAULT) -> Pending[torch.Tensor]:
+        """The rows of ids. Inside a context, and with grad enabled, the look-up is recorded.
+
+        Each distinct id is sent once, and the gradients of an id that occurs several times are added here. A recorded
+        look-up makes the rows of new ids; another one gives the values that they would begin with, and makes none.
+
+        Args:
+            ids: int64 or int32 of any shape.
+            timeout: Seconds this may take; None is no limit.
+
+        Returns:
+            The rows, [*ids.shape, dim], on the CPU.
+
+        Raises:
+            InvalidArgumentError: The ids have another dtype, or are outside of a table of fixed size. Nothing was sent.
+            TooLargeError: An owner would have more rows than it allows. It has made no row, but others may have.
+            StaleHandleError: The table was deleted.
+        """
+        return Joined(self._loop, [look_up(self._loop, [rows_query(self, ids)], timeout)], _only)
+
+    def bag(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        mode: str = "sum",
+        per_sample_weights: torch.Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        timeout: float | None = DEFAULT,
+    ) -> Pending[torch.Tensor]:
+        """The pooled rows of bags of ids, as `torch.nn.functional.embedding_bag` computes them.
+
+        The owners pool: only the sums travel, and in a backward only their gradients. With several owners the sums of
+        each are added here, so the last bits of a result depend on the number of owners.
+
+        Args:
+            ids: int64 or int32, [n] with `offsets`, or [bags, size].
+            offsets: Where each bag begins, int64 or int32 [bags].
+            mode: "sum" or "mean". That of an empty bag is zero.
+            per_sample_weights: Floating point numbers in the shape of the ids, with which rows are multiplied; with
+                "sum" only. They get a gradient if they require one.
+            include_last_offset: Whether `offsets` has the end of the last bag, too.
+            padding_idx: An id that counts for nothing.
+            timeout: Seconds this may take; None is no limit.
+
+        Returns:
+            float32 [bags, dim], on the CPU.
+
+        Raises:
+            InvalidArgumentError: Ids, offsets or weights do not fit. Nothing was sent.
+            TooLargeError, StaleHandleError: As for rows.
+        """
+        query = bags_query(self, ids, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+        return Joined(self._loop, [look_up(self._loop, [query], timeout)], _only)
+
+    def parameters(self) -> list[RemoteParameter]:
+        """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table."""
+        return [shard.parameter_named(ROWS) for shard in self.shards.values()]
+
+    def step(self, context: Context) -> Pending[Stepped]:
+        """Applies the gradients of a context to this table alone: `optimizer.step(context)`."""
+        return self.optimizer.step(context)
+
+    def size(self) -> Pending[int]:
+        """The number of rows that exist on all owners."""
+        asked = [shard.call("count") for shard in self.shards.values()]
+        return Joined(self._loop, asked, sum)
+
+    def delete(self) -> Pending[None]:
+        """Removes the table and its optimizer from all owners.
+
+        Raises:
+            UnknownNameError: An owner does not have it any more.
+        """
+        request = Request(delete=DeleteRequest(name=self.name))
+        asked = [shard.session.submit(request, None, nothing) for shard in self.shards.values()]
+        return Joined(self._loop, asked, _none)
+
+    def __repr__(self) -> str:
+        kind = "any ids" if self.rows is None else f"{self.rows} rows"
+        return f"<Table {self.name!r}, {kind} of {self.dim} {self.dtype}, on {', '.join(self.owners)}>"
+
+
+def _only(results: list[Any]) -> Any:
+    return results[0][0]
+
+
+def _none(results: list[Any]) -> None:
+    """The result of requests that have none."""
