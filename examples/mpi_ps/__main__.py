@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     runs: list[Run] = []
     try:
         asyncio.run(_collect(settings, names, runs, console))
-    except (PsError, EOFError) as error:
+    except PsError as error:
         console.print(f"a process has failed: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from multiprocessing.connection import Connection
 
 import torch
 
@@ -13,21 +12,27 @@ from examples.mpi_ps.model import Net, loss_of
 from examples.mpi_ps.modes import MODES
 from examples.mpi_ps.settings import Settings
 
+TEAM = "mpi-ps"
+"""The communicator of the measuring process, which has rank 0, and the trainers."""
 
-def run(rank: int, settings: Settings, address: str, orders: Connection) -> None:
+
+def run(rank: int, settings: Settings, address: str) -> None:
     """The process of a trainer: trains in each mode that it is told, until it is told none."""
     torch.set_num_threads(1)
-    asyncio.run(_serve(rank, settings, address, orders))
+    asyncio.run(_serve(rank, settings, address))
 
 
-async def _serve(rank: int, settings: Settings, address: str, orders: Connection) -> None:
+async def _serve(rank: int, settings: Settings, address: str) -> None:
     # Shared memory and the direct connection would go past the relay that counts the bytes.
-    async with tc.connect(address, shared_memory=False, direct=False) as ps:
-        while (name := await asyncio.to_thread(orders.recv)) is not None:
-            await _train(ps, rank, settings, name, orders)
+    async with (
+        tc.connect(address, shared_memory=False, direct=False) as ps,
+        await ps.communicator(TEAM, settings.trainers + 1, rank=rank + 1) as team,
+    ):
+        while (name := await team.broadcast(timeout=None)) is not None:
+            await _train(ps, team, rank, settings, name)
 
 
-async def _train(ps: tc.Client, rank: int, settings: Settings, name: str, orders: Connection) -> None:
+async def _train(ps: tc.Client, team: tc.Communicator, rank: int, settings: Settings, name: str) -> None:
     mode = MODES[name]
     net = await ps.module(Net, name=name, seed=settings.seed)
     opt = await ps.optimizer(
@@ -42,10 +47,10 @@ async def _train(ps: tc.Client, rank: int, settings: Settings, name: str, orders
         error_feedback=mode.error_feedback,
         reads=mode.reads,
     )
-    orders.send("ready")
-    await asyncio.to_thread(orders.recv)
+    await team.barrier()
+    await team.barrier()
     for batch in batches(settings, rank):
         loss_of(replica, batch).backward()
         await replica.push(opt)
     await opt.leave()
-    orders.send("done")
+    await team.barrier(timeout=None)

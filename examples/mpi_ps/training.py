@@ -8,18 +8,20 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 import trainer_client as tc
 from examples.mpi_ps import model, trainer
 from examples.mpi_ps.model import Net, test
 from examples.mpi_ps.relay import Relay
+from examples.mpi_ps.trainer import TEAM
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 
 if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
     from torch import Tensor
 
     from examples.mpi_ps.settings import Settings
@@ -61,64 +63,45 @@ class Run:
     parameters: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Trainers:
-    """The trainer processes.
-
-    Args:
-        settings: How many, and what they do.
-        address: Where they reach the owner.
-    """
-
-    def __init__(self, settings: Settings, address: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._orders: list[Connection] = []
-        self._processes = []
-        for rank in range(settings.trainers):
-            here, there = context.Pipe()
-            process = context.Process(target=trainer.run, args=(rank, settings, address, there), daemon=True)
-            process.start()
-            there.close()
-            self._orders.append(here)
-            self._processes.append(process)
-
-    async def tell(self, what: str | None) -> None:
-        """Sends an order to all of them."""
-        for each in self._orders:
-            each.send(what)
-
-    async def hear(self) -> None:
-        """Waits for an answer of all of them.
-
-        Raises:
-            EOFError: One of them has ended.
-        """
-        for each in self._orders:
-            await asyncio.to_thread(each.recv)
-
-    def end(self) -> None:
-        """Ends those that still run."""
-        for process in self._processes:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
-                process.join()
-
-
 async def train(settings: Settings, names: list[str]) -> AsyncIterator[Run]:
     """Trains in each of these modes.
 
     Raises:
-        PsError: The owner has failed.
-        EOFError: A trainer has failed.
+        PsError: The owner or a trainer has failed.
     """
-    async with _owner() as server, Relay(server.address).running() as relay, tc.connect(server.address) as ps:
-        trainers = Trainers(settings, relay.address)
-        try:
-            for name in names:
-                yield await _run(ps, settings, relay, trainers, name)
-            await trainers.tell(None)
-        finally:
-            await asyncio.to_thread(trainers.end)
+    async with (
+        _owner() as server,
+        Relay(server.address).running() as relay,
+        tc.connect(server.address) as ps,
+        _trainers(settings, relay.address),
+        await ps.communicator(TEAM, settings.trainers + 1, rank=0) as team,
+    ):
+        for name in names:
+            yield await _run(ps, settings, relay, team, name)
+        await team.broadcast(None)
+
+
+@asynccontextmanager
+async def _trainers(settings: Settings, address: str) -> AsyncIterator[None]:
+    """The trainer processes, during the block."""
+    spawn = multiprocessing.get_context("spawn").Process
+    processes = [
+        spawn(target=trainer.run, args=(rank, settings, address), daemon=True) for rank in range(settings.trainers)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(_end, processes)
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    for process in processes:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 @asynccontextmanager
@@ -127,20 +110,20 @@ async def _owner() -> AsyncIterator[Server]:
         yield server
 
 
-async def _run(ps: tc.Client, settings: Settings, relay: Relay, trainers: Trainers, name: str) -> Run:
+async def _run(ps: tc.Client, settings: Settings, relay: Relay, team: tc.Communicator, name: str) -> Run:
     run = Run(name)
     net = await ps.module(Net, name=name, seed=settings.seed)
     replica = await net.replica()
-    await trainers.tell(name)
-    await trainers.hear()
+    await team.broadcast(name)
+    await team.barrier()  # all trainers are ready
     began, sent, received = time.monotonic(), relay.to_owner, relay.to_trainers
 
     def measure() -> None:
         run.points.append(Point(time.monotonic() - began, relay.to_owner - sent, *test(replica)))
 
     measure()
-    await trainers.tell("go")
-    done = asyncio.create_task(trainers.hear())
+    await team.barrier()
+    done = asyncio.ensure_future(team.barrier(timeout=None))
     while not done.done():
         await asyncio.wait([done], timeout=_PAUSE_SECONDS)
         await replica.pull()

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_service.collectives.waits import ENDLESS
 from ps_wire.collectives import MOST_OPEN, Signature
 from ps_wire.errors import InvalidArgumentError, OverloadedError, PsError, TooLargeError, UnavailableError
+from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.number_set import SeenNumbers
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
     from ps_wire.v1.values_pb2 import Value
+
+_MOST_DONE: Final = 1024
+"""Most numbers of complete collectives that are remembered above a gap."""
+
+_MOST_MESSAGE_BYTES: Final = MAX_FRAME_BYTES // 2
+"""Most bytes that the values of one collective have besides their tensors. They have to fit into one answer."""
 
 
 class Piece(NamedTuple):
@@ -49,20 +56,22 @@ class Arrival:
     Args:
         pieces: What it sends: its value; of the source of a scatter, a value for each other member by rank.
         value: For `all_reduce`, its value; `pieces` is empty.
-        nbytes: Bytes of what it sends.
+        nbytes: Bytes of what it sends; for `all_reduce`, of what is computed with.
+        message_bytes: Those of them that are no tensors.
 
     Attributes:
-        pieces, value, nbytes: As the arguments.
+        pieces, value, nbytes, message_bytes: As the arguments.
         future: Done when all have arrived.
         wait: How long it waits for the others.
     """
 
-    __slots__ = ("future", "nbytes", "pieces", "value", "wait")
+    __slots__ = ("future", "message_bytes", "nbytes", "pieces", "value", "wait")
 
-    def __init__(self, pieces: Sequence[Piece], value: Any = None, nbytes: int = 0) -> None:
+    def __init__(self, pieces: Sequence[Piece], value: Any = None, nbytes: int = 0, message_bytes: int = 0) -> None:
         self.pieces = pieces
         self.value = value
         self.nbytes = nbytes
+        self.message_bytes = message_bytes
         self.wait = ENDLESS
         self.future: Future[Exchange] = Future()
 
@@ -75,10 +84,10 @@ class Collective:
         signature: What the first member to come has asked for.
         first: The rank of that member.
         arrivals: Those that are there, by rank.
-        nbytes: Bytes of what they send.
+        nbytes, message_bytes: Bytes of what they send, and those of them that are no tensors.
     """
 
-    __slots__ = ("arrivals", "first", "nbytes", "number", "signature")
+    __slots__ = ("arrivals", "first", "message_bytes", "nbytes", "number", "signature")
 
     def __init__(self, number: int, signature: Signature, first: int) -> None:
         self.number = number
@@ -86,6 +95,7 @@ class Collective:
         self.first = first
         self.arrivals: dict[int, Arrival] = {}
         self.nbytes = 0
+        self.message_bytes = 0
 
     def __str__(self) -> str:
         return f"collective {self.number}, {self.signature}"
@@ -141,7 +151,7 @@ class Communicator:
         self.gone: dict[int, str] = {}
         self._most_bytes = most_bytes
         self._describe = describe
-        self._done = SeenNumbers()
+        self._done = SeenNumbers(_MOST_DONE)
 
     @property
     def size(self) -> int:
@@ -188,6 +198,13 @@ class Communicator:
                 f"{self.member(rank)} calls {signature} as its collective {number}, where "
                 f"{self.member(collective.first)} calls {collective.signature}; all members have to call the same ones "
                 "in the same order",
+            )
+        collective.message_bytes += arrival.message_bytes
+        if collective.message_bytes > _MOST_MESSAGE_BYTES:
+            raise self._ended(
+                TooLargeError,
+                f"the values of {collective} have more than {_MOST_MESSAGE_BYTES:,} bytes besides tensors; send large "
+                "data as tensors",
             )
         if self.nbytes + arrival.nbytes > self._most_bytes:
             raise self._ended(

@@ -40,10 +40,17 @@ def widened(value: Any) -> Any:
     floating-point numbers of less than 32 bits. Python numbers stay, and a bool becomes an int."""
     if not isinstance(value, torch.Tensor):
         return int(value) if isinstance(value, bool) else value
-    dtype = _WIDER.get(value.dtype, value.dtype)
-    if dtype.is_floating_point and dtype.itemsize < 4:
-        dtype = torch.float32
-    return value.to(dtype, copy=True)
+    return value.to(_wide(value.dtype), copy=True)
+
+
+def wide_bytes(tensor: torch.Tensor) -> int:
+    """The bytes of such a copy."""
+    return tensor.numel() * _wide(tensor.dtype).itemsize
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    dtype = _WIDER.get(dtype, dtype)
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
 def _smaller(one: Any, other: Any) -> Any:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.collectives.communicator import Arrival, Exchange, Piece
 from ps_service.execution.deferred import Deferred
-from ps_wire.codec.payload import PayloadReader
+from ps_service.measures.reducer import wide_bytes
+from ps_wire.codec.payload import ALIGNMENT, PayloadReader
+from ps_wire.codec.trees import tensors_in
 from ps_wire.codec.values import Decoder
 from ps_wire.collectives import KINDS, OPERATIONS, Signature, check_reducible
-from ps_wire.errors import InvalidArgumentError, TooLargeError
-from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +25,6 @@ _LONGEST_WAIT: Final = 86_400.0
 
 _LONGEST_PATIENCE: Final = 3600.0
 """The longest time that a member may be away, in seconds."""
-
-_MOST_MESSAGE_BYTES: Final = MAX_FRAME_BYTES // 2
-"""Most bytes of the messages of one value, besides its tensors."""
 
 _KINDS: Final = {message: kind for kind, message in KINDS.items()}
 _OPERATIONS: Final = {message: op for op, message in OPERATIONS.items()}
@@ -76,20 +74,19 @@ def _signature(request: pb.CollectiveRequest) -> Signature:
 
 def _arrival(ctx: RequestContext, messages: Sequence[pb.Piece], signature: Signature) -> Arrival:
     reader = PayloadReader(ctx.payload)
-    pieces, nbytes = [], 0
+    pieces, nbytes, message_bytes = [], 0, 0
     for message in messages:
-        size = message.value.ByteSize()
-        if size > _MOST_MESSAGE_BYTES:
-            raise TooLargeError(f"a value has {size:,} bytes besides its tensors; send large data as tensors")
-        nbytes += size + message.nbytes
+        message_bytes += message.value.ByteSize()
+        # In an answer, each begins at a multiple of this.
+        nbytes += message.nbytes + ALIGNMENT
         pieces.append(Piece(message.value, reader.part(message.offset, message.nbytes)))
     if signature.kind != "all_reduce":
-        return Arrival(pieces, None, nbytes)
+        return Arrival(pieces, None, nbytes + message_bytes, message_bytes)
     if len(pieces) != 1:
         raise InvalidArgumentError("a reduction takes one value of each member")
     value = Decoder(PayloadReader(pieces[0].payload)).decode(pieces[0].value)
     check_reducible(value, signature.op)
-    return Arrival((), value, nbytes)
+    return Arrival((), value, message_bytes + sum(map(wide_bytes, tensors_in(value))), message_bytes)
 
 
 def _write(ctx: RequestContext, reply: pb.CollectiveReply, exchange: Exchange) -> None:

@@ -301,6 +301,36 @@ async def test_a_cancelled_join_leaves_no_member_behind() -> None:
         assert await every(list(team), lambda each: each.all_reduce(1)) == [2, 2]
 
 
+async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting() -> None:
+    async with teams(2) as (server, clients, _):
+        team = await asyncio.gather(*(each.communicator("dropped", 2, rank) for rank, each in enumerate(clients)))
+        waiting = asyncio.create_task(_result(team[0].barrier()))
+        await clients[0].status()
+        team.pop()
+        error = await asyncio.wait_for(waiting, 2.0)
+        assert isinstance(error, tc.UnavailableError) and "rank 1" in str(error) and "dropped" in str(error)
+        # The answer has come, and the task that waits for it is cancelled.
+        first = clients[0].communicator("again", 2)
+        second = asyncio.create_task(_result(clients[1].communicator("again", 2)))
+        other = await first
+        await until(lambda: len(server.engine.communicators._members) >= 4)
+        second.cancel()
+        result = (await asyncio.gather(second, return_exceptions=True))[0]
+        del second
+        if not isinstance(result, Communicator):
+            with pytest.raises(tc.UnavailableError, match="rank 1"):
+                await asyncio.wait_for(other.barrier(), 2.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("team", 0), ("team", 5000), ("team", 2.5), ("team", 2, 2), ("team", 2, -1), (7, 2), ("", 1), ("x" * 129, 1)],
+)
+async def test_a_communicator_that_makes_no_sense_is_a_typed_error(ps: tc.Client, arguments: Any) -> None:
+    with pytest.raises(tc.InvalidArgumentError):
+        await ps.communicator(*arguments)
+
+
 async def test_blocking_programs_use_communicators_too(owner: Server) -> None:
     results: list[Any] = []
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.collectives import KINDS, OPERATIONS, Signature, check_plain, check_reducible
+from ps_wire.collectives import KINDS, MOST_MEMBERS, OPERATIONS, Signature, check_plain, check_reducible
 from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.frames_pb2 import Frame, Request
+from ps_wire.v1.frames_pb2 import Frame, Reply, Request
+from trainer_client.collectives.membership import Membership
 from trainer_client.contexts.stepped import owner_seconds
 from trainer_client.pending import DEFAULT, Pending
-from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from trainer_client.session.session import Session
@@ -25,9 +26,6 @@ T = TypeVar("T")
 
 Op = Literal["sum", "mean", "min", "max", "product"]
 """An operation of `all_reduce`."""
-
-_MEMBERS: Final = itertools.count(1)
-"""Numbers of the memberships of this process."""
 
 
 class Communicator:
@@ -60,12 +58,12 @@ class Communicator:
         size: The number of members.
     """
 
-    def __init__(self, session: Session, member: int, name: str, rank: int, size: int) -> None:
+    def __init__(self, membership: Membership, name: str, rank: int, size: int) -> None:
         self.name = name
         self.rank = rank
         self.size = size
-        self._session = session
-        self._member = member
+        self._session = membership.session
+        self._membership = membership
         self._numbers = itertools.count(1)
         self._ended: PsError | None = None
 
@@ -176,8 +174,8 @@ class Communicator:
     def leave(self) -> Pending[None]:
         """Ends the part of this member. If others wait for it, now or later, they get an error.
 
-        The end of a `with` block leaves, and so does closing the client. A block that ends by an exception ends the
-        communicator for all members at once.
+        The end of a `with` block leaves, and so do closing the client and dropping the last reference to this object. A
+        block that ends by an exception ends the communicator for all members at once.
         """
         return self._leave("")
 
@@ -232,7 +230,7 @@ class Communicator:
                 f"the values of {signature} have {payload.nbytes:,} bytes of tensors; a message to owner "
                 f"{self._session.owner!r} may have {self._session.max_message_bytes:,.0f}"
             )
-        request.member, request.number = self._member, next(self._numbers)
+        request.member, request.number = self._membership.number, next(self._numbers)
         request.kind, request.root = KINDS[signature.kind], signature.root
         if signature.op:
             request.reduction = OPERATIONS[signature.op]
@@ -249,47 +247,46 @@ class Communicator:
         if error is None or self._ended is not None:
             return
         self._ended = _consequence(self.name, error)
-        self._send_leave(_why(error))
+        self._membership.leave(_why(error))
 
     def _leave(self, why: str) -> Pending[None]:
         if self._ended is None:
             self._ended = UnavailableError(f"this member has left the communicator {self.name!r}")
-            return self._send_leave(why)
+            return self._membership.leave(why)
         made: Pending[None] = Pending(self._session.loop)
         made.resolve(lambda: None)
         return made
-
-    def _send_leave(self, why: str) -> Pending[None]:
-        return send_leave(self._session, self._member, why)
 
 
 def join(
     session: Session, name: str, size: int, rank: int | None, lost_after: float, timeout: float | None
 ) -> Pending[Communicator]:
     """Joins a communicator; arguments as for `Client.communicator`."""
-    member = next(_MEMBERS)
-    request = pb.JoinCommunicatorRequest(member=member, name=name, size=size, rank=rank, patience_seconds=lost_after)
-    request.wait_seconds = _owner_seconds(session, timeout)
-    pending: Pending[Communicator] = session.submit(
-        Request(join_communicator=request),
-        None,
-        lambda reply, _: Communicator(session, member, name, reply.join_communicator.rank, size),
-        timeout,
+    if type(name) is not str or type(size) is not int or (rank is not None and type(rank) is not int):
+        raise InvalidArgumentError("a communicator has a text as its name, and whole numbers as size and ranks")
+    if not 0 < size <= MOST_MEMBERS or not 0 <= (rank or 0) < size:
+        raise InvalidArgumentError(
+            f"a communicator has 1 to {MOST_MEMBERS} members, and ranks from 0: not {size} and {rank}"
+        )
+    membership = Membership(session)
+    request = pb.JoinCommunicatorRequest(
+        member=membership.number, name=name, size=size, rank=rank, patience_seconds=lost_after
     )
+    request.wait_seconds = _owner_seconds(session, timeout)
+    read = partial(_joined, membership, name, size)
+    pending = session.submit(Request(join_communicator=request), None, read, timeout)
 
     def give_up() -> None:
         if pending.error is not None:
             # Others may have been told that this trainer is a member.
-            send_leave(session, member, _why(pending.error))
+            membership.leave(_why(pending.error))
 
     pending.on_done(give_up)
     return pending
 
 
-def send_leave(session: Session, member: int, why: str) -> Pending[None]:
-    """Ends a membership."""
-    request = pb.LeaveCommunicatorRequest(member=member, why=why)
-    return session.submit(Request(leave_communicator=request), None, nothing)
+def _joined(membership: Membership, name: str, size: int, reply: Reply, payload: PayloadReader) -> Communicator:
+    return Communicator(membership, name, reply.join_communicator.rank, size)
 
 
 def _received(reply: pb.CollectiveReply, payload: PayloadReader) -> list[Any]:
