@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ps_service.tables.compiled import compiled, compiled_reordered
+from ps_service.tables.kernels.prefetching import AHEAD, prefetch_row
 
 _ONE = np.float32(1)
 
@@ -34,9 +35,8 @@ def correction(table: Any, beta: Any, steps: Any) -> Any:
 
 
 @compiled
-def summed(grouped: Any, i: Any, total: Any) -> None:
+def summed(begins: Any, sources: Any, scales: Any, gradients: Any, i: Any, total: Any) -> None:
     """Writes the gradient of row `i` into `total`."""
-    begins, sources, scales, gradients = grouped
     total[:] = 0
     for j in range(begins[i], begins[i + 1]):
         source = gradients[sources[j]]
@@ -48,8 +48,9 @@ def summed(grouped: Any, i: Any, total: Any) -> None:
 @compiled
 def sum_all(grouped: Any, sums: Any) -> None:
     """Writes the gradients of all rows into `sums`."""
+    begins, sources, scales, gradients = grouped
     for i in range(len(sums)):
-        summed(grouped, i, sums[i])
+        summed(begins, sources, scales, gradients, i, sums[i])
 
 
 @compiled
@@ -64,9 +65,13 @@ def decay(row: Any, lr: Any, weight_decay: Any) -> None:
 @compiled
 def sgd(values: Any, rows: Any, grouped: Any, lrs: Any, decays: Any) -> None:
     """`SGD` without momentum."""
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         lr, row = lrs[i if len(lrs) > 1 else 0], values[rows[i]]
         decay(row, lr, decays[i if len(decays) > 1 else 0])
         for k in range(len(row)):
@@ -84,9 +89,14 @@ def momentum(
     factor: Any,
 ) -> None:
     """`SGD` with momentum."""
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(velocities, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         lr, row, velocity = lrs[i if len(lrs) > 1 else 0], values[rows[i]], velocities[rows[i]]
         decay(row, lr, decays[i if len(decays) > 1 else 0])
         for k in range(len(row)):
@@ -105,9 +115,14 @@ def adagrad(
     eps: Any,
 ) -> None:
     """`Adagrad`."""
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(sums, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         lr, row, total = lrs[i if len(lrs) > 1 else 0], values[rows[i]], sums[rows[i]]
         decay(row, lr, decays[i if len(decays) > 1 else 0])
         for k in range(len(row)):
@@ -126,9 +141,14 @@ def row_wise_adagrad(
     eps: Any,
 ) -> None:
     """`RowWiseAdagrad`."""
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(sums, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         lr, row = lrs[i if len(lrs) > 1 else 0], values[rows[i]]
         decay(row, lr, decays[i if len(decays) > 1 else 0])
         sums[rows[i], 0] += mean_square(gradient)
@@ -160,9 +180,15 @@ def adam(
     row_wise = squares.shape[1] == 1 and values.shape[1] != 1
     old, new = np.float32(second), np.float32(1 - second)
     share = np.float32(1 - first)
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(moments, rows[i + AHEAD])
+            prefetch_row(squares, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         number = rows[i]
         lr, row, moment, square = lrs[i if len(lrs) > 1 else 0], values[number], moments[number], squares[number]
         decay(row, lr, decays[i if len(decays) > 1 else 0])
@@ -199,9 +225,15 @@ def ftrl(
     l2: Any,
 ) -> None:
     """`FTRL`."""
+    begins, sources, scales, gradients = grouped
     gradient = np.empty(values.shape[1], np.float32)
     for i in range(len(rows)):
-        summed(grouped, i, gradient)
+        if i + AHEAD < len(rows):
+            prefetch_row(values, rows[i + AHEAD])
+            prefetch_row(linears, rows[i + AHEAD])
+            prefetch_row(sums, rows[i + AHEAD])
+            prefetch_row(gradients, sources[begins[i + AHEAD]])
+        summed(begins, sources, scales, gradients, i, gradient)
         lr, row, linear, total = lrs[i if len(lrs) > 1 else 0], values[rows[i]], linears[rows[i]], sums[rows[i]]
         for k in range(len(row)):
             before = np.sqrt(total[k])
