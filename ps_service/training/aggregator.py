@@ -338,12 +338,16 @@ class Aggregator:
         """Adds gradients to the sum of the open round. Their trainer goes on, and may end the pass."""
         counted = event.counted
         contribution, read, _ = self._offered[counted.key]
-        gradients = self._compensated(contribution, read, counted.staleness).gradients
-        before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
-        self._pool = [
-            total if gradient is None else added(total, gradient.clone(), counted.weight)
-            for total, gradient in zip(before, gradients, strict=True)
-        ]
+        try:
+            gradients = self._compensated(contribution, read, counted.staleness).gradients
+            before: Sequence[torch.Tensor | None] = self._pool or [None] * len(gradients)
+            self._pool = [
+                total if gradient is None else added(total, gradient.clone(), counted.weight)
+                for total, gradient in zip(before, gradients, strict=True)
+            ]
+        except Exception as error:  # there may be no memory for the sum
+            self._fail(counted.key, error)
+            return
         self.reported.pool(self._pooled_values, contribution.report)
         self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
 
+
+_log = logging.getLogger(__name__)
 
 DRAINING: Final = (
     "the owner is about to stop, so no step waits for other trainers: nothing was applied. Run the pass again; if the "
@@ -58,8 +61,12 @@ class EventQueue:
                 event = self._events.popleft()
             if isinstance(event, Future):
                 event.set_result(None)
-            else:
+                continue
+            try:
                 self._handle(event)
+            except Exception:
+                # Those behind it are waited for, too.
+                _log.exception("an event of the rounds of an optimizer could not be handled")
 
 
 def _run_here(function: Callable[[], Work]) -> None:

@@ -67,7 +67,7 @@ class RoundGradients:
 
     def gradients_of(self, parameters: Sequence[torch.Tensor]) -> list[Optional]:
         """The sum for each parameter; None where no trainer has a gradient. A trainer without one adds nothing."""
-        return [self._sum(position) for position in range(len(parameters))]
+        return [self._sum(position, parameter.dtype) for position, parameter in enumerate(parameters)]
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """Notes the step in the passes of all trainers, and returns the largest staleness."""
@@ -80,18 +80,34 @@ class RoundGradients:
         self.last_staleness = worst or 0
         return worst
 
-    def _sum(self, position: int) -> Optional:
+    def _sum(self, position: int, dtype: torch.dtype) -> Optional:
         total: Optional = None
         for contribution, weight in self._terms:
             gradient = contribution.gradients[position]
             if gradient is not None:
                 total = added(total, gradient, weight)
-        if total is None or self._divisor == 1:
-            return total
-        return total / self._divisor
+        if total is None:
+            return None
+        if self._divisor != 1:
+            total = total / self._divisor
+        return total if total.dtype == dtype else total.to(dtype)
 
 
 def added(total: Optional, gradient: torch.Tensor, weight: float) -> torch.Tensor:
-    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass."""
-    weighted = gradient if weight == 1.0 else gradient * weight
-    return weighted if total is None else total + weighted
+    """The sum of a total and a weighted gradient. Neither is changed: a gradient may still belong to its pass.
+
+    A sum of float16 or bfloat16 gradients is float32: their mean is exact then, and does not overflow on the way. One
+    of sparse and dense gradients is dense.
+    """
+    if total is None and weight == 1.0:
+        return gradient
+    weighted = _wide(gradient) if weight == 1.0 else _wide(gradient) * weight
+    if total is None:
+        return weighted
+    if total.is_sparse and not weighted.is_sparse:
+        return weighted + _wide(total)  # torch adds sparse tensors to dense ones only
+    return _wide(total) + weighted
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -36,8 +36,14 @@ def answered(reply: Reply, payload: PayloadReader) -> Answered:
 
 
 def joined(parts: Mapping[str, Answered]) -> Stepped:
-    """The result of steps on several owners without a policy. The first by name has the reported values."""
+    """The result of steps on owners, by themselves. The first by name has the reported values.
+
+    On a single owner they may have a policy.
+    """
     versions = {owner: each.reply.version for owner, each in parts.items()}
+    if len(parts) == 1:
+        ((reply, values),) = parts.values()
+        return Stepped(versions, reply, values)
     made = Stepped(versions, reported=parts[min(parts)].values if parts else None)
     made.staleness = max((each.reply.staleness for each in parts.values()), default=0)
     return made
