@@ -14,7 +14,7 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks import figures, machine, options, picture, report
-from benchmarks.fleet import LOCALS, SIDES, Fleet
+from benchmarks.fleet import SIDES, Fleet, takes_part
 from benchmarks.harness import Settings, measure
 from benchmarks.options import Rounds
 from benchmarks.process import ChildFailed, Children
@@ -67,7 +67,7 @@ def _run(chosen: argparse.Namespace, console: Console) -> list[Report]:
     ):
         for shape, group in groupby(rows, key=lambda row: row.shape):
             members = list(group)
-            sides = [side for side in SIDES if side not in LOCALS or any(row.local for row in members)]
+            sides = [side for side in SIDES if any(takes_part(side, row) for row in members)]
             sizes = QUICK if chosen.quick else FULL
             fleets = [Fleet(side, shape, sizes, children, Path(scratch)) for side in sides]
             shown.say(f"starting {_count(shape.owners, 'owner')} and {_count(shape.trainers, 'trainer')} of each side")

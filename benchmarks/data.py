@@ -161,9 +161,9 @@ def ratings(sizes: Sizes, rank: int = 0) -> list[Batch]:
     ]
 
 
-def vectors(numel: int, sizes: Sizes) -> list[Batch]:
-    """Inputs of `Weights`, of shape (10, numel // 10); the second of each pair is not used."""
-    generator = torch.Generator().manual_seed(5000)
+def vectors(numel: int, sizes: Sizes, rank: int = 0) -> list[Batch]:
+    """Inputs of `Weights` for one trainer, of shape (10, numel // 10); the second of each pair is not used."""
+    generator = torch.Generator().manual_seed(5000 + rank)
     scale = numel**-0.5
     return [(torch.randn(10, numel // 10, generator=generator) * scale, torch.empty(0)) for _ in range(sizes.batches)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import machine
-from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import Report
 
 README: Final = Path(__file__).with_name("README.md")
@@ -15,14 +15,25 @@ BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
 END: Final = "<!-- figures: end -->"
 
 
+REPLICAS: Final = "replica"
+BEGIN_REPLICAS: Final = "<!-- figures of replicas: begin (python -m benchmarks --rows replica, then --readme) -->"
+END_REPLICAS: Final = "<!-- figures of replicas: end -->"
+
+
 def rewrite(source: Path, readme: Path = README) -> None:
     """Replaces the block between the markers by the figures in `source`.
+
+    A run of the rows of replicas alone has a block of its own, because it says on how busy a machine it was measured.
 
     Raises:
         OSError: A file cannot be read.
         ValueError: The markers are not there.
     """
-    replace(readme, BEGIN, END, block(json.loads(source.read_text())))
+    report = json.loads(source.read_text())
+    if report["rows"] and all(row["name"].startswith(REPLICAS) for row in report["rows"]):
+        replace(readme, BEGIN_REPLICAS, END_REPLICAS, block(report))
+    else:
+        replace(readme, BEGIN, END, block(report))
 
 
 def replace(readme: Path, begin: str, end: str, text: str) -> None:
@@ -45,7 +56,7 @@ def block(report: Report) -> str:
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in report["rows"]:
-        cells = [row["name"], row["unit"], _number(row[OURS]), _number(row[TORCH]), _ratio(row, "speedup")]
+        cells = [row["name"], row["unit"], _number(row[OURS]), _torch(row), _ratio(row, "speedup")]
         cells += [_number(row[OURS_TCP]), _number(row[TORCH_TCP]), _ratio(row, "speedup_tcp"), _number(row[LOCAL])]
         cells += [_number(row[LOCAL_PAUSED]), _ratio(row, "over_paused") if "over_paused" in row else ""]
         lines.append(f"| {' | '.join(cells)} |")
@@ -73,6 +84,10 @@ def _ratio(row: Report, name: str) -> str:
     sign = "at most" if name == "over_paused" else "at least"
     reached = "reached" if row["reached"][name] else "**not reached**"
     return f"{text}, {reached}: {sign} {wanted:g}"
+
+
+def _torch(row: Report) -> str:
+    return _number(row[TORCH]) if row.get(GLOO) is None else f"gloo: {_number(row[GLOO])}"
 
 
 def _number(value: Any) -> str:

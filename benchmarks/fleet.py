@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.process import Child, ChildFailed, Children
-from benchmarks.rows import Shape
+from benchmarks.rows import Row, Shape
 from benchmarks.sides import shared_memory
 from benchmarks.sizes import Sizes
 
@@ -18,12 +18,21 @@ OURS: Final = "ours"
 OURS_TCP: Final = "ours_tcp"
 TORCH: Final = "torch_rpc"
 TORCH_TCP: Final = "torch_rpc_tcp"
+GLOO: Final = "gloo"
 LOCAL: Final = "local"
 LOCAL_PAUSED: Final = "local_paused"
 
 LOCALS: Final = (LOCAL, LOCAL_PAUSED)
-SIDES: Final = (OURS, TORCH, OURS_TCP, TORCH_TCP, *LOCALS)
+SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, *LOCALS)
 """All sides, in the order of their turns; sides that are compared are adjacent."""
+
+
+def takes_part(side: str, row: Row) -> bool:
+    """Whether a side has a turn in the rounds of a row."""
+    if side in LOCALS:
+        return row.local
+    return row.gloo == (side == GLOO) if side in (GLOO, TORCH, TORCH_TCP) else True
+
 
 _START_SECONDS: Final = 120.0
 _ANSWER_SECONDS: Final = 180.0
@@ -63,6 +72,8 @@ class Fleet:
         if self.side in (OURS, OURS_TCP):
             self._owners = [self._start_owner(number) for number in owners]
             self._trainers = [self._start("trainer", rank, "benchmarks.sides.ours") for rank in trainers]
+        elif self.side == GLOO:
+            self._trainers = [self._start("trainer", rank, "benchmarks.sides.gloo") for rank in trainers]
         elif self.side in LOCALS:
             pauses = ["pauses"] if self.side == LOCAL_PAUSED else []
             self._trainers = [self._start("trainer", 0, "benchmarks.sides.local", *pauses)]

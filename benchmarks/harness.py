@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from benchmarks.fleet import LOCAL, LOCALS, OURS, TORCH, Fleet
+from benchmarks.fleet import LOCAL, OURS, TORCH, Fleet, takes_part
 from benchmarks.process import ChildFailed
 from benchmarks.rows import Row, row_named
 from benchmarks.work import LOST
@@ -73,7 +73,7 @@ def measure(
         scratch: A folder for temporary results.
         done: Called after every round with its number.
     """
-    entrants = [Entrant(fleet.side, fleet, row) for fleet in fleets if fleet.side not in LOCALS or row.local]
+    entrants = [Entrant(fleet.side, fleet, row) for fleet in fleets if takes_part(fleet.side, row)]
     if row.baseline:
         entrants += [
             Entrant(f"{fleet.side}_one_owner", fleet, row_named(row.baseline))

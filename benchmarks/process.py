@@ -202,4 +202,5 @@ def environment(torch_threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         # TensorPipe's TCP listens on loopback, as our owner does.
         "TP_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": "lo",
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
+from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
 from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
@@ -19,14 +19,15 @@ FairQueue = Sequence[float | None]
 def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     """The report of one row.
 
-    `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster.
+    `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster, than
+    gloo in its rows.
     `over_local` and `over_paused` are our time divided by that of local torch without and with pauses. A side with an
     error has no result and no ratio.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
-        "speedup": _ratios(turns, TORCH, OURS),
-        "speedup_tcp": _ratios(turns, TORCH_TCP, OURS_TCP),
+        "speedup": _ratios(turns, GLOO if row.gloo else TORCH, OURS),
+        "speedup_tcp": _ratios(turns, GLOO if row.gloo else TORCH_TCP, OURS_TCP),
     }
     if row.local:
         ratios["over_local"] = _ratios(turns, OURS, LOCAL)

@@ -50,6 +50,7 @@ class Row:
         tolerance: How much higher than those of local torch the last losses may be, as a part of the first, where only
             losses are compared.
         seconds: Approximate time of one turn of one side.
+        gloo: Whether it is compared with an all-reduce of gloo instead of torch.distributed.rpc.
         baseline: The row that it is compared with in the same rounds.
     """
 
@@ -69,6 +70,7 @@ class Row:
     racing: bool = False
     tolerance: float = 0.05
     seconds: float = 0.4
+    gloo: bool = False
     baseline: str = ""
 
     def shown(self, seconds: float) -> float:
@@ -131,6 +133,14 @@ ROWS: Final = (
     Row(
         "small_recommender_pipelined_2", "its look-ups as arguments", "recommender_pipelined", "steps/s", 1.5, 1.3,
         shape=Shape(trainers=2), stateful=True, local=True, racing=True, seconds=1.0,
+    ),
+    Row(
+        "replica_sync_2", "10 M parameters, 2 trainers in rounds of Sync", "replica_sync", "steps/s",
+        shape=Shape(trainers=2), bytes=40_000_000, stateful=True, local=True, seconds=0.8, gloo=True,
+    ),
+    Row(
+        "replica_small_sync_2", "the same with 10 thousand parameters", "replica_sync", "steps/s",
+        shape=Shape(trainers=2), bytes=40_000, stateful=True, local=True, gloo=True,
     ),
     Row(
         "trainers_4", "emb_step, 4 trainers on 1 owner together", "emb_step", "steps/s", 4, 2,

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.fleet import LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
+from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
 from benchmarks.report import Report
 from benchmarks.rows import Row
 
@@ -131,7 +131,11 @@ class Lines:
 
     def finish(self, report: Report) -> None:
         self._done += 1
-        figures = [f"{name} {_number(report[side])}" for side, name in _COLUMNS.items() if report[side] is not None]
+        figures = [
+            f"{name} {_number(report[side])}"
+            for side, name in (*_COLUMNS.items(), (GLOO, "gloo"))
+            if report[side] is not None
+        ]
         ratios = f"speedup {_number(report['speedup'])}, over TCP {_number(report['speedup_tcp'])}"
         self._print(f"{self._done}/{self._rows} {report['name']}: {', '.join(figures)} {report['unit']}; {ratios}")
         for column, error in report["errors"].items():
@@ -176,6 +180,8 @@ def remarks(report: Report) -> list[str]:
 
 
 def _cell(report: Report, side: str) -> str:
+    if side == TORCH and report.get(GLOO) is not None:
+        return f"gloo {_number(report[GLOO])}"
     return "[red]error[/]" if side in report["errors"] else _number(report[side])
 
 

@@ -61,6 +61,8 @@ class Local:
                 yield self._whole_recommender()
             case "replica":
                 yield self._weights(row)
+            case "replica_sync":
+                yield self._rounds(row)
             case kind:
                 raise ValueError(f"{kind} means nothing in one process")
 
@@ -127,6 +129,28 @@ class Local:
         net = _seeded(data.MODEL_SEED, Weights, row.bytes // 4)
         step = self._training(lambda x, _: net(x), _sgd(net, data.WEIGHTS_LR))
         return Steps(step, data.vectors(row.bytes // 4, self._sizes), lambda: dict(net.state_dict()), self._pause)
+
+    def _rounds(self, row: Row) -> Work:
+        """The steps of several trainers by turns; with the mean of their gradients after the last of them."""
+        net = _seeded(data.MODEL_SEED, Weights, row.bytes // 4)
+        optimizer, trainers = _sgd(net, data.WEIGHTS_LR), row.shape.trainers
+        turns = itertools.cycle(range(trainers))
+
+        def step(x: Tensor, _: Tensor) -> Tensor:
+            turn = next(turns)
+            self._pause()
+            loss: Tensor = net(x)
+            self._pause()
+            (loss / trainers).backward()
+            if turn == trainers - 1:
+                self._pause()
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss
+
+        each = [data.vectors(row.bytes // 4, self._sizes, rank) for rank in range(trainers)]
+        batches = [batch for batches in zip(*each, strict=True) for batch in batches]
+        return Steps(step, batches, lambda: dict(net.state_dict()), self._pause)
 
     def _liked(self, net: nn.Module, score: Callable[[Tensor], Tensor], batches: Sequence[data.Batch]) -> Work:
         optimizer = torch.optim.Adagrad(net.parameters(), **data.ADAGRAD)

@@ -24,7 +24,7 @@ from benchmarks.work import Calls as CallsWork
 
 AWAITED = (
     *("empty_call_async", "calls_in_flight", "convnet_overlapped"),
-    *("recommender", "recommender_pipelined", "recommender_whole", "replica"),
+    *("recommender", "recommender_pipelined", "recommender_whole", "replica", "replica_sync"),
 )
 """Kinds of work for the asynchronous client; all others use the blocking one."""
 
@@ -84,7 +84,7 @@ class Ours:
             return await self._recommender(runner, ps, row)
         if row.kind == "recommender_whole":
             return await self._whole_recommender(runner, ps)
-        if row.kind == "replica":
+        if row.kind in ("replica", "replica_sync"):
             return await self._replica(runner, ps, row)
         if row.kind == "convnet_overlapped":
             return await self._overlapped(runner, ps)
@@ -250,8 +250,11 @@ class Ours:
         return AwaitedSteps(runner, step, data.ratings(self._sizes), net.state_dict)
 
     async def _replica(self, runner: asyncio.Runner, ps: tc.Client, row: Row) -> Work:
-        net = await ps.module(Weights, row.bytes // 4, seed=data.MODEL_SEED)
-        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.WEIGHTS_LR)
+        trainers = self._config.trainers
+        # Several trainers share one module and one optimizer, by name.
+        name, policy = (f"weights {row.bytes}", tc.Sync(trainers)) if row.kind == "replica_sync" else ("", None)
+        net = await ps.module(Weights, row.bytes // 4, seed=data.MODEL_SEED, name=name)
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=data.WEIGHTS_LR, policy=policy)
         replica = await net.replica()
 
         async def step(x: Tensor, _: Tensor) -> Tensor:
@@ -260,7 +263,8 @@ class Ours:
             await replica.push(opt)
             return loss
 
-        return AwaitedSteps(runner, step, data.vectors(row.bytes // 4, self._sizes), net.state_dict)
+        batches = data.vectors(row.bytes // 4, self._sizes, self._config.rank)
+        return AwaitedSteps(runner, step, batches, net.state_dict)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -72,7 +72,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.usefixtures("forked_programs")
 def test_some_rows(start: Start, tmp_path: Path) -> None:
-    names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "small_recommender_pipelined_2"]
+    names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "replica_small_sync_2"]
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -84,14 +84,15 @@ def test_some_rows(start: Start, tmp_path: Path) -> None:
         assert not row["errors"]
         assert row["unit"] in ("us", "ms", "steps/s")
         assert row["rounds"] == 2
-        for name in ("ours", "ours_tcp", "torch_rpc", "torch_rpc_tcp", "speedup", "speedup_tcp"):
+        torchs = ("gloo",) if row["name"].startswith("replica") else ("torch_rpc", "torch_rpc_tcp")
+        for name in ("ours", "ours_tcp", *torchs, "speedup", "speedup_tcp"):
             assert row[name] > 0
         assert row["spread"]["speedup"]["min"] <= row["speedup"] <= row["spread"]["speedup"]["max"]
     assert report["rows"][0]["local"] is None
     for row in report["rows"][1:]:
         assert min(row["local"], row["local_paused"], row["over_paused"]) > 0
     assert (tmp_path / "out" / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert "| echo_4B | us |" in figures.block(report)
+    assert "| echo_4B | us |" in figures.block(report) and "| gloo: " in figures.block(report)
     assert not left(str(tmp_path))
 
 
@@ -126,7 +127,8 @@ def test_rows_are_those_that_were_promised() -> None:
         *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
         *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "replica_step", "replica_small", "rnn_step"),
         *("small_recommender", "small_recommender_whole", "small_recommender_pipelined"),
-        *("small_recommender_2", "small_recommender_pipelined_2", "trainers_4", "owners_2"),
+        *("small_recommender_2", "small_recommender_pipelined_2"),
+        *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     with pytest.raises(ValueError, match="no row"):
@@ -177,6 +179,17 @@ def test_figures_go_between_the_markers(tmp_path: Path) -> None:
     assert text.startswith("before\n") and text.endswith("after\n")
     assert "old" not in text
     assert text.count("Measured on") == 1
+    # The rows of replicas alone go between markers of their own.
+    readme.write_text(f"{figures.BEGIN_REPLICAS}\n{figures.END_REPLICAS}\n{figures.BEGIN}\nold\n{figures.END}\n")
+    row = dict.fromkeys(("ours", "torch_rpc", "ours_tcp", "torch_rpc_tcp", "local", "local_paused"), 1.0)
+    row |= {"name": "replica_step", "unit": "ms", "target": {}, "lost": {}, "errors": {}}
+    row |= {"speedup": None, "speedup_tcp": None}
+    row["spread"] = {"speedup": None, "speedup_tcp": None}
+    report = {"machine": machine, "seconds": 1, "quick": False, "rows": [row]}
+    source.write_text(json.dumps(report))
+    figures.rewrite(source, readme)
+    assert "| replica_step | ms | 1 | 1 | none |" in readme.read_text().partition(figures.BEGIN)[0]
+    assert "old" in readme.read_text()
     readme.write_text("no markers")
     with pytest.raises(ValueError, match="no block"):
         figures.rewrite(source, readme)

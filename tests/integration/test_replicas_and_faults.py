@@ -48,14 +48,12 @@ async def job(policy: tc.Policy, plan: Plan) -> list[Any]:
         return bits([states[0], await opts[1].state_dict()])
 
 
-@pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", CASES.values(), ids=CASES.keys())
-async def test_a_push_counts_once_wherever_the_stream_breaks(
-    policy: tc.Policy, fault: Fault, direction: Direction
-) -> None:
+async def test_a_push_counts_once_wherever_the_stream_breaks(policy: tc.Policy, fault: Fault) -> None:
     expected = await job(policy, no_fault)
-    plans = [BreakOnce(fault, direction, index) for index in range(12)]
+    # What comes before the pushes is like that of any job.
+    plans = [BreakOnce(fault, direction, index) for direction in Direction for index in range(4, 11)]
     for plan, result in zip(plans, await asyncio.gather(*(job(policy, plan) for plan in plans)), strict=True):
         assert result == expected, plan
     assert sum(plan.hit for plan in plans) >= 6

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings
+from torch import nn
 
 from ps_wire.compression.codec import Codec, work_dtype
 from ps_wire.compression.encoded import Encoded
@@ -49,11 +50,13 @@ def test_casts_keep_to_their_bounds(tensor: torch.Tensor) -> None:
 @settings(deadline=None, max_examples=100)
 @given(floats())
 def test_int8_is_within_half_a_scale(tensor: torch.Tensor) -> None:
+    x = tensor.reshape(-1).double()
     for block in (1, 3, 256):
-        arrived = there_and_back(Int8(block), tensor)
-        for x, y in zip(blocks(tensor, block), blocks(arrived, block), strict=True):
-            scale = max(x.abs().max().item() / 127, torch.finfo(work_dtype(tensor.dtype)).tiny)
-            assert ((y - x).abs() <= scale / 2 * (1 + 1e-4) + rounding(x, tensor.dtype)).all()
+        y = there_and_back(Int8(block), tensor).reshape(-1).double()
+        largest = nn.functional.pad(x.abs(), (0, -x.numel() % block)).view(-1, block).amax(1)
+        scale = (largest / 127).clamp(min=torch.finfo(work_dtype(tensor.dtype)).tiny)
+        scale = scale.repeat_interleave(block)[: x.numel()]
+        assert ((y - x).abs() <= scale / 2 * (1 + 1e-4) + rounding(x, tensor.dtype)).all()
 
 
 @settings(deadline=None, max_examples=100)
@@ -91,7 +94,7 @@ def test_topk_sends_exactly_the_largest(tensor: torch.Tensor) -> None:
 @pytest.mark.parametrize("kind", ["random", "few", "none", "ties", "growing", "periodic"])
 @pytest.mark.parametrize("part", [1e-4, 0.01, 0.2, 0.5])
 def test_topk_of_a_long_vector_is_the_same_without_a_sample(kind: str, part: float, dtype: torch.dtype) -> None:
-    numel = 300_001
+    numel = 140_001  # a little more than what is searched without a sample
     x = random((numel,), dtype)
     match kind:
         case "few":
@@ -109,8 +112,9 @@ def test_topk_of_a_long_vector_is_the_same_without_a_sample(kind: str, part: flo
     assert len(positions) == count
     assert (positions[1:] > positions[:-1]).all()
     assert torch.equal(values, x[positions.long()])
-    largest = torch.topk(x.double().abs(), count).values
-    assert torch.equal(values.double().abs().sort(descending=True).values, largest)
+    others = x.abs()
+    others[positions.long()] = 0
+    assert others.max() <= values.abs().min()
 
 
 @settings(deadline=None, max_examples=100)
@@ -154,7 +158,7 @@ def test_randomk_is_repeated_by_its_seed_and_leaves_torch_alone() -> None:
     assert RandomK(0.1, seed=7).encode(x).parameters == {"fraction": 0.1, "unbiased": False}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(floats())
 def test_powersgd_never_leaves_out_more_than_there_is(tensor: torch.Tensor) -> None:
     for rank in (1, 2):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -224,6 +226,7 @@ def test_another_state_is_refused(state: dict[str, object]) -> None:
 # What it is for
 
 
+@cache
 def distance(codec: Codec | None, enabled: bool = True, steps: int = 1000) -> float:
     """How far SGD with decaying steps is from the minimum of a quadratic, as a part of the distance at the start.
 
