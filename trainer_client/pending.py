@@ -14,6 +14,7 @@ from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededErro
 from ps_wire.runtime import forks
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.runtime.unawaited import Unawaited
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ DEFAULT: Final = -1.0
 _NOT_YET: Final[Any] = object()
 
 
-class Pending(Generic[T]):
+class Pending(Unawaited, Generic[T]):
     """The result of a remote operation, which returns it at once, before the answer is there.
 
     In asyncio, `await` it: one at a time, or many with `asyncio.gather`. In a plain thread, call `wait`. Several tasks

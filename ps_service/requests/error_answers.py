@@ -6,6 +6,8 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Final
 
+from torch import nn
+
 from ps_service.sessions.reply_cache import Answer
 from ps_wire import errors
 from ps_wire.codec.names import full_name
@@ -34,6 +36,9 @@ _log = logging.getLogger(__name__)
 _LONGEST_TEXT: Final = 64 * 1024
 """Most characters of an exception's message, and of its traceback, that are sent; both are in one frame."""
 
+
+_MODULE_FILE: Final = nn.modules.module.__file__
+_MODULE_CALLS: Final = {"_wrapped_call_impl", "_call_impl"}
 
 _FAILED_BEFORE: Final = "an earlier call, whose result this call needs, has failed"
 
@@ -105,10 +110,24 @@ def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
         trace = _from_hosted_code(error.__traceback__)
         if trace is None:
             _log.info("%s raised before it came to hosted code", operation, exc_info=error)
-        text = "".join(traceback.format_exception(type(error), error, trace))
+        text = _traceback(error, trace)
         return RemoteError(_shortened(_text_of(error)), _type_of(error), _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
+
+
+def _traceback(error: BaseException, trace: TracebackType | None) -> str:
+    """The text of a traceback, without the frames in which torch calls a module."""
+    told = traceback.TracebackException(type(error), error, trace)
+    each: traceback.TracebackException | None = told
+    while each is not None:
+        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _calls_module(frame)])
+        each = each.__cause__ or each.__context__
+    return "".join(told.format())
+
+
+def _calls_module(frame: traceback.FrameSummary) -> bool:
+    return frame.name in _MODULE_CALLS and frame.filename == _MODULE_FILE
 
 
 def _type_of(error: BaseException) -> str:

@@ -38,6 +38,10 @@ def name_of(thing: type | Callable[..., Any] | str) -> str:
         return thing
     if isinstance(thing, MethodType):
         return _name_of_method(thing)
+    if isinstance(thing, torch.nn.Module):
+        raise InvalidArgumentError(
+            f"give the class and its arguments, not an object: {type(thing).__name__}, … The owner makes the object"
+        )
     qualname = getattr(thing, "__qualname__", "")
     module = getattr(thing, "__module__", None)
     if not isinstance(thing, (type, FunctionType)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ps_wire.errors import UnknownNameError
 from ps_wire.refs import Ref
-from trainer_client.handles import calls, freezing, states
+from trainer_client.handles import calls, freezing, hints, states
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
@@ -101,9 +101,13 @@ class RemoteObject(RRef):
 
     def __getattr__(self, name: str) -> Callable[..., Pending[Any]]:
         if name.startswith("_") or name not in self.methods:
-            offered = ", ".join(self.__dict__.get("methods", ())) or "none"
-            raise AttributeError(f"{self.__dict__.get('class_name', 'the object')} offers no {name!r}, only {offered}")
+            raise AttributeError(self._hint(name))
         return partial(self.call, name)
+
+    def _hint(self, name: str) -> str:
+        known = self.__dict__  # not the attributes: some are missing while a handle is copied
+        parameters = [info.name for info in known["_info"].parameters] if "_info" in known else ()
+        return hints.of_object(name, known.get("class_name", "the object"), known.get("methods", ()), parameters)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]
@@ -143,6 +147,9 @@ class RemoteModule(RemoteObject):
             RemoteError: The module raised an exception.
         """
         return self(*args, **kwargs)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a handle is no list of parameters: an optimizer is given net.parameters()")
 
     def train(self, mode: bool = True) -> Self:
         """Sets the mode of calls through this handle: training mode, or evaluation mode if `mode` is false."""

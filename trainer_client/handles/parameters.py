@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import torch
 
 from ps_wire.codec import dtypes
 from ps_wire.v1.operations_pb2 import ParameterInfo
-from trainer_client.handles import freezing
+from trainer_client.handles import freezing, hints
 from trainer_client.handles.references import Reference, RRef
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class RemoteParameter(RRef):
             dtypes.from_wire(info.dtype),
             info,
         )
+
+    if not TYPE_CHECKING:  # a checker of types knows which names there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(hints.of_parameter(name))
 
     @property
     def requires_grad(self) -> bool:

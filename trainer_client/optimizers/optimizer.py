@@ -19,7 +19,7 @@ from trainer_client.optimizers import pushed, rounds
 from trainer_client.optimizers.replies import answered, joined, stepped, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
-from trainer_client.optimizers.states import OptimizerParts
+from trainer_client.optimizers.states import OptimizerParts, checked_pass
 from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class DistributedOptimizer(OptimizerParts):
 
     def step(
         self,
-        context: Context,
+        context: Context | None = None,
         scaler: torch.amp.GradScaler | None = None,
         *,
         values: Values = None,
@@ -117,6 +117,7 @@ class DistributedOptimizer(OptimizerParts):
             PsError: An owner failed. The other owners have applied their parts; the local part is not applied.
             RuntimeError: The scaler raised it.
         """
+        context = checked_pass(context)
         sent = self._reported(values, reduce)
         if context.unfinished:
             return self._step_behind(context, scaler, sent)

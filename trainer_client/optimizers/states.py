@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import ContextId
 from trainer_client.contexts.closing import Stepping
+from trainer_client.handles import hints
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
     from trainer_client.optimizers.reported_values import ReportedValues
@@ -35,6 +38,11 @@ class OptimizerParts(Stepping):
         self.local = local
         self._layout = layout
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
+
+    if not TYPE_CHECKING:  # a checker of types knows which names there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(hints.of_optimizer(name))
 
     @property
     def sessions(self) -> list[Session]:
@@ -133,3 +141,16 @@ async def _load(
         raise
     if local is not None:
         local.load_state_dict(parts[layout.LOCAL])
+
+
+def checked_pass(context: Context | None) -> Context:
+    """The context that a step was given.
+
+    Raises:
+        InvalidArgumentError: It was given none, or something else.
+    """
+    if context is None or not isinstance(getattr(context, "id", None), ContextId):
+        raise InvalidArgumentError(
+            "step() takes the context of the pass: `async with ps.context() as ctx: … await opt.step(ctx)`"
+        )
+    return context

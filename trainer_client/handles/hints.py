@@ -1,0 +1,49 @@
+"""Says what to use instead of names of torch that a handle does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
+_GRADIENTS = {"grad", "zero_grad"}
+
+
+def of_object(name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = ()) -> str:
+    """The message for a name that a handle to an object does not have.
+
+    Args:
+        name: The name.
+        class_name: The object's class.
+        methods: The methods that trainers may call.
+        parameters: Dotted names of its parameters, if it is a module.
+    """
+    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}"
+    if name in _PLACES:
+        return f"{told}. Its device and dtype are those of the owner: `ps-service serve --device`, or the constructor"
+    if name in _GRADIENTS:
+        return f"{told}. Gradients belong to a pass and end with it: `ctx.get_gradients()`, `ctx.clip_grad_norm(…)`"
+    if any(parameter == name or parameter.startswith(f"{name}.") for parameter in parameters):
+        return (
+            f"{told}. A handle has no submodules or tensors: `parameters()` gives handles to train, `state_dict()` the "
+            "values"
+        )
+    return told
+
+
+def of_parameter(name: str) -> str:
+    """The message for a name that a handle to a parameter does not have."""
+    if name in _GRADIENTS:
+        return (
+            f"a handle to a parameter has no {name!r}. Gradients belong to a pass and end with it: "
+            "`ctx.get_gradients()`, `ctx.clip_grad_norm(…)`"
+        )
+    return f"a handle to a parameter has no {name!r}; its value is on the owner, and `to_here()` fetches a copy"
+
+
+def of_optimizer(name: str) -> str:
+    """The message for a name that a distributed optimizer does not have."""
+    if name == "zero_grad":
+        return "there is nothing to zero: gradients belong to a pass (`ps.context()`), and end with it"
+    if name == "param_groups":
+        return "the options are on the owners: `opt.set_options(lr=…)` changes them, and `opt.state_dict()` has them"
+    return f"a DistributedOptimizer has no {name!r}"
