@@ -32,6 +32,13 @@ PROBE: Final = 2048
 Batch = tuple[Tensor, Tensor]
 
 
+TABLE_EXPONENT: Final = 1.2
+"""The exponent of Zipf's law for the ids of `table_step_zipf`."""
+
+TABLE_LR: Final = 0.005
+"""The learning rate of that row: the most frequent id has a fifth of all places."""
+
+
 def bags(sizes: Sizes, rank: int = 0, trainers: int = 1, zipf: bool = False) -> list[Batch]:
     """Batches of bags of ids, and their target sums.
 
@@ -54,6 +61,19 @@ def _ids(rows: int, shape: tuple[int, int], zipf: bool, generator: torch.Generat
     if zipf:
         return (rows ** torch.rand(shape, dtype=torch.float64, generator=generator)).long() - 1
     return torch.randint(rows, shape, generator=generator)
+
+
+def table_bags(sizes: Sizes) -> list[Batch]:
+    """Batches of bags of ids whose frequency is the place to the power of -1.2, and their target sums."""
+    generator = torch.Generator().manual_seed(1000)
+    places = torch.arange(1, sizes.table_rows + 1, dtype=torch.float64)
+    chances = places.pow(-TABLE_EXPONENT).cumsum(0)
+    shape, batches = (sizes.bags, sizes.per_bag), []
+    for _ in range(sizes.batches):
+        drawn = torch.rand(shape, dtype=torch.float64, generator=generator) * chances[-1]
+        ids = torch.searchsorted(chances, drawn).clamp_(max=sizes.table_rows - 1)
+        batches.append((ids, torch.randn(sizes.bags, sizes.dim, generator=generator)))
+    return batches
 
 
 def emb_lr(zipf: bool) -> float:

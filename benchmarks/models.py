@@ -69,6 +69,13 @@ class ChannelsLastNet(Net):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
+class ZeroBags(nn.EmbeddingBag):
+    """Sums of bags of rows that begin with 0, as those of the table that they are compared with."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+
 @hosted
 class EmbeddingTable(nn.Module):
     """The encoder of the tutorial's RNN.

@@ -99,6 +99,10 @@ ROWS: Final = (
     Row("emb_forward", "EmbeddingBag 1M x 64, 4096 bags of 20", "emb_forward", "ms", 1.5, 1.1, local=True),
     Row("emb_step", "the same, forward + backward + SGD", "emb_step", "ms", 2.5, 2, stateful=True, local=True),
     Row(
+        "table_step_zipf", "a table of 1M x 64, 4096 bags of 20 by Zipf 1.2, step of SGD", "table_step", "ms", 4, 2.5,
+        stateful=True, local=True, zipf=True,
+    ),
+    Row(
         "convnet_step", "the tutorial's ConvNet, batch 32, full step", "convnet_step", "ms", 1.1, 1,
         over_paused=1.1, stateful=True, local=True, seconds=0.6,
     ),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF, Weights
+from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF, Weights, ZeroBags
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import Forwards, Pause, Steps, Work
@@ -49,6 +49,11 @@ class Local:
                     yield Forwards(table, data.bags(self._sizes, zipf=row.zipf), self._pause)
             case "emb_step" | "emb_step_whole" | "split_step":
                 yield self._bags(row)
+            case "table_step":
+                table = ZeroBags(self._sizes.table_rows, self._sizes.dim, mode="sum", sparse=True)
+                batches = data.table_bags(self._sizes)
+                step = self._training(lambda ids, wanted: data.bag_loss(table(ids), wanted), _sgd(table, data.TABLE_LR))
+                yield Steps(step, batches, lambda: {"rows 0": table(data.probe_ids(batches)).detach()}, self._pause)
             case "convnet_step":
                 yield self._convnet(Net)
             case "convnet_overlapped":

@@ -65,6 +65,7 @@ class Ours:
             else:
                 make = {
                     "emb_step": lambda ps: self._bags(ps, row.zipf),
+                    "table_step": self._tables,
                     "emb_step_whole": self._whole_bags,
                     "split_step": self._split,
                     "convnet_step": self._convnet,
@@ -115,6 +116,20 @@ class Ours:
 
         batches = data.bags(self._sizes, config.rank, config.trainers, zipf)
         return Steps(step, batches, lambda: {f"rows {config.rank}": table(data.probe_ids(batches))})
+
+    def _tables(self, ps: Any) -> Work:
+        table = ps.table(
+            "table", self._sizes.dim, tc.SGD(lr=data.TABLE_LR), rows=self._sizes.table_rows, init=tc.Zeros()
+        )
+
+        def step(ids: Tensor, wanted: Tensor) -> Tensor:
+            with ps.context() as ctx:
+                loss = data.bag_loss(table.bag(ids), wanted)
+                ctx.backward(loss, step=table.optimizer)
+            return loss
+
+        batches = data.table_bags(self._sizes)
+        return Steps(step, batches, lambda: {"rows 0": table.bag(data.probe_ids(batches))})
 
     def _whole_bags(self, ps: Any) -> Work:
         net = ps.module(LossOfBags, self._sizes.table_rows, self._sizes.dim, seed=data.MODEL_SEED)

@@ -18,7 +18,7 @@ from torch.distributed.optim import DistributedOptimizer
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings, Weights
+from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings, Weights, ZeroBags
 from benchmarks.rows import Row
 from benchmarks.sides import torch_owner as owner
 from benchmarks.trainer import Config, Wire, serve
@@ -81,6 +81,8 @@ class TorchRpc:
                 yield Forwards(lambda ids: _sync(nn.EmbeddingBag.forward, table, ids), data.bags(self._sizes))
             case "emb_step":
                 yield self._bags()
+            case "table_step":
+                yield self._table_bags()
             case "split_step":
                 yield self._split()
             case "convnet_step":
@@ -116,6 +118,17 @@ class TorchRpc:
         batches = data.bags(self._sizes, config.rank, config.trainers)
         probe = data.probe_ids(batches)
         return Steps(step, batches, lambda: {f"rows {config.rank}": _sync(nn.EmbeddingBag.forward, table, probe)})
+
+    def _table_bags(self) -> Work:
+        sizes = self._sizes
+        table = self._make(self._owner, "zeros", 0, ZeroBags, sizes.table_rows, sizes.dim, mode="sum", sparse=True)
+        step = _training(
+            lambda ids, wanted: data.bag_loss(_sync(nn.EmbeddingBag.forward, table, ids), wanted),
+            _sgd(_parameters(table), data.TABLE_LR),
+        )
+        batches = data.table_bags(sizes)
+        probe = data.probe_ids(batches)
+        return Steps(step, batches, lambda: {"rows 0": _sync(nn.EmbeddingBag.forward, table, probe)})
 
     def _split(self) -> Work:
         half = self._sizes.table_rows // 2

@@ -197,4 +197,5 @@ def added(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
 def is_finite(gradient: torch.Tensor) -> bool:
     """Whether a gradient holds neither NaN nor infinity."""
     values = gradient._values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())
+    # One pass, without a tensor of booleans. The sum of finite numbers may not be finite, which is rare.
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

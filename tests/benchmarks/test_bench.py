@@ -126,7 +126,8 @@ def test_scale(start: Start, tmp_path: Path) -> None:
 def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
-        *("calls_in_flight", "emb_forward", "emb_step", "convnet_step", "replica_step", "replica_small", "rnn_step"),
+        *("calls_in_flight", "emb_forward", "emb_step", "table_step_zipf", "convnet_step"),
+        *("replica_step", "replica_small", "rnn_step"),
         *("small_recommender", "small_recommender_whole", "small_recommender_pipelined"),
         *("small_recommender_2", "small_recommender_pipelined_2"),
         *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2"),
