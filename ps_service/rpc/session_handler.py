@@ -60,6 +60,8 @@ class SessionHandler(Observer):
         self._sending: set[asyncio.Task[None]] = set()
         self._holding = engine.budget.of(session.trainer)
         self._held: list[Execution] = []
+        # Requests that follow one of them would wait for ever.
+        self._turned_away: set[int] = set()
 
     def take(self, message: Message) -> None:
         """Accepts a request, or answers it again if it was accepted before."""
@@ -85,7 +87,9 @@ class SessionHandler(Observer):
             return
         operation, request = OPERATIONS[name], getattr(envelope, name)
         gate = engine.gate
-        if gate.state is not _OPEN and not gate.admits(session.trainer, operation, request, envelope.depth):
+        if gate.state is not _OPEN and not (
+            self._turned_away.isdisjoint(follows) and gate.admits(session.trainer, operation, request, envelope.depth)
+        ):
             self._turn_away(number)
             return
         if operation.mutates:
@@ -223,6 +227,7 @@ class SessionHandler(Observer):
         if not self._engine.durable:
             self._refuse(failure(stopping(self._engine), number))
             return
+        self._turned_away.add(number)
         self._drop_followers(number)
 
     def _drop_followers(self, number: int) -> None:

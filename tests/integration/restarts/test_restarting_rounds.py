@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -183,6 +184,57 @@ async def test_sigterm_of_a_process_does_not_wait_for_a_round(start: StartOwner,
         assert found == [{"ps0": 1, "ps1": 1}] * 2
         learn(net, opt, xs)
         await same_nets(one, net)
+
+
+class Replicated(NamedTuple):
+    """A trainer with replicas of a layer on each of two owners."""
+
+    model: tc.Replicas
+    opt: tc.DistributedOptimizer
+
+    async def push(self) -> tc.Stepped | None:
+        self.model(torch.ones(1, 3)).sum().backward()
+        return await self.model.push(self.opt)
+
+
+async def replicated(ps: tc.Client, policy: tc.Policy) -> Replicated:
+    trainer = await begun(ps, ["ps0", "ps1"], policy)
+    return Replicated(ps.replicas(nn.Sequential(*[await net.replica() for net in trainer.nets])), trainer.opt)
+
+
+@pytest.mark.parametrize("drained", [0, 1])
+async def test_a_push_to_several_owners_waits_for_no_round_when_one_drains(tmp_path: Path, drained: int) -> None:
+    async with AsyncExitStack() as stack:
+        places = await owners(stack, tmp_path, 2)
+        clients = [await stack.enter_async_context(tc.connect(*(each.address for each in places))) for _ in range(2)]
+        one, two = [await replicated(ps, tc.Sync(2)) for ps in clients]
+        wait = asyncio.create_task(one.push())
+        await until(lambda: waiting(places[0].server) == 1)
+        async with asyncio.timeout(20):
+            await places[drained].restart(DRAIN_SECONDS)
+        with pytest.raises(tc.DrainingError):
+            await wait
+        assert await asyncio.gather(one.push(), two.push()) == [{"ps0": 1, "ps1": 1}] * 2
+
+
+@pytest.mark.parametrize("drained", [0, 1])
+async def test_a_push_to_several_owners_does_not_hold_up_a_drain(tmp_path: Path, drained: int) -> None:
+    async with AsyncExitStack() as stack:
+        places = await owners(stack, tmp_path, 2)
+        ps, other = [await stack.enter_async_context(tc.connect(*(each.address for each in places))) for _ in range(2)]
+        one = await replicated(ps, tc.Sync(1))
+        async with other.context() as ctx:
+            net: Any = await other.attach(f"net-ps{drained}", owner=f"ps{drained}")
+            loss = (await net(torch.ones(1, 3))).sum()
+            draining = asyncio.create_task(places[drained].restart(DRAIN_SECONDS))
+            await until(lambda: places[drained].server.engine.draining)
+            push = asyncio.create_task(one.push())
+            await other.status(f"ps{1 - drained}")
+            await ctx.backward(loss)
+        async with asyncio.timeout(20):
+            await draining
+            # It is sent again, with what follows it.
+            assert await push == {"ps0": 1, "ps1": 1}
 
 
 # Which trainers a round waits for after a restart
