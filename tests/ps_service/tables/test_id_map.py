@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ps_service.tables import compiled
 from ps_service.tables.id_map import IdMap, make_id_map
+from ps_service.tables.id_map.layout import SEGMENTS, Layout
 from ps_service.tables.reservation import Reservation
 from ps_wire.errors import TooLargeError
 
@@ -90,6 +91,18 @@ def test_a_map_of_many_ids(make_map: MakeMap) -> None:
     map_.clear()
     assert (len(map_), map_.rows) == (0, 0)
     assert _add(map_, ids[:5]).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("batch", [30_001, 400_000])
+def test_what_segments_leave_when_they_grow_is_given_back(batch: int, make_map: MakeMap) -> None:
+    map_, ids = make_map(1 << 20), _some(400_000)
+    for part in ids.split(batch):
+        _add(map_, part)
+    assert torch.equal(map_.find(ids), torch.arange(400_000))
+    layout: Layout = map_._layout  # type: ignore[attr-defined]
+    in_use = layout.slots[: 2 * SEGMENTS * int(layout.sizes.max())]
+    # Segments of less than a page share theirs with others, so what they leave stays.
+    assert 400_000 <= np.count_nonzero(in_use) < 400_000 + SEGMENTS * 512
 
 
 def test_ids_that_come_and_go_take_no_more_memory(make_map: MakeMap) -> None:

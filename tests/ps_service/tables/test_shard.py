@@ -96,6 +96,16 @@ def test_a_row_that_was_removed_begins_anew(make_shard: MakeShard) -> None:
     assert _content(shard)["state.sum"][1] == [0.5, 0.5]
 
 
+def test_a_row_that_was_removed_keeps_nothing_for_the_next_id(make_shard: MakeShard) -> None:
+    shard = make_shard(2, LazyAdam(), Normal())
+    shard.apply(_ids(1, 2), torch.ones(2, 2))
+    shard.remove(_ids(2))
+    shard.look_up(_ids(3))
+    content = _content(shard)
+    assert content["ids"] == [1, 3]
+    assert [content[f"state.{name}"][1] for name in ("moment", "square", "steps")] == [[0, 0], [0, 0], [0]]
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bags_are_those_of_torch(mode: str, dtype: torch.dtype, make_shard: MakeShard) -> None:
