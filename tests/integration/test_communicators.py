@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -310,8 +311,8 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
         error = await asyncio.wait_for(waiting, 2.0)
         assert isinstance(error, tc.UnavailableError) and "rank 1" in str(error) and "dropped" in str(error)
         # The answer has come, and the task that waits for it is cancelled.
-        first = clients[0].communicator("again", 2)
-        second = asyncio.create_task(_result(clients[1].communicator("again", 2)))
+        first = clients[0].communicator("again", 2, 0)
+        second = asyncio.create_task(_result(clients[1].communicator("again", 2, 1)))
         other = await first
         await until(lambda: len(server.engine.communicators._members) >= 4)
         second.cancel()
@@ -329,6 +330,30 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
 async def test_a_communicator_that_makes_no_sense_is_a_typed_error(ps: tc.Client, arguments: Any) -> None:
     with pytest.raises(tc.InvalidArgumentError):
         await ps.communicator(*arguments)
+
+
+async def test_cancelled_members_keep_nobody_waiting_and_no_value_goes_astray() -> None:
+    rng = random.Random(0)
+    async with teams(3) as (server, clients, _):
+        for number in range(40):
+
+            async def member(team: Communicator) -> None:
+                async with team:
+                    for step in range(4):
+                        assert await team.all_gather((team.name, step)) == [(team.name, step)] * 3
+                        assert await team.broadcast(step if team.rank == 1 else None, source=1) == step
+
+            made = await asyncio.gather(*(each.communicator(str(number), 3) for each in clients))
+            tasks = [asyncio.create_task(member(each)) for each in made]
+            await asyncio.sleep(rng.choice([0.0, 0.001, 0.002, 0.004]))
+            tasks[rng.randrange(3)].cancel()
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5.0)
+            if any(isinstance(each, asyncio.CancelledError) for each in results):
+                # The others have heard of it, unless they had all that they wanted.
+                assert all(isinstance(each, asyncio.CancelledError | tc.UnavailableError | None) for each in results)
+            else:
+                assert results == [None] * 3
+        await until(lambda: len(server.engine.communicators._members) == 3)
 
 
 async def test_blocking_programs_use_communicators_too(owner: Server) -> None:

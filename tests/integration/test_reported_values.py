@@ -179,9 +179,40 @@ async def test_values_of_a_round_whose_step_fails_do_not_count() -> None:
         assert [len(each.reported) for each in found] == [2, 2]
 
 
+@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+async def test_a_step_behind_a_backward_that_was_not_awaited_brings_its_values(policy: tc.Policy | None) -> None:
+    async with trainers(1, policy) as (_, (one,)), one.client.context() as ctx:
+        backward = ctx.backward((await one.net(X)).sum())
+        stepped = await one.opt.step(ctx, values={"loss": 4.0})
+        await backward
+        assert stepped.reported == {"loss": 4.0} and stepped["ps0"] == 1
+
+
+async def test_values_of_an_open_round_whose_step_fails_do_not_count() -> None:
+    async with trainers(1, tc.Quorum(2), non_finite="refuse") as (server, (one,)):
+        replica = await one.net.replica()
+        for _ in range(2):
+            # Each gradient is finite, and their sum is not. The trainer goes on before the step.
+            (replica(X).sum() * 1e38).backward()
+            await replica.push(one.opt, values={"loss": 1.0})
+        found = hosted(server).aggregator.reported
+        await until(lambda: not any(use.reports for use in found._uses.values()))
+        assert await one.opt.values() == {}
+
+
+async def test_values_of_a_step_that_fails_do_not_count() -> None:
+    async with trainers(1, None, non_finite="refuse") as (server, (one,)):
+        replica = await one.net.replica()
+        with pytest.raises(tc.NonFiniteGradientError):
+            (replica(X).sum() * torch.inf).backward()
+            await replica.push(one.opt, values={"loss": 1.0})
+        assert await one.opt.values() == {}
+        assert not hosted(server).aggregator.reported._uses
+
+
 @pytest.mark.parametrize("policy", [None, tc.Sync(2)], ids=str)
 async def test_values_over_several_owners_count_once(policy: tc.Policy | None) -> None:
-    async with spanning.trainers(2, policy) as (_, group):
+    async with spanning.trainers(2, policy) as (servers, group):
         found = await asyncio.gather(
             *(step(each, values={"loss": float(rank), "n": 1}, reduce={"n": "sum"}) for rank, each in enumerate(group))
         )
@@ -192,6 +223,7 @@ async def test_values_over_several_owners_count_once(policy: tc.Policy | None) -
         read = await group[0].opt.values()
         assert (dict(read), read.gradients) == ({"loss": 0.5, "n": 2}, 2)
         assert all(set(each) == {"ps0", "ps1"} for each in found)
+        assert hosted(servers[1]).aggregator.reported.read(reset=False).gradients == 0
 
 
 REFUSED: list[tuple[Any, Any, str]] = [

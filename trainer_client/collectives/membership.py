@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from ps_wire.runtime import forks
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LeaveCommunicatorRequest
+from trainer_client.pending import Pending
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
-    from trainer_client.pending import Pending
     from trainer_client.session.session import Session
 
 _NUMBERS: Final = itertools.count(1)
@@ -44,9 +44,15 @@ class Membership:
 
         Args:
             why: The error because of which this trainer leaves, for the other members; empty if there is none.
+
+        Returns:
+            Done when the owner knows. Cancelling it ends only the wait: the others must hear of it in any case.
         """
         self._forgotten.detach()
-        return _leave(self.session, self.number, why)
+        request = _leave(self.session, self.number, why)
+        done: Pending[None] = Pending(self.session.loop)
+        request.on_done(lambda: done.resolve(request.result))
+        return done
 
 
 def _forget(session: Session, number: int) -> None:
