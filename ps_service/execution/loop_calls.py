@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from ps_service.execution.fair_queue import Work
 
@@ -43,6 +44,19 @@ class LoopCalls:
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.call_later, seconds, do)
+
+    def unless_done(self, seconds: float, future: Future[Any], do: Callable[[], None]) -> None:
+        """Calls `do` after some seconds, unless the future is done before. Then nothing keeps `do` any longer."""
+        loop = self._loop
+        if loop is None:
+            return
+
+        def begin() -> None:
+            timer = loop.call_later(seconds, do)
+            future.add_done_callback(lambda _: self.soon(timer.cancel))
+
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(begin)
 
     def deliver(self, result: Work) -> None:
         """Calls a function soon, after those that were delivered before. One wake-up of the loop serves several."""

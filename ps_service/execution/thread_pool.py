@@ -10,8 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ps_service.execution.cores import usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
@@ -166,6 +167,10 @@ class ThreadPool:
     def later(self, seconds: float, do: Callable[[], None]) -> None:
         """Calls `do` on the event loop after some seconds. May be called from any thread."""
         self._loop_calls.later(seconds, do)
+
+    def unless_done(self, seconds: float, future: Future[Any], do: Callable[[], None]) -> None:
+        """Calls `do` on the event loop after some seconds, unless the future is done before."""
+        self._loop_calls.unless_done(seconds, future, do)
 
     def tell(self, do: Callable[[], None]) -> None:
         """Calls `do` on the event loop soon. May be called from any thread."""

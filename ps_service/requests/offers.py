@@ -146,7 +146,7 @@ def _offer(
     # An offer joins again if the session has ended since `join`.
     _check_session(ctx, optimizer)
     if seconds and not future.done():
-        ctx.engine.compute.later(seconds, partial(aggregator.expire, key, seconds))
+        ctx.engine.compute.unless_done(seconds, future, partial(aggregator.expire, key, seconds))
     return Deferred(future, _same, partial(aggregator.withdraw, key))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +113,22 @@ async def test_the_gradients_of_an_open_round_are_applied_when_their_optimizer_e
         async with asyncio.timeout(30):
             while not await is_applied():
                 pass
+
+
+@pytest.mark.parametrize("policy", [tc.Sync(2), tc.BoundedStaleness(0), tc.Async(stale=tc.Compensate())], ids=str)
+async def test_a_module_that_is_deleted_is_freed_although_its_steps_could_have_waited(policy: tc.Policy) -> None:
+    async with trainers(2, policy) as (server, pair):
+        kept = weakref.ref(server.engine.registry.named("net").value)
+        aggregator = weakref.ref(hosted(server).aggregator)
+        for batch in batches(3):
+            await asyncio.gather(*(each.step(batch) for each in pair))
+        await pair[0].client.delete("net")
+
+        def is_freed() -> bool:
+            gc.collect()
+            return kept() is None and aggregator() is None
+
+        await until(is_freed)
 
 
 async def _huge(trainer: Trainer) -> tc.Stepped:
