@@ -19,12 +19,14 @@ class Mode:
         compress: The part of each gradient that is sent; None for all of it.
         error_feedback: Whether the rest is added to the next gradient.
         reads: Whether parameters are all from between the same two steps.
+        local: How trainers take steps of their own, and push differences; None if they push gradients.
     """
 
     policy: Literal["sync", "async", "any"]
     compress: float | None = None
     error_feedback: bool = True
     reads: Literal["consistent", "inconsistent"] = "consistent"
+    local: tc.LocalSGD | tc.DiLoCo | None = None
 
     def made_for(self, settings: Settings) -> tc.Policy:
         """The policy itself."""
@@ -46,5 +48,7 @@ MODES: Final[dict[str, Mode]] = {
     "sync, top 1 %": Mode("sync", compress=0.01),
     "async, top 1 %": Mode("async", compress=0.01),
     "sync, top 1 %, no feedback": Mode("sync", compress=0.01, error_feedback=False),
+    "local SGD, every 10": Mode("sync", local=tc.LocalSGD(10)),
+    "DiLoCo, every 10": Mode("sync", local=tc.DiLoCo(10)),
 }
 """All modes, by the name in the table."""

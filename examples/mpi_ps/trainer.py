@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import torch
 
@@ -35,22 +37,24 @@ async def _serve(rank: int, settings: Settings, address: str) -> None:
 async def _train(ps: tc.Client, team: tc.Communicator, rank: int, settings: Settings, name: str) -> None:
     mode = MODES[name]
     net = await ps.module(Net, name=name, seed=settings.seed)
-    opt = await ps.optimizer(
-        torch.optim.SGD,
-        net.parameters(),
-        lr=mode.learning_rate(settings),
-        reads=mode.reads,
-        policy=mode.made_for(settings),
-    )
     replica = await net.replica(
         compress=None if mode.compress is None else tc.TopK(mode.compress),
         error_feedback=mode.error_feedback,
         reads=mode.reads,
     )
+    lr, policy = mode.learning_rate(settings), mode.made_for(settings)
+    step: Callable[[], Awaitable[object]]
+    if mode.local is not None:
+        inner = torch.optim.SGD(replica.parameters(), lr=lr)
+        local = await ps.local_steps(replica, inner, mode.local, policy=policy)
+        opt, step = local.optimizer, local.step
+    else:
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=lr, reads=mode.reads, policy=policy)
+        step = partial(replica.push, opt)
     await team.barrier()
     await team.barrier()
     for batch in batches(settings, rank):
         loss_of(replica, batch).backward()
-        await replica.push(opt)
+        await step()
     await opt.leave()
     await team.barrier(timeout=None)

@@ -16,7 +16,7 @@ from examples.mpi_ps.settings import Settings
 from examples.mpi_ps.training import Run, train
 
 SMALL = Settings(trainers=2, steps=40)
-COMPARED = ["sync", "sync, top 1 %", "sync, top 1 %, no feedback"]
+COMPARED = ["sync", "sync, top 1 %", "sync, top 1 %, no feedback", "local SGD, every 10", "DiLoCo, every 10"]
 
 
 def test_the_batches_of_the_trainers_are_those_of_one_process() -> None:
@@ -34,13 +34,16 @@ def test_the_batches_of_the_trainers_are_those_of_one_process() -> None:
 
 async def test_sync_is_exact_and_compression_with_feedback_learns_from_few_bytes(tmp_path: Path) -> None:
     runs: dict[str, Run] = {run.name: run async for run in train(SMALL, COMPARED)}
-    whole, compressed, forgetful = (runs[name] for name in COMPARED)
+    whole, compressed, forgetful, averaged, diloco = (runs[name] for name in COMPARED)
     assert difference(whole.parameters, train_here(SMALL, first_parameters(SMALL))) <= 1e-6
     assert compressed.points[-1].sent < 0.03 * whole.points[-1].sent
     assert forgetful.points[-1].loss > 1.5 * compressed.points[-1].loss
     assert compressed.points[-1].loss < 0.5 * compressed.points[0].loss
+    for local in (averaged, diloco):
+        assert local.points[-1].sent < 0.11 * whole.points[-1].sent
+        assert local.points[-1].loss < 0.8 * local.points[0].loss
     shown = table(list(runs.values()), SMALL)
-    assert shown.row_count == 3
+    assert shown.row_count == 5
     draw(list(runs.values()), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
