@@ -254,3 +254,15 @@ async def test_a_step_without_look_ups_changes_nothing(both: Both) -> None:
         await ctx.backward(rows.sum() + bags.sum())
         assert set((await items.step(ctx)).values()) == {0}
     assert await items.size() == 0
+
+
+async def test_a_scaler_of_losses_works_over_all_owners(both: Both) -> None:
+    ps, _ = both
+    items, scaler = await zeros(ps), torch.amp.GradScaler("cpu")
+    for factor, expected in ((1.0, 1), (math.inf, None)):
+        async with ps.context() as ctx:
+            await ctx.backward(scaler.scale((await items(IDS)).sum() * factor))
+            found = await items.optimizer.step(ctx, scaler)
+            assert (None if found is None else max(found.values())) == expected
+        scaler.update()
+    assert await values(items) == [-2, -1, -2, -1] and scaler.get_scale() == 2.0**15
