@@ -6,7 +6,7 @@ MAKEFLAGS += --no-builtin-rules --warn-undefined-variables
 
 # Looked up only when an environment has to be made.
 PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo python3)
-# Passed on by `make demo` and `make test`: make test ARGS='-x -k codec'
+# Passed on by `make demo`, `make test` and others: make test ARGS='-x -k codec'
 ARGS ?=
 # Which rows `make bench` runs: make bench ROWS=echo
 ROWS ?=
@@ -30,6 +30,10 @@ setup: $(READY)  ## Make .venv with everything that runs, tests and checks the p
 .PHONY: demo
 demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=...)
 	@exec $(BIN)/python -m examples.digits $(ARGS)
+
+.PHONY: recommender
+recommender: $(READY)  ## Train a DLRM with tables over two owners, beside local torch (ARGS=...)
+	@exec $(BIN)/python -m examples.recommender $(ARGS)
 
 # Bytecode is kept for the many processes that import the same, also where the environment asks for none.
 .PHONY: test

@@ -1,0 +1,96 @@
+"""A trainer: looks rows up on the owners, computes the dense part here, and pushes the gradients of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Self
+
+import torch
+from torch import Tensor
+
+import trainer_client as tc
+from examples.recommender.clicks import CATEGORIES, Clicks
+from examples.recommender.model import DIM, Dense, loss_of
+from examples.recommender.settings import Settings, source_of
+
+
+class Recommender:
+    """The model as a trainer has it: tables on the owners, and its own copy of the dense part.
+
+    Args:
+        ps: The client.
+        tables: A table for each categorical feature.
+        dense: The copy.
+        opt: The optimizer of the dense part, on the owner.
+    """
+
+    def __init__(self, ps: tc.Client, tables: Sequence[tc.Table], dense: tc.Replica, opt: tc.DistributedOptimizer):
+        self.tables = list(tables)
+        self.dense = dense
+        self.opt = opt
+        self._ps = ps
+        self._steps = [table.optimizer for table in tables]
+
+    @classmethod
+    async def attach(cls, ps: tc.Client, settings: Settings) -> Self:
+        """Makes the model on the owners, or finds it there.
+
+        Raises:
+            PsError: An owner has refused.
+        """
+        tables = await asyncio.gather(
+            *(
+                ps.table(
+                    f"feature {column}",
+                    dim=DIM,
+                    optimizer=tc.Adagrad(lr=settings.table_lr),
+                    init=tc.Normal(settings.init_std),
+                    seed=settings.seed + column,
+                )
+                for column in range(CATEGORIES)
+            )
+        )
+        net = await ps.module(Dense, name="dense", seed=settings.seed)
+        policy = tc.Sync(settings.trainers, "mean")
+        opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
+        return cls(ps, tables, await net.replica(), opt)
+
+    async def predict(self, clicks: Clicks) -> Tensor:
+        """The log-odds of clicks, [n]. No table grows."""
+        with torch.no_grad():
+            logits: Tensor = self.dense(clicks.dense, await self._rows(clicks))
+            return logits
+
+    async def learn(self, clicks: Clicks) -> float:
+        """Takes a step with a batch, and returns its loss."""
+        async with self._ps.context() as ctx:
+            remote = await self._rows(clicks)
+            # Two leaves, the dense part and the rows, so that the gradients of both travel at the same time.
+            rows = remote.detach().requires_grad_()
+            loss = loss_of(self.dense(clicks.dense, rows), clicks.labels)
+            loss.backward()
+            await asyncio.gather(ctx.backward(remote, rows.grad, step=self._steps), self.dense.push(self.opt))
+        return loss.item()
+
+    async def _rows(self, clicks: Clicks) -> Tensor:
+        """The rows of clicks, [n, 26, 16], with one request to each owner."""
+        wanted = {table: clicks.ids[:, column] for column, table in enumerate(self.tables)}
+        found = await self._ps.look_up(wanted)
+        return torch.stack([found[table] for table in self.tables], dim=1)
+
+
+def run(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
+    """The process of a trainer. It sends the loss of every step, and at the end None."""
+    torch.set_num_threads(1)
+    asyncio.run(_train(rank, settings, addresses, told))
+
+
+async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
+    async with tc.connect(*addresses) as ps:
+        model = await Recommender.attach(ps, settings)
+        for batch in source_of(settings).batches(rank, settings.trainers):
+            told.send(await model.learn(batch))
+        await model.opt.leave()
+    told.send(None)
