@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -151,9 +152,11 @@ class Aggregator:
     def end(self) -> None:
         """The optimizer was removed: ends the open round with what it has; refuses all that wait, and later offers."""
         with self._lock:
+            if self._is_removed:
+                return
             self._is_removed = True
-            if not self.is_plain:
-                self.queue.extend([*self._end_round(), _End()])
+            self.queue.extend([] if self.is_plain else self._end_round())
+            self.queue.extend([_End()])
         self.queue.go_on()
 
     def _end_round(self) -> list[Event]:
@@ -293,6 +296,7 @@ class Aggregator:
             self._is_over = True
             for key in list(self._offered):
                 self._fail(key, _gone())
+            self._forget()
         elif isinstance(event, Close):
             self._close(event)
         elif isinstance(event, Pooled):
@@ -302,6 +306,13 @@ class Aggregator:
         else:
             assert isinstance(event, Dropped)
             self._answer(event.key, Outcome(self._optimizer.version, event.staleness, 0, event.reason.value))
+
+    def _forget(self) -> None:
+        """Drops what would keep tensors until the garbage collector finds the cycle."""
+        self._optimizer = weakref.proxy(self._optimizer)
+        self._parameters, self._pool, self._history = [], None, None
+        if self.following is not None:
+            self.following.forget()
 
     def _close(self, close: Close) -> None:
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -95,6 +96,13 @@ class Following:
         """How many offers are held whose rounds are not decided."""
         with self._lock:
             return len(self._follower.held)
+
+    def forget(self) -> None:
+        """The optimizer was removed: drops what would keep tensors until the garbage collector finds the cycle."""
+        with self._lock:
+            self._optimizer = weakref.proxy(self._optimizer)
+            self._parameters, self._pool, self._history = [], None, None
+            self._copies.clear()
 
     def restore(self, applied: int, policy: Policy) -> None:
         """Continues from the state of a checkpoint. The gradients that were held are lost."""
