@@ -43,8 +43,9 @@ class ErrorFeedback:
     Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec have no
     residual. The state of codecs is kept in any case.
 
-    An encoding that raises an exception changes nothing. If the receiver refuses a message, there are two ways:
-    `rollback` forgets the gradient, as if it had not been encoded. `put_back` keeps it: the next message carries it.
+    An encoding that raises an exception changes nothing. If the receiver refuses a message, there are these ways:
+    `rollback` forgets the gradient, as if it had not been encoded; `retract` does so after later encodings. `put_back`
+    keeps it: the next message carries it.
 
     Two buffers are kept for each parameter with a residual: the residual, and the one before, for `rollback`. Not safe
     to use from several threads at once.
@@ -96,7 +97,7 @@ class ErrorFeedback:
 
         For a message that was refused, when its gradient is not wanted any more. It works once for each encoding, and
         has no effect on a parameter that was not encoded since the last one. If later gradients of a parameter have
-        been encoded in the meantime, use `put_back`.
+        been encoded in the meantime, use `retract` or `put_back`.
 
         Args:
             names: The parameters; None for all.
@@ -119,12 +120,43 @@ class ErrorFeedback:
         Raises:
             InvalidArgumentError: The parameter has no residual.
         """
-        kept = self._kept.get(name, _Kept())
-        if kept.residual is None:
-            raise InvalidArgumentError(f"{name!r} has no residual to which a message could be added")
-        like = torch.empty((), dtype=kept.dtype or kept.residual.dtype).expand(kept.residual.shape)
-        kept.residual.add_(decode(encoded, like).to(kept.residual.device))
+        residual = self._residual(name)
+        residual.add_(self._decoded(name, encoded))
         self._before.pop(name, None)
+
+    def retract(self, name: str, gradient: torch.Tensor, encoded: Encoded) -> None:
+        """Forgets an earlier encoding after which others were made: the residual is what it had been without it.
+
+        What the encoding left out, (g + e) - C(g + e) - e, is taken out of the residual again, and out of the one that
+        `rollback` goes back to. What was sent since then, and the state of the codec, stay as they are. Use `rollback`
+        for the last encoding of a parameter.
+
+        Args:
+            name: Name of the parameter.
+            gradient: Its gradient, as `encode` was given it.
+            encoded: What `encode` returned.
+
+        Raises:
+            InvalidArgumentError: The parameter has no residual.
+        """
+        residual = self._residual(name)
+        left = self._decoded(name, encoded).to(residual.dtype) - gradient.detach().to(residual.device, residual.dtype)
+        residual.add_(left)
+        before = self._before.get(name, _Kept()).residual
+        if before is not None and before is not residual:
+            before.add_(left)
+
+    def _residual(self, name: str) -> torch.Tensor:
+        residual = self._kept.get(name, _Kept()).residual
+        if residual is None:
+            raise InvalidArgumentError(f"{name!r} has no residual to which a message could be added")
+        return residual
+
+    def _decoded(self, name: str, encoded: Encoded) -> torch.Tensor:
+        """What the receiver makes of a message, on the device of the residual."""
+        residual, dtype = self._residual(name), self._kept[name].dtype
+        like = torch.empty((), dtype=dtype or residual.dtype).expand(residual.shape)
+        return decode(encoded, like).to(residual.device)
 
     def forget(self, names: Iterable[str] | None = None) -> None:
         """Drops residuals and states of parameters, for example when they were given new values.
@@ -135,6 +167,10 @@ class ErrorFeedback:
         for name in list(self._kept) if names is None else list(names):
             self._kept.pop(name, None)
             self._before.pop(name, None)
+
+    def has_residual(self, name: str) -> bool:
+        """Whether a parameter has a residual."""
+        return self._kept.get(name, _Kept()).residual is not None
 
     def residual(self, name: str) -> torch.Tensor | None:
         """A copy of the residual of a parameter; None if it has none."""

@@ -131,12 +131,12 @@ def between_adding_and_holding(one: Pusher, act: Callable[[], Any]) -> None:
     """Has something happen once all owners have the gradients, and before one of them knows that they are to count."""
     before = one.opt.step_pushed
 
-    async def step_pushed(context: tc.Context, added: Any, then: Any) -> Any:
+    async def step_pushed(context: tc.Context, added: Any, *more: Any) -> Any:
         for requests in added.values():
             for each in requests:
                 await each
         await act()
-        return await before(context, added, then)
+        return await before(context, added, *more)
 
     one.opt.step_pushed = step_pushed  # type: ignore[method-assign]
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_wire.errors import InvalidArgumentError, PsError
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending, raiser, when_all_done
 
 if TYPE_CHECKING:
     from trainer_client.contexts.stepped import Stepped
+
+
+class Push(NamedTuple):
+    """A push that is ready to be sent.
+
+    Attributes:
+        send: Sends it.
+        withdraw: Called if it will not be sent.
+    """
+
+    send: Callable[[], Pending[Any]]
+    withdraw: Callable[[], None]
 
 
 class Overlap:
@@ -41,28 +54,42 @@ class Overlap:
         # Done when the latest push and all before it have ended.
         self._turn: Pending[None] | None = None
 
-    def push(self, send: Callable[[], Pending[Any]]) -> Pending[Stepped | None]:
+    def push(self, push: Push) -> Pending[Stepped | None]:
         """Makes a push in its turn.
 
-        Args:
-            send: Sends it.
-
         Returns:
-            The push to wait for now; one whose result is None if there is none.
+            The outcome of the push to wait for now; None if there is none. Cancelling it cancels the push that is made
+            here, and not the earlier one whose outcome it is: that one can be waited for again.
         """
         before, turn = self._turn, Pending[None](self._loop)
-        self._turn = turn
         if before is None or before.settled:
-            pending = send()
+            try:
+                pending = push.send()
+            except BaseException:
+                push.withdraw()
+                raise
             pending.on_done(partial(turn.resolve, _nothing))
         else:
-            pending = self._later(before, turn, send)
+            pending = self._later(before, turn, push)
+        self._turn = turn
         self._in_flight.append(pending)
-        return self._in_flight.popleft() if len(self._in_flight) > self.most else self.nothing()
+        if len(self._in_flight) <= self.most:
+            return self.nothing()
+        earlier = self._in_flight.popleft()
+        if earlier is pending:
+            return pending
+        shown: Pending[Stepped | None] = Pending(self._loop, partial(self._cancel, pending, earlier))
+        earlier.on_done(lambda: shown.resolve(earlier.result))
+        return shown
 
-    def _later(
-        self, before: Pending[None], turn: Pending[None], send: Callable[[], Pending[Any]]
-    ) -> Pending[Stepped | None]:
+    def _cancel(self, pending: Pending[Stepped | None], earlier: Pending[Stepped | None]) -> None:
+        """Cancels a push that was about to wait for an earlier one, whose outcome nobody has."""
+        pending.cancel()
+        with suppress(ValueError):
+            self._in_flight.remove(pending)
+        self._in_flight.appendleft(earlier)
+
+    def _later(self, before: Pending[None], turn: Pending[None], push: Push) -> Pending[Stepped | None]:
         """Sends once the pushes before have ended. Resolves `turn` when this one has ended, too."""
         sent: list[Pending[Any]] = []
 
@@ -71,16 +98,21 @@ class Overlap:
                 turn.resolve(_nothing)  # it was cancelled
                 return
             try:
-                pending = send()
+                pending = push.send()
             except BaseException as error:
+                push.withdraw()
                 done.resolve(raiser(error))
                 turn.resolve(_nothing)
                 return
             sent.append(pending)
             pending.on_done(lambda: done.resolve(pending.result))
             pending.on_done(partial(turn.resolve, _nothing))
+            if done.settled:
+                pending.cancel()  # it was cancelled by another thread meanwhile
 
         def cancel() -> None:
+            if not sent:
+                push.withdraw()
             for each in sent:
                 each.cancel()
 
@@ -95,21 +127,28 @@ class Overlap:
         return made
 
     def finish(self) -> Pending[list[Stepped | None]]:
-        """Waits for all of them. The result has what became of each; or it is the first error, once all have ended."""
+        """Waits for all of them. The result has what became of each; or it is the first error, once all have ended.
+
+        Cancelling it cancels none of them: they can be waited for again.
+        """
         waiting = list(self._in_flight)
         self._in_flight.clear()
-        return Pending.run(self._loop, _all(waiting))
+        all_ended: Pending[list[Stepped | None]] = Pending(
+            self._loop, lambda: self._in_flight.extendleft(reversed(waiting))
+        )
+        when_all_done(iter(waiting), lambda: all_ended.resolve(partial(_outcomes, waiting)))
+        return all_ended
 
 
 def _nothing() -> None:
     """The outcome of what has no result."""
 
 
-async def _all(waiting: Sequence[Pending[Stepped | None]]) -> list[Stepped | None]:
+def _outcomes(waiting: Sequence[Pending[Stepped | None]]) -> list[Stepped | None]:
     results, failed = [], None
     for each in waiting:
         try:
-            results.append(await each)
+            results.append(each.result())
         except PsError as error:
             failed = failed or error
     if failed is not None:

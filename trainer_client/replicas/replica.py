@@ -19,9 +19,9 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.classes import local_module
 from trainer_client.replicas.local_steps import LocalSteps
-from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.overlap import Overlap, Push
 from trainer_client.replicas.scaling import ScaledParameters
-from trainer_client.replicas.sent_gradients import REFUSALS, GradientRequest, Sent, SentGradients
+from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
@@ -123,12 +123,20 @@ class Replica(nn.Module):
         The staleness is the number of steps since the parameters were pulled. Parameters without a gradient are left
         out, as in a local optimizer. Gradients of dtypes other than that of the owner's parameter are cast to it.
 
+        With error feedback, a push that is dropped, is cancelled or fails leaves the residuals as if it had not been
+        made. If it counted all the same, which a cancelled push, `DeadlineExceededError` and `SessionLostError` do not
+        tell, what its codec left out is lost, and what was left out before may be sent again: less than a gradient.
+
+        With `overlap=n`, cancelling the result cancels this push, and not the one whose outcome it is: the next push
+        or `finish` has that.
+
         Args:
             opt: An optimizer all of whose parameters are on the owner of the module.
             pull: Whether the answer brings the parameters after the step, as `pull` does.
             scaler: The scaler of the loss. It unscales the gradients. If one is not finite, nothing is sent. Call its
                 `update()` afterwards, as in torch.
-            zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied.
+            zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied,
+                and can be pushed again.
             values: Plain values to report with the gradients, by name, as for `DistributedOptimizer.step`. They are not
                 sent if the scaler skips the step.
             reduce: How the owner reduces them, as there.
@@ -152,10 +160,10 @@ class Replica(nn.Module):
                 self.zero_grad()
             return self.nothing()
         report = reported(values, reduce) if values else {}
-        send = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
+        made = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
         if zero_grad:
             self.forget_gradients()
-        return self._overlap.push(send)
+        return self._overlap.push(made)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
         """Trains this replica with an optimizer of this process from now on, and pushes differences.
@@ -192,7 +200,7 @@ class Replica(nn.Module):
             opt: The optimizer on the owner.
             counted: Called when the owner has answered, and its parameters are here.
         """
-        return self._written(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted)()
+        return self._written(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted).send()
 
     def _written(
         self,
@@ -202,8 +210,8 @@ class Replica(nn.Module):
         lends: bool,
         counted: Callable[[], None] = _nothing_more,
         values: Mapping[str, Reported] = _NO_VALUES,
-    ) -> Callable[[], Pending[Stepped | None]]:
-        """Writes gradients into a request, which is sent when the result is called.
+    ) -> Push:
+        """Writes gradients into a request.
 
         With `lends` they are not copied, because no other code writes to them from now on.
         """
@@ -220,13 +228,15 @@ class Replica(nn.Module):
         def send() -> Pending[Stepped | None]:
             pending: Pending[Stepped | None] = part.push(frame, payload, partial(self._pushed, number, sent, counted))
             if sent.encoded:
-                pending.on_done(lambda: self._undo_if_refused(pending, sent))
+                pending.on_done(lambda: self._undo_if_failed(pending, sent))
             return pending
 
-        return send
+        return Push(send, partial(self._sent.undo, sent))
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, and takes over their parameters.
+
+        Cancelling the result cancels none of them: call it again.
 
         Returns:
             What became of their gradients, in order.
@@ -345,8 +355,8 @@ class Replica(nn.Module):
         counted()
         return stepped
 
-    def _undo_if_refused(self, pending: Pending[Any], sent: Sent) -> None:
-        if isinstance(pending.error, REFUSALS):
+    def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
+        if pending.error is not None:
             self._sent.undo(sent)
 
 

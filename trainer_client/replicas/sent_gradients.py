@@ -1,23 +1,15 @@
-"""The gradients of a replica on their way: encoded into a request, and put back if they do not count."""
+"""The gradients of a replica on their way: encoded into a request, and forgotten if they do not count."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.encoded import Encoded
-from ps_wire.errors import (
-    DrainingError,
-    ForeignHandleError,
-    InvalidArgumentError,
-    NonFiniteGradientError,
-    OverloadedError,
-    StaleHandleError,
-    TooLargeError,
-)
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
@@ -29,28 +21,22 @@ if TYPE_CHECKING:
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
-REFUSALS: Final = (
-    InvalidArgumentError,
-    NonFiniteGradientError,
-    OverloadedError,
-    StaleHandleError,
-    ForeignHandleError,
-    TooLargeError,
-    DrainingError,
-)
-"""Errors of an owner that has changed nothing."""
 
-
-class Sent(NamedTuple):
+@dataclass(slots=True)
+class Sent:
     """The gradients of one request.
 
     Attributes:
         number: Its number among those of the replica.
         encoded: Those that a codec has encoded, by name.
+        gradients: Of these, the gradients that have a residual.
+        open: Whether it is not decided yet whether they count.
     """
 
     number: int
     encoded: Mapping[str, Encoded]
+    gradients: Mapping[str, torch.Tensor]
+    open: bool = True
 
 
 class GradientRequest(NamedTuple):
@@ -85,6 +71,8 @@ class SentGradients:
         self._tensors = tensors
         self._feedback = feedback
         self._count = 0
+        # By name, the number of the last request that has encoded it.
+        self._last: dict[str, int] = {}
         # An answer may restore residuals while another thread writes the next gradients.
         self._lock = ReportingLock()
 
@@ -120,17 +108,22 @@ class SentGradients:
     ) -> Sent:
         tensors, values = self._tensors, []
         encoded: dict[str, Encoded] = {}
+        kept: dict[str, torch.Tensor] = {}
         self._count += 1
         try:
             for position, given in enumerate(gradients):
                 if given is None:
                     continue
-                gradient = given.to(tensors.dtypes[position])
+                name, gradient = tensors.names[position], given.to(tensors.dtypes[position])
                 value: torch.Tensor | Encoded = gradient
                 if self._feedback is not None:
-                    value = self._feedback.encode(tensors.names[position], gradient)
+                    self._last[name] = self._count
+                    value = self._feedback.encode(name, gradient)
                 if isinstance(value, Encoded):
-                    encoded[tensors.names[position]] = value
+                    encoded[name] = value
+                    if self._has_residual(name, gradient):
+                        own = lends and not _is_part(gradient)
+                        kept[name] = gradient if own or gradient is not given else gradient.clone()
                 elif not lends or _is_part(value):
                     value = value.clone()
                 values.append(value)
@@ -141,19 +134,23 @@ class SentGradients:
             if self._feedback is not None:
                 self._feedback.rollback(encoded)
             raise
-        return Sent(self._count, encoded)
+        return Sent(self._count, encoded, kept)
 
     def undo(self, sent: Sent) -> None:
-        """Restores the residuals from before a request whose gradients do not count."""
-        if self._feedback is None:
-            return
+        """Makes the residuals what they are without a request whose gradients do not count. Once for each request."""
         with self._lock:
-            if sent.number == self._count:
-                self._feedback.rollback(sent.encoded)
+            if self._feedback is None or not sent.open:
                 return
+            sent.open = False
             for name, each in sent.encoded.items():
-                if self._feedback.residual(name) is not None:
-                    self._feedback.put_back(name, each)
+                if self._last[name] == sent.number:
+                    self._feedback.rollback([name])
+                elif name in sent.gradients:
+                    self._feedback.retract(name, sent.gradients[name], each)
+
+    def _has_residual(self, name: str, gradient: torch.Tensor) -> bool:
+        feedback = self._feedback
+        return feedback is not None and gradient.layout is torch.strided and feedback.has_residual(name)
 
 
 def _is_part(gradient: torch.Tensor) -> bool:

@@ -12,19 +12,22 @@ from torch import nn
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending, when_all_done
-from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.overlap import Overlap, Push
 from trainer_client.replicas.replica import Reads, Replica
 from trainer_client.replicas.scaling import ScaledParameters
-from trainer_client.replicas.sent_gradients import REFUSALS, GradientRequest, Sent
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.replicas.sent_gradients import GradientRequest, Sent
     from trainer_client.session.in_flight import InFlightRequest
 
 Added = Mapping[str, Sequence["InFlightRequest[None]"]]
 """The requests that add gradients to a pass, by owner."""
+
+Pulls = dict[str, list[Pending[int]]]
+"""The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
 
 
 class Replicas(nn.Module):
@@ -126,11 +129,25 @@ class Replicas(nn.Module):
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
         sent = [each.sent for each in requests]
-        return self._overlap.push(partial(self._begin, opt, context, added, sent, pull, report))
 
-    def _begin(self, *args: Any) -> Pending[Stepped | None]:
-        work = Pending.run(self._loop, self._push(*args))
-        done: Pending[Stepped | None] = Pending(self._loop, work.cancel)
+        def withdraw() -> None:
+            self._undo(sent)
+            context.close()
+
+        return self._overlap.push(Push(partial(self._begin, opt, context, added, sent, pull, report), withdraw))
+
+    def _begin(
+        self, opt: DistributedOptimizer, context: Context, added: Added, sent: Sequence[Sent], *more: Any
+    ) -> Pending[Stepped | None]:
+        pulls: Pulls = {}
+        work = Pending.run(self._loop, self._push(opt, context, added, sent, pulls, *more))
+
+        def cancel() -> None:
+            # At once: the program may encode its next gradients before the coroutine hears of it.
+            self._undo_if_open(opt, sent, pulls)
+            work.cancel()
+
+        done: Pending[Stepped | None] = Pending(self._loop, cancel)
         work.on_done(lambda: done.resolve(partial(_taken_over, work)))
         return done
 
@@ -158,17 +175,22 @@ class Replicas(nn.Module):
         for replica, each in zip(self._replicas, sent, strict=False):
             replica.undo(each)
 
+    def _undo_if_open(self, opt: DistributedOptimizer, sent: Sequence[Sent], pulls: Pulls) -> None:
+        """A push has failed. Once it is decided on several owners that gradients count, they do on some of them."""
+        if not pulls or len(opt.sessions) == 1:
+            self._undo(sent)
+
     async def _push(
         self,
         opt: DistributedOptimizer,
         context: Context,
         added: Added,
         sent: Sequence[Sent],
+        pulls: Pulls,
         pull: bool,
         values: Mapping[str, Reported],
     ) -> tuple[Stepped, list[Pending[int]]]:
         """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
-        pulls: dict[str, list[Pending[int]]] = {}
 
         def step_is_sent(owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
             own = [each for each in self._replicas if each.session.owner == owner]
@@ -176,17 +198,18 @@ class Replicas(nn.Module):
 
         try:
             stepped = await opt.step_pushed(context, added, step_is_sent, values)
-        except PsError as error:
+        except PsError:
             if refusal := _error_of(added):
                 self._undo(sent)
                 raise refusal from None
-            if isinstance(error, REFUSALS) and (not pulls or len(opt.sessions) == 1):
-                self._undo(sent)
+            self._undo_if_open(opt, sent, pulls)
             raise
         finally:
             context.close()
         if stepped.dropped:
             self._undo(sent)
+        for each in sent:
+            each.open = False  # they have counted, also if the wait for the parameters is cancelled
         asked = [each for part in pulls.values() for each in part]
         answered: Pending[None] = Pending(self._loop)
         when_all_done(iter(asked), lambda: answered.resolve(lambda: None))

@@ -150,6 +150,25 @@ def test_what_is_put_back_is_sent_later(codec: Codec, dtype: torch.dtype) -> Non
     assert torch.allclose(arrived + before.double(), given, rtol=0, atol=1e-3)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("codec", WITH_FEEDBACK, ids=str)
+@pytest.mark.parametrize("later", ["kept", "rolled back"])
+def test_what_is_retracted_is_as_if_it_had_not_been_encoded(codec: Codec, later: str) -> None:
+    sender = feedback(codec)
+    sent(sender, random((20, 30)))
+    expected = sender.residual("w")
+    assert expected is not None
+    gradient, more = random((20, 30), seed=1), random((20, 30), seed=2)
+    refused = sender.encode("w", gradient)
+    arrived = sent(sender, more)
+    assert isinstance(refused, Encoded)
+    sender.retract("w", gradient, refused)
+    if later == "kept":
+        expected = expected + more - arrived
+    else:
+        sender.rollback()
+    torch.testing.assert_close(sender.residual("w"), expected, rtol=0, atol=1e-4)
+
+
 def test_only_a_residual_takes_something_back() -> None:
     with pytest.raises(InvalidArgumentError, match="no residual"):
         feedback(TopK(0.1)).put_back("w", TopK(0.1).encode(torch.ones(3)))
