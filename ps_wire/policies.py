@@ -134,8 +134,9 @@ class Quorum:
 
     With `of`, each trainer gives one gradient for a round and waits for it, and the slowest `of - count` are not waited
     for (backup workers: J. Chen et al., "Revisiting Distributed Synchronous SGD", 2016). Without `of`, the gradients
-    may come from any trainers, several from one, and no trainer waits (AsySG: X. Lian et al., "Asynchronous Parallel
-    Stochastic Gradient for Nonconvex Optimization", NIPS 2015).
+    may come from any trainers, several from one, and no trainer waits for others (AsySG: X. Lian et al., "Asynchronous
+    Parallel Stochastic Gradient for Nonconvex Optimization", NIPS 2015). A gradient that completes no round is answered
+    at once, with the parameters before its step and `counted=0`; the one that completes it is answered after the step.
 
     Attributes:
         count: How many gradients a step takes.

@@ -96,10 +96,12 @@ class Pooled:
     Attributes:
         counted: The gradient.
         version: The version of the optimizer now.
+        completes: Whether the round is complete with it. Its trainer goes on with the `Answer` after the `Close`.
     """
 
     counted: Counted
     version: int
+    completes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,4 @@ class Answer:
 
 Event = Close | Dropped | Pooled | Answer
 """What the rounds say. A gradient that counts is part of one `Close`; its trainer goes on with `Pooled` before that, or
-with `Answer` after it."""
+with `Answer` after it. One that is pooled and completes its round has both, and its trainer goes on with `Answer`."""

@@ -212,11 +212,13 @@ class Rounds:
             counted.append(Counted(offer.key, staleness, rule.weight(staleness)))
             self.members[offer.key.trainer].clock += 1
         if rule.answers_at_once:
-            self.pool.extend(counted)
-            events.extend(Pooled(each, self.version) for each in counted)
-            if len(self.pool) >= rule.count:
-                events.append(self._close(self.pool))
-                self.pool = []
+            for each in counted:
+                self.pool.append(each)
+                completes = len(self.pool) >= rule.count
+                events.append(Pooled(each, self.version, completes))
+                if completes:
+                    pool, self.pool = self.pool, []
+                    events.extend([self._close(pool), Answer(each.key, self.version)])
             return events
         events.append(self._close(counted))
         for each in counted:

@@ -337,7 +337,7 @@ class Aggregator:
                 self._history.keep(close.version)
         values = self.reported.count((term.contribution.report for term in terms), pooled)
         for each in counted:
-            # Pooled offers have their answer already.
+            # Most pooled offers have their answer already.
             if each.key in self._offered:
                 self._outcomes[each.key] = Outcome(close.version, each.staleness, len(counted), values=values)
 
@@ -346,7 +346,7 @@ class Aggregator:
         return Term(self._compensated(contribution, read, staleness), weight)
 
     def _add_to_pool(self, event: Pooled) -> None:
-        """Adds gradients to the sum of the open round. Their trainer goes on, and may end the pass."""
+        """Adds gradients to the sum of the open round. Unless they complete it, their trainer may end the pass now."""
         counted = event.counted
         contribution, read, _ = self._offered[counted.key]
         try:
@@ -360,7 +360,8 @@ class Aggregator:
             self._fail(counted.key, error)
             return
         self.reported.pool(self._pooled_values, contribution.report)
-        self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
+        if not event.completes:
+            self._answer(counted.key, Outcome(event.version, counted.staleness, 0))
 
     def _compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
         stale = getattr(self.policy, "stale", None)

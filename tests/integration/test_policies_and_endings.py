@@ -147,9 +147,10 @@ async def test_a_round_whose_sum_is_not_finite_is_refused() -> None:
         assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-async def test_a_round_that_nobody_waits_for_is_logged_when_it_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refused_round_whose_trainers_went_on_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with trainers(1, tc.Quorum(2, reduce="sum"), non_finite="refuse") as (_, (one,)):
         with caplog.at_level(logging.WARNING, logger="ps_service"):
             await asyncio.create_task(_huge(one))
-            await asyncio.create_task(_huge(one))
+            with pytest.raises(tc.NonFiniteGradientError):
+                await asyncio.create_task(_huge(one))
             await until(lambda: "a round of 2 gradients was not applied" in caplog.text)

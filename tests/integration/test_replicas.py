@@ -177,6 +177,22 @@ async def test_staleness_counts_the_steps_of_others_since_the_pull() -> None:
         assert hosted_optimizer(server).version == before and same(slow, fast)
 
 
+async def test_a_push_that_completes_a_round_of_anybody_brings_the_parameters_after_its_step() -> None:
+    async with joined() as (_, (ps,)):
+        net = await ps.module(Wide, name="net", seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, policy=tc.Quorum(2))
+        replica = await net.replica()
+        for step in range(10):
+            before = bits(replica.module.state_dict())
+            for counted in (0, 2):
+                replica(torch.ones(1, 64)).square().mean().backward()
+                stepped = await replica.push(opt)
+                assert stepped is not None and stepped.counted == counted
+                assert stepped["ps0"] == step + (counted > 0)
+                assert (bits(replica.module.state_dict()) != before) == (counted > 0)
+            assert bits(replica.module.state_dict()) == bits(await net.state_dict())
+
+
 async def test_gradients_accumulate_over_several_backwards_and_can_be_kept_and_clipped() -> None:
     async with joined() as (_, (ps,)):
         net = await ps.module(Wide, name="net", seed=1)

@@ -159,8 +159,9 @@ class Simulation:
                 self.reply(event.key)
             elif isinstance(event, Pooled):
                 assert not self.counted[event.counted.key]
-                self.answered[event.counted.key] += 1
-                self.reply(event.counted.key)
+                if not event.completes:
+                    self.answered[event.counted.key] += 1
+                    self.reply(event.counted.key)
             else:
                 assert isinstance(event, Answer)
                 assert self.counted[event.key], "an answer before its round is complete"

@@ -174,7 +174,11 @@ def test_a_quorum_of_any_lets_trainers_go_on_at_once() -> None:
     assert offer(rounds, A, 1) == [Pooled(Counted(key(A, 1), 0, 1.0), 0)]
     assert offer(rounds, A, 2) == [Pooled(Counted(key(A, 2), 0, 1.0), 0)]
     assert rounds.leave(A) == []
-    assert offer(rounds, B) == [Pooled(Counted(key(B), 0, 1.0), 0), close(1, key(A, 1), key(A, 2), key(B))]
+    assert offer(rounds, B) == [
+        Pooled(Counted(key(B), 0, 1.0), 0, completes=True),
+        close(1, key(A, 1), key(A, 2), key(B)),
+        Answer(key(B), 1),
+    ]
 
 
 def test_another_policy_ends_the_open_round() -> None:

@@ -247,6 +247,7 @@ def test_a_momentum_of_many_steps_over_few_rows_does_not_grow_for_ever(owner: Ow
     torch.testing.assert_close(owner.parameters[2].detach(), local.detach())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a snapshot was taken")
