@@ -126,7 +126,7 @@ class Rounds:
         return []
 
     def change(self, policy: Policy) -> list[Event]:
-        """Follows another policy from now on. The open round ends with what it has; offers that wait count anew."""
+        """Follows another policy from now on. The pool of the open round makes a step; offers that wait count anew."""
         events = self.end_round()
         self.policy, self._rule = policy, rule_of(policy)
         self.most = len(self.members)

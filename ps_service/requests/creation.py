@@ -54,7 +54,7 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
         spanning.check(hosted, made, request.owners)
         # Owners that follow hear of a change of the policy later.
         if request.HasField("policy") and aggregator.following is None:
-            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)))
+            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), len(request.owners) > 1)
     if aggregator.following is None:
         offers.join(ctx, made)
     reply.owners.extend(aggregator.owners)
@@ -128,7 +128,12 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
     return with_spec(ctx, "scheduler", request, made)
 
 
-def _check_policy(hosted: HostedObject, optimizer: HostedOptimizer, asked: Policy) -> None:
+def _check_policy(hosted: HostedObject, optimizer: HostedOptimizer, asked: Policy, over_owners: bool) -> None:
+    if over_owners and optimizer.aggregator.is_plain:
+        raise NameConflictError(
+            f"{hosted.name!r} exists already, without a policy: its owners step each by itself. Leave policy out to "
+            "use it as it is, or give it one for all with set_policy()"
+        )
     if optimizer.aggregator.policy != asked:
         raise NameConflictError(
             f"{hosted.name!r} exists already, with the policy {optimizer.aggregator.policy}, not {asked}. Leave policy "

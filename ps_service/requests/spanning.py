@@ -10,7 +10,6 @@ from ps_service.execution.deferred import Deferred
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.offers import OfferKey
 from ps_service.requests import fields, reported_values, round_messages
-from ps_service.training.aggregator import PLAIN
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import policies
@@ -36,7 +35,7 @@ def begin(engine: Engine, optimizer: HostedOptimizer, owners: Sequence[str], pol
     Raises:
         InvalidArgumentError: This owner is not among them.
     """
-    if len(owners) < 2 or policy == PLAIN:
+    if len(owners) < 2:
         optimizer.aggregator.change(policy)
     else:
         place(engine, optimizer, owners, policy)

@@ -48,7 +48,7 @@ async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.BoundedStaleness(2), tc.Async(tc.Scale()), tc.Async(tc.Reject(9)), tc.Quorum(3, of=3)], ids=str
+    "policy", [tc.BoundedStaleness(2), tc.Async(tc.Scale()), tc.Async(), tc.Quorum(3, of=3)], ids=str
 )
 async def test_all_owners_have_made_the_same_steps(policy: tc.Policy) -> None:
     async with trainers(3, policy, 3) as (servers, group):
@@ -88,8 +88,9 @@ async def test_a_trainer_that_closes_between_the_phases_blocks_and_splits_no_rou
         assert held(servers[1]) == 0
 
 
-async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trainer() -> None:
-    async with trainers(2, tc.Async(tc.Reject(9))) as (servers, (one, two)):
+@pytest.mark.parametrize("policy", [tc.Async(), tc.Async(tc.Reject(9))], ids=str)
+async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trainer(policy: tc.Policy) -> None:
+    async with trainers(2, policy) as (servers, (one, two)):
         net, opt = await local(one)
         xs = batches(2)
         (part,) = one.opt._rounds._followers.values()  # type: ignore[union-attr]
@@ -101,6 +102,16 @@ async def test_a_decided_round_reaches_all_owners_with_the_next_step_of_any_trai
         learn(net, opt, xs[0])
         await two.step(xs[1])
         assert [hosted(server).version for server in servers] == [2, 2] and held(servers[1]) == 0
+
+
+async def test_an_optimizer_without_a_policy_is_not_taken_for_one_that_keeps_owners_together() -> None:
+    async with trainers(2, None) as (servers, (one, two)):
+        parameters = [parameter for net in two.nets for parameter in net.parameters()]
+        with pytest.raises(tc.NameConflictError, match=r"without a policy.*set_policy"):
+            await two.client.optimizer(optim.SGD, parameters, policy=tc.Async(), lr=0.1, momentum=0.9)
+        await one.opt.set_policy(tc.Async())
+        await two.client.optimizer(optim.SGD, parameters, policy=tc.Async(), lr=0.1, momentum=0.9)
+        assert [hosted(server).aggregator.is_plain for server in servers] == [False, False]
 
 
 async def test_a_step_that_waits_can_be_cancelled() -> None:

@@ -37,8 +37,10 @@ class Stepped(dict[str, int]):
 
     Attributes:
         staleness: The number of steps between the reading of the parameters and the round of the gradients.
-        counted: How many gradients the round has; 0 if it is still open, 1 without a policy.
-        dropped: Why the gradients do not count: `late` or `stale`. Empty if they do.
+        counted: How many gradients the round has; 0 if it is still open, or the gradients were dropped; 1 without a
+            policy.
+        dropped: Why the gradients do not count: `late`, `stale`, or `left` if this trainer has left the rounds
+            meanwhile. Empty if they do.
         reported: What trainers have reported with the gradients of the round (`values=` of steps and pushes), reduced
             by name; values that are kept, as dictionaries by `Client.trainer_name`. Empty if these gradients do not
             count, or if the round was still open.

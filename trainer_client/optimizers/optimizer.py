@@ -323,7 +323,10 @@ class DistributedOptimizer(OptimizerParts):
         return made
 
     def set_policy(self, policy: Policy) -> Pending[None]:
-        """Changes when gradients count, for all trainers and while they train. The open round ends with what it has.
+        """Changes when gradients count, for all trainers and while they train.
+
+        An open round of `Quorum` without `of` ends with the gradients that it has, whose trainers went on. Gradients
+        whose trainers wait for a round move into the rounds of the new policy, as if they were offered then.
 
         Args:
             policy: `Async`, `Sync`, `BoundedStaleness` or `Quorum`.
