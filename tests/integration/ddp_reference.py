@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -64,7 +66,10 @@ def main(rank: int, store: str, folder: str) -> None:
             opt.step()
         if rank == 0:
             torch.save(module.state_dict(), f"{folder}/{name}.trained")
-    distributed.destroy_process_group()
+    with suppress(RuntimeError):  # the other process may have ended already
+        distributed.barrier()
+    # Without ending the process group, for whose threads torch sometimes waits for ever.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ def test_worker_id() -> None:
 def test_get_worker_infos() -> None:
     members = agent().client.status("worker0").wait().members
     numbers = {member.name: member.id for member in members}
-    assert {each.name: each.id for each in rpc.get_worker_infos()} == numbers
-    assert sorted(numbers) == [f"worker{n}" for n in range(4)]
+    told = {each.name: each.id for each in rpc.get_worker_infos()}
+    # Not only these: a member that an earlier test has killed is there until its lease ends.
     for worker in (f"worker{n}" for n in range(4)):
-        assert rpc.rpc_sync(worker, s.whoami) == numbers[worker]
+        assert rpc.rpc_sync(worker, s.whoami) == numbers[worker] == told[worker]
 
 
 def test_the_address_is_where_others_find_this_process() -> None:
