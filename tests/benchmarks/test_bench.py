@@ -62,6 +62,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                # The tests may have been started in the background of a shell, which ignores it.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             return stack.enter_context(process)
 
