@@ -36,7 +36,7 @@ def table(runs: list[Run], settings: Settings) -> Table:
 def draw(runs: list[Run], path: Path) -> None:
     """The loss on test digits against time, and against the bytes that trainers have sent."""
     matplotlib.use("Agg")
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5), sharey=True, layout="constrained")
     for run in runs:
         losses = [point.loss for point in run.points]
         style = "--" if "top" in run.name else "-"
@@ -46,7 +46,7 @@ def draw(runs: list[Run], path: Path) -> None:
     right.set(xscale="log", xlabel="MB sent by the trainers", xlim=(0.3, None))
     for axes in (left, right):
         axes.grid(alpha=0.3)
-    right.legend(fontsize="small")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize="small")  # covers no curve
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
