@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ps_service.measures.reducer import Reducer, kind_of
+from ps_wire.numerics.reducer import Reducer, kind_of
 from ps_wire.errors import InvalidArgumentError
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.collectives.communicator import Arrival, Exchange, Piece
 from ps_service.execution.deferred import Deferred
-from ps_service.measures.reducer import wide_bytes
+from ps_wire.numerics.reducer import wide_bytes
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader
 from ps_wire.codec.trees import tensors_in
 from ps_wire.codec.values import Decoder

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ps_service.measures.reducer import Kind, kind_of
+from ps_wire.numerics.reducer import Kind, kind_of
 from ps_service.training.tally import Tally
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES

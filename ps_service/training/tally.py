@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.measures.reducer import Reducer
+from ps_wire.numerics.reducer import Reducer
 from ps_wire.codec.trees import leaves_in
 
 if TYPE_CHECKING:

@@ -114,6 +114,9 @@ class BlockingReplicas(Replicas):
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()
 
+    def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
+        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
+
 
 _BLOCKING: dict[type, type] = {Replica: BlockingReplica, Replicas: BlockingReplicas}
 

@@ -248,7 +248,7 @@ class Client(Connected, Joins, OffersTables):
 
     def local_steps(
         self,
-        replica: Replica,
+        replica: Replica | Replicas,
         inner: optim.Optimizer,
         method: local_steps.LocalTraining,
         *,
@@ -261,7 +261,7 @@ class Client(Connected, Joins, OffersTables):
         It makes the optimizer on the owner that takes their differences, or attaches to it, as `optimizer` does.
 
         Args:
-            replica: The replica.
+            replica: The replica; or several, made by `replicas`, on any number of owners.
             inner: The local optimizer, over parameters of the replica.
             method: `LocalSGD` or `DiLoCo`.
             name: Name of the optimizer on the owner; needed if the module has another one there.
@@ -270,13 +270,13 @@ class Client(Connected, Joins, OffersTables):
                 the policy that the optimizer has.
 
         Raises:
-            InvalidArgumentError: The local optimizer steps no parameter of the replica, the policy sums, or the replica
-                was made with an overlap.
+            InvalidArgumentError: The local optimizer steps no parameter of the replica, the policy sums, the replica
+                was made with an overlap, or two of several replicas are of the same module.
             NameConflictError: The optimizer on the owner exists with other options or another policy.
         """
         local_steps.check_policy(method, policy)
-        outer = optim.SGD, replica.source.parameters()
-        made = self.optimizer(*outer, name=name, non_finite=non_finite, policy=policy, **method.options)
+        parameters = [each for source in replica.sources for each in source.parameters()]
+        made = self.optimizer(optim.SGD, parameters, name=name, non_finite=non_finite, policy=policy, **method.options)
         return Pending.run(self._loop, local_steps.begin(made, replica, inner, method))
 
     def scheduler(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +12,16 @@ from torch import optim
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Sync
+from trainer_client.replicas.local_values import LocalValues
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.reported import Reductions
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.pending import Pending
     from trainer_client.replicas.replica import Replica
+    from trainer_client.replicas.several import Replicas
 
 _MOST: Final = 1_000_000_000
 """The most local steps between two pushes."""
@@ -85,7 +88,7 @@ LocalTraining = LocalSGD | DiLoCo
 
 
 class LocalSteps:
-    """The local steps of one replica. Made by `Client.local_steps`, or by `Replica.local_steps`.
+    """The local steps of a replica, or of several. Made by `Client.local_steps`, or by `local_steps` of a replica.
 
         local = await ps.local_steps(replica, torch.optim.AdamW(replica.parameters()), tc.DiLoCo(every=50))
         for x, y in batches:
@@ -93,10 +96,11 @@ class LocalSteps:
             await local.step()
 
     What is pushed is the difference of the parameters that the owner had at the last pull, and those here. The owner
-    takes it as a gradient. A pull of the replica discards what has changed here since then.
+    takes it as a gradient. A pull of the replica discards what has changed here since then. The differences of several
+    replicas, on any number of owners, are pushed together, and count in the same round on all owners.
 
     Args:
-        replica: The replica.
+        replica: The replica, or several of them.
         inner: The local optimizer, over parameters of the replica.
         outer: The optimizer on the owner.
         every: Local steps between two pushes.
@@ -109,12 +113,14 @@ class LocalSteps:
 
     Raises:
         InvalidArgumentError: The local optimizer steps no parameter of the replica, `every` is no such number, or the
-            replica was made with an overlap.
+            replica was made with an overlap. For several replicas: see `Replicas.local_steps`.
     """
 
-    def __init__(self, replica: Replica, inner: optim.Optimizer, outer: DistributedOptimizer, every: int) -> None:
+    def __init__(
+        self, replica: Replica | Replicas, inner: optim.Optimizer, outer: DistributedOptimizer, every: int
+    ) -> None:
         check_every(every)
-        mine = {id(each) for each in replica.parameters()}
+        mine = {id(each) for each in replica.pulled_parameters}
         if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
             raise InvalidArgumentError(
                 "the local optimizer steps no parameter of the replica: make it of replica.parameters()"
@@ -125,9 +131,15 @@ class LocalSteps:
         self.every = every
         self.steps = 0
         self._replica = replica
+        self._values = LocalValues()
 
     def step(
-        self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        scaler: torch.amp.GradScaler | None = None,
+        values: Mapping[str, Any] | None = None,
+        reduce: Reductions = "mean",
     ) -> Pending[Stepped | None]:
         """Steps the replica with the local optimizer, and pushes if it is time. `.grad` is None afterwards.
 
@@ -135,13 +147,20 @@ class LocalSteps:
             closure: For a local optimizer that needs one, such as LBFGS.
             scaler: The scaler of the loss. It unscales the gradients, and skips the local step if one is not finite;
                 that counts as a step. Call its `update()` afterwards, as in torch.
+            values: Plain values to report, by name, as for `DistributedOptimizer.step`. Those of the steps between two
+                pushes are reduced here, and go with the push: their mean or sum, or the latest, as it is then, of those
+                that are kept. The owner reduces them again over trainers, each with the same weight.
+            reduce: How both reduce them, as there.
 
         Returns:
             None after a step without a push; after one with a push what `push` returns.
 
         Raises:
+            InvalidArgumentError, TooLargeError: A value cannot be reduced so, or does not fit those that came under its
+                name since the last push, or there are too many. No step was taken.
             Exception: The local optimizer raised it. Besides, the exceptions of `push`; the next step pushes again.
         """
+        report = self._values.read(values, reduce)
         if scaler is not None:
             scaler.step(self.inner)
         elif closure is not None:
@@ -150,25 +169,36 @@ class LocalSteps:
             self.inner.step()
         self._replica.zero_grad()
         self.steps += 1
+        self._values.add(report)
         return self.push() if self.steps >= self.every else self._replica.nothing()
 
-    def push(self) -> Pending[Stepped | None]:
+    def push(self, *, values: Mapping[str, Any] | None = None, reduce: Reductions = "mean") -> Pending[Stepped | None]:
         """Pushes the difference now, and takes over the parameters after the step of the owner.
 
         If its policy drops the difference, that is lost, and the replica has the owner's parameters afterwards. If
         the push fails, the replica keeps its own parameters, and the next push sends the difference to the same
         parameters as this one. After an error that leaves open whether the difference counts, such as
-        `DeadlineExceededError`, call `pull` of the replica to begin anew.
+        `DeadlineExceededError`, call `pull` of the replica to begin anew. With several owners, a push that has failed
+        after an owner may have counted its difference has to be followed by a `pull`.
+
+        Args:
+            values: More values to report, as in `step`. Values share the fate of the difference: if it is dropped they
+                are lost, and if the push fails they go with the next one.
+            reduce: How they are reduced.
 
         Raises:
+            InvalidArgumentError: A value does not fit; or the last push has failed, and some of several owners may have
+                counted its difference. Nothing was pushed.
             NonFiniteGradientError: The difference holds NaN or infinity, and the optimizer on the owner refuses these,
                 or a codec has no form for them. Nothing was changed on the owner. Call `pull` of the replica.
-            PsError: As in `Replica.push`.
+            PsError: As in `Replica.push`, or in `Replicas.push`.
         """
-        return self._replica.push_difference(self.optimizer, self._pushed)
+        self._values.add(self._values.read(values, reduce))
+        return self._replica.push_difference(self.optimizer, self._pushed, self._values.reduced())
 
     def _pushed(self) -> None:
         self.steps = 0
+        self._values.clear()
 
     def __repr__(self) -> str:
         return f"<LocalSteps of {type(self.inner).__name__}, every {self.every}, to {self.optimizer!r}>"
@@ -187,7 +217,7 @@ def check_policy(method: LocalTraining, policy: Policy | None) -> None:
 
 
 async def begin(
-    made: Pending[DistributedOptimizer], replica: Replica, inner: optim.Optimizer, method: LocalTraining
+    made: Pending[DistributedOptimizer], replica: Replica | Replicas, inner: optim.Optimizer, method: LocalTraining
 ) -> LocalSteps:
     """Begins local steps once the optimizer on the owner is made.
 

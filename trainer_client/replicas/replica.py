@@ -154,7 +154,7 @@ class Replica(nn.Module):
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
         part = opt.part_on(self.source.session)
-        self._check_no_local_steps()
+        check_pushes(self)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.zero_grad()
@@ -191,16 +191,20 @@ class Replica(nn.Module):
         opt.part_on(self.source.session)
         if self._overlap.most:
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
-        self._tensors.anchor()
+        self.anchor()
 
-    def push_difference(self, opt: DistributedOptimizer, counted: Callable[[], None]) -> Pending[Stepped | None]:
+    def push_difference(
+        self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported] = _NO_VALUES
+    ) -> Pending[Stepped | None]:
         """Sends what local steps have changed, and pulls. See `LocalSteps.push`.
 
         Args:
             opt: The optimizer on the owner.
             counted: Called when the owner has answered, and its parameters are here.
+            values: What is reported with the difference.
         """
-        return self._written(opt.part_on(self.source.session), self._tensors.differences(), True, True, counted).send()
+        part = opt.part_on(self.source.session)
+        return self._written(part, self._tensors.differences(), True, True, counted, values).send()
 
     def _written(
         self,
@@ -274,11 +278,12 @@ class Replica(nn.Module):
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
         )
 
-    def _check_no_local_steps(self) -> None:
-        if self._tensors.is_anchored:
-            raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
-
     # For `Replicas`
+
+    @property
+    def takes_local_steps(self) -> bool:
+        """Whether `.grad` goes to a local optimizer, and not to the owner."""
+        return self._tensors.is_anchored
 
     @property
     def session(self) -> Session:
@@ -286,16 +291,25 @@ class Replica(nn.Module):
         return self.source.session
 
     @property
+    def sources(self) -> Sequence[RemoteModule]:
+        """The handle of the module on the owner."""
+        return [self.source]
+
+    @property
     def pulled_parameters(self) -> Sequence[nn.Parameter]:
         """The parameters, in the order of the owner's module."""
         return self._tensors.parameters
+
+    def anchor(self) -> None:
+        """Keeps the pulled parameters from now on, because local steps change those here."""
+        self._tensors.anchor()
 
     def ask(self, reads: Reads | None, follows: Sequence[InFlightRequest[Any]] = ()) -> Pending[int]:
         """Like `pull`, after other requests."""
         return self._pull(reads, lambda count: count, follows)
 
     def gradient_request(self, context: Context, opt: DistributedOptimizer, lends: bool) -> GradientRequest:
-        """A request that adds `.grad` to the gradients of a pass.
+        """A request that adds `.grad` to the gradients of a pass; with local steps the difference that these have made.
 
         Args:
             context: The pass.
@@ -303,17 +317,18 @@ class Replica(nn.Module):
             lends: Whether `.grad` is not written to from now on.
 
         Raises:
-            InvalidArgumentError: This replica takes local steps, or a gradient cannot be sent.
+            InvalidArgumentError: A gradient cannot be sent.
             NonFiniteGradientError: As in `push`.
         """
-        self._check_no_local_steps()
+        tensors = self._tensors
+        gradients = tensors.differences() if tensors.is_anchored else tensors.gradients()
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.add_gradients
         context.reserve(self.session)
         request.context.CopyFrom(context.message)
         request.target.CopyFrom(self.source.ref.to_message())
         request.optimizer.CopyFrom(opt.remotes[self.session.owner].handle.ref.to_message())
-        sent = self._sent.write(request, payload, self._tensors.gradients(), lends)
+        sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
 
     def forget_gradients(self) -> None:
@@ -358,6 +373,12 @@ class Replica(nn.Module):
     def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
         if pending.error is not None:
             self._sent.undo(sent)
+
+
+def check_pushes(replica: Replica) -> None:
+    """Raises `InvalidArgumentError` if a replica takes local steps."""
+    if replica.takes_local_steps:
+        raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
 
 
 def make(

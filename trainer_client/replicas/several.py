@@ -12,13 +12,15 @@ from torch import nn
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending, when_all_done
+from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.overlap import Overlap, Push
-from trainer_client.replicas.replica import Reads, Replica
+from trainer_client.replicas.replica import Reads, Replica, check_pushes
 from trainer_client.replicas.scaling import ScaledParameters
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
+    from trainer_client.handles.handles import RemoteModule
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.replicas.sent_gradients import GradientRequest, Sent
     from trainer_client.session.in_flight import InFlightRequest
@@ -28,6 +30,10 @@ Added = Mapping[str, Sequence["InFlightRequest[None]"]]
 
 Pulls = dict[str, list[Pending[int]]]
 """The pulls of a push, by owner. There are some once a step was sent, or a round of several owners was decided."""
+
+
+def _nothing_more() -> None:
+    """Does nothing more with an answer."""
 
 
 class Replicas(nn.Module):
@@ -62,13 +68,15 @@ class Replicas(nn.Module):
         self._replicas = [each for each in module.modules() if isinstance(each, Replica)]
         if not self._replicas:
             raise InvalidArgumentError("there is no replica in this module; `await net.replica()` makes one")
-        parameters = [each for replica in self._replicas for each in replica.pulled_parameters]
+        parameters = self.pulled_parameters
         if len({id(each) for each in parameters}) < len(parameters):
             raise InvalidArgumentError("two replicas in this module share a parameter; each has its own on its owner")
         self._open = open_context
         self._loop = self._replicas[0].session.loop
         self._overlap = Overlap(self._loop, overlap)
         self._scaled = ScaledParameters(parameters)
+        # The last push of which some owner may have counted gradients, until the parameters of all owners are here.
+        self._unread: Pulls | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -80,9 +88,16 @@ class Replicas(nn.Module):
         Returns:
             How many parameters have changed.
         """
+        unread = self._unread
         asked = Pending.all_of(self._loop, dict(enumerate(each.ask(reads) for each in self._replicas)))
+
+        def outcome() -> int:
+            found = sum(asked.result().values())
+            self._is_read(unread)
+            return found
+
         done: Pending[int] = Pending(self._loop, asked.cancel)
-        asked.on_done(lambda: done.resolve(lambda: sum(asked.result().values())))
+        asked.on_done(lambda: done.resolve(outcome))
         return done
 
     def push(
@@ -104,27 +119,84 @@ class Replicas(nn.Module):
         Raises:
             InvalidArgumentError: The optimizer has no part for a replica, or has parameters in this process.
         """
-        if not set(self._sessions) <= set(opt.sessions) or opt.has_local_part:
-            raise InvalidArgumentError(
-                f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "
-                "a push steps those of replicas"
-            )
+        self._check_optimizer(opt)
+        for each in self._replicas:
+            check_pushes(each)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self._forget_gradients()
             return self._overlap.nothing()
-        report = reported(values, reduce) if values else {}
+        made = self._written(opt, zero_grad, reported(values, reduce) if values else {}, pull)
+        if zero_grad:
+            self._forget_gradients()
+        return self._overlap.push(made)
+
+    def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
+        """Trains all replicas with an optimizer of this process from now on, as `Replica.local_steps`.
+
+        The differences of all replicas are pushed together: on all owners they count in the same round.
+
+        Raises:
+            InvalidArgumentError: The local optimizer steps no parameter of a replica, the optimizer on the owners lacks
+                a part for a replica or has parameters in this process, two replicas are of the same module, or this was
+                made with an overlap.
+        """
+        return LocalSteps(self, inner, opt, every)
+
+    def begin_local_steps(self, opt: DistributedOptimizer) -> None:
+        """Keeps the pulled parameters of all replicas from now on.
+
+        Raises:
+            InvalidArgumentError: As in `local_steps`.
+        """
+        self._check_optimizer(opt)
+        if self._overlap.most:
+            raise InvalidArgumentError("replicas with an overlap take no local steps")
+        if len({each.ref for each in self.sources}) < len(self._replicas):
+            raise InvalidArgumentError(
+                "two replicas are of the same module on its owner; local steps would lead them apart"
+            )
+        for each in self._replicas:
+            each.anchor()
+
+    def push_difference(
+        self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported]
+    ) -> Pending[Stepped | None]:
+        """Sends what local steps have changed to all owners, and pulls. See `LocalSteps.push`.
+
+        Args:
+            opt: The optimizer on the owners.
+            counted: Called when the owners have answered, and their parameters are here.
+            values: What is reported with the differences.
+
+        Raises:
+            InvalidArgumentError: An owner may have counted the differences of the last push, which has failed.
+        """
+        if self._unread is not None:
+            raise InvalidArgumentError(
+                "the last push failed after its differences may have counted on an owner, so that another push could "
+                "count them twice: call pull() of these replicas first, which takes over what the owners have"
+            )
+        return self._overlap.push(self._written(opt, True, values, True, counted))
+
+    def _written(
+        self,
+        opt: DistributedOptimizer,
+        lends: bool,
+        values: Mapping[str, Reported],
+        pull: bool,
+        counted: Callable[[], None] = _nothing_more,
+    ) -> Push:
+        """Sends gradients, or differences, to the owners, where they count once the push is sent, too."""
         context = self._open()
         requests: list[GradientRequest] = []
         try:
             for each in self._replicas:
-                requests.append(each.gradient_request(context, opt, lends=zero_grad))
+                requests.append(each.gradient_request(context, opt, lends=lends))
         except BaseException:
             self._undo([each.sent for each in requests])
             context.close()
             raise
-        if zero_grad:
-            self._forget_gradients()
         added: dict[str, list[InFlightRequest[None]]] = {}
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
@@ -134,10 +206,16 @@ class Replicas(nn.Module):
             self._undo(sent)
             context.close()
 
-        return self._overlap.push(Push(partial(self._begin, opt, context, added, sent, pull, report), withdraw))
+        return Push(partial(self._begin, opt, context, added, sent, counted, pull, values), withdraw)
 
     def _begin(
-        self, opt: DistributedOptimizer, context: Context, added: Added, sent: Sequence[Sent], *more: Any
+        self,
+        opt: DistributedOptimizer,
+        context: Context,
+        added: Added,
+        sent: Sequence[Sent],
+        counted: Callable[[], None],
+        *more: Any,
     ) -> Pending[Stepped | None]:
         pulls: Pulls = {}
         work = Pending.run(self._loop, self._push(opt, context, added, sent, pulls, *more))
@@ -148,8 +226,24 @@ class Replicas(nn.Module):
             work.cancel()
 
         done: Pending[Stepped | None] = Pending(self._loop, cancel)
-        work.on_done(lambda: done.resolve(partial(_taken_over, work)))
+        work.on_done(lambda: done.resolve(partial(self._taken_over, work, pulls, counted)))
         return done
+
+    def _taken_over(
+        self, work: Pending[tuple[Stepped, list[Pending[int]]]], pulls: Pulls, counted: Callable[[], None]
+    ) -> Stepped:
+        """Takes over the parameters of the pulls of a push, in the thread that waits for it."""
+        stepped, asked = work.result()
+        for each in asked:
+            each.result()
+        self._is_read(pulls)
+        counted()
+        return stepped
+
+    def _is_read(self, unread: Pulls | None) -> None:
+        """The parameters after a push are here, on all replicas."""
+        if self._unread is unread:
+            self._unread = None
 
     def finish(self) -> Pending[list[Stepped | None]]:
         """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
@@ -163,9 +257,26 @@ class Replicas(nn.Module):
         """
         self._scaled.unscale(scaler)
 
+    def nothing(self) -> Pending[Stepped | None]:
+        """A result that is there: None."""
+        return self._overlap.nothing()
+
     @property
-    def _sessions(self) -> list[Any]:
-        return [each.session for each in self._replicas]
+    def sources(self) -> Sequence[RemoteModule]:
+        """The handles of the modules on their owners."""
+        return [each.source for each in self._replicas]
+
+    @property
+    def pulled_parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters of all replicas."""
+        return [each for replica in self._replicas for each in replica.pulled_parameters]
+
+    def _check_optimizer(self, opt: DistributedOptimizer) -> None:
+        if not {each.session for each in self._replicas} <= set(opt.sessions) or opt.has_local_part:
+            raise InvalidArgumentError(
+                f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "
+                "a push steps those of replicas"
+            )
 
     def _forget_gradients(self) -> None:
         for each in self._replicas:
@@ -193,6 +304,8 @@ class Replicas(nn.Module):
         """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
 
         def step_is_sent(owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
+            if len(opt.sessions) > 1:
+                self._unread = pulls
             own = [each for each in self._replicas if each.session.owner == owner]
             pulls[owner] = [each.ask(None, follows) for each in own if pull]
 
@@ -215,14 +328,6 @@ class Replicas(nn.Module):
         when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
         await answered
         return stepped, asked
-
-
-def _taken_over(work: Pending[tuple[Stepped, list[Pending[int]]]]) -> Stepped:
-    """Takes over the parameters of the pulls of a push, in the thread that waits for it."""
-    stepped, pulls = work.result()
-    for each in pulls:
-        each.result()
-    return stepped
 
 
 def _error_of(added: Added) -> BaseException | None:
