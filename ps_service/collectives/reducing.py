@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ps_wire.numerics.reducer import Reducer, kind_of
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.reducer import Reducer, kind_of
 
 
 def reduced(values: Sequence[Any], op: str, place: str = "") -> Any:

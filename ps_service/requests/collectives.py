@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.collectives.communicator import Arrival, Exchange, Piece
 from ps_service.execution.deferred import Deferred
-from ps_wire.numerics.reducer import wide_bytes
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader
 from ps_wire.codec.trees import tensors_in
 from ps_wire.codec.values import Decoder
 from ps_wire.collectives import KINDS, OPERATIONS, Signature, check_reducible
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.reducer import wide_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

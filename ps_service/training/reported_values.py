@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ps_wire.numerics.reducer import Kind, kind_of
 from ps_service.training.tally import Tally
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES
+from ps_wire.numerics.reducer import Kind, kind_of
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_wire.numerics.reducer import Reducer
 from ps_wire.codec.trees import leaves_in
+from ps_wire.numerics.reducer import Reducer
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
