@@ -210,6 +210,12 @@ def check_every(every: Any) -> None:
         raise InvalidArgumentError(f"every is a number of local steps from 1 to {_MOST:,}, not {every!r}")
 
 
+def check_pushes(replica: Replica) -> None:
+    """Raises `InvalidArgumentError` if a replica takes local steps."""
+    if replica.takes_local_steps:
+        raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
+
+
 def check_policy(method: LocalTraining, policy: Policy | None) -> None:
     """Raises `InvalidArgumentError` if a policy sums differences where their mean is needed."""
     if getattr(policy, "reduce", "mean") != "mean":

@@ -18,7 +18,7 @@ from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.classes import local_module
-from trainer_client.replicas.local_steps import LocalSteps
+from trainer_client.replicas.local_steps import LocalSteps, check_pushes
 from trainer_client.replicas.overlap import Overlap, Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
@@ -373,12 +373,6 @@ class Replica(nn.Module):
     def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
         if pending.error is not None:
             self._sent.undo(sent)
-
-
-def check_pushes(replica: Replica) -> None:
-    """Raises `InvalidArgumentError` if a replica takes local steps."""
-    if replica.takes_local_steps:
-        raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
 
 
 def make(

@@ -12,9 +12,9 @@ from torch import nn
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending, when_all_done
-from trainer_client.replicas.local_steps import LocalSteps
+from trainer_client.replicas.local_steps import LocalSteps, check_pushes
 from trainer_client.replicas.overlap import Overlap, Push
-from trainer_client.replicas.replica import Reads, Replica, check_pushes
+from trainer_client.replicas.replica import Reads, Replica
 from trainer_client.replicas.scaling import ScaledParameters
 
 if TYPE_CHECKING:
