@@ -1,8 +1,8 @@
-"""Measures what four trainers achieve under each policy while one of them is slow, or is killed.
+"""Measures what four trainers achieve under each policy while one of them is slow, all pause in turn, or one is killed.
 
 `python -m benchmarks.policies` prints a table. The owner and every trainer are processes of their own. A trainer makes
-a pass of a small layer, waits 5 ms as if it computed, and steps; the slow one waits 50 ms in its own loop. The lease of
-a lost trainer is one second.
+a pass of a small layer, waits 5 ms as if it computed, and steps; the slow one waits 50 ms in its own loop. Trainers
+that pause in turn wait 50 ms in every sixteenth pass, each in another one. The lease of a lost trainer is one second.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from ps_wire.policies import from_plain, to_plain
 TRAINERS: Final = 4
 SLOW_SECONDS: Final = 0.05
 FAST_SECONDS: Final = 0.005
+PAUSE_EVERY: Final = 16
+"""Trainers that pause in turn pause once in this many passes."""
+
 _LEASE_SECONDS: Final = 1.0
 _PATIENCE: Final = 60.0
 
@@ -78,7 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-CASES: Final = ("equal", "one slow", "one killed")
+CASES: Final = ("equal", "one slow", "pauses in turn", "one killed")
+
+
+def waits(case: str, number: int) -> list[float]:
+    """How long a trainer waits in its passes, in seconds; after the last one it begins again with the first."""
+    if case == "one slow" and number == TRAINERS - 1:
+        return [SLOW_SECONDS]
+    if case == "pauses in turn":
+        of_pause = number * PAUSE_EVERY // TRAINERS
+        return [SLOW_SECONDS if each == of_pause else FAST_SECONDS for each in range(PAUSE_EVERY)]
+    return [FAST_SECONDS]
 
 
 def run(policy: tc.Policy, case: str, seconds: float) -> Rates:
@@ -100,11 +113,10 @@ def run(policy: tc.Policy, case: str, seconds: float) -> Rates:
         address = owner.line(timeout=120).split()[-1]
         trainers = []
         for number in range(TRAINERS):
-            is_slow = case == "one slow" and number == TRAINERS - 1
             asked = {
                 "address": address,
                 "policy": to_plain(policy),
-                "pause": SLOW_SECONDS if is_slow else FAST_SECONDS,
+                "waits": waits(case, number),
                 "seconds": seconds,
             }
             trainers.append(children.start(f"trainer{number}", "benchmarks.policies", "--trainer", json.dumps(asked)))
@@ -128,7 +140,7 @@ def _kill_later(trainer: Child, seconds: float) -> None:
     os.kill(trainer.pid, signal.SIGKILL)
 
 
-async def train(address: str, policy: dict[str, Any], pause: float, seconds: float) -> None:
+async def train(address: str, policy: dict[str, Any], waits: list[float], seconds: float) -> None:
     """A trainer: says that it is ready, waits for the signal, trains, and prints what it achieved."""
     async with tc.connect(address, timeout=8) as ps:
         net = await ps.module(torch.nn.Linear, 64, 64, name="net", seed=0)
@@ -141,7 +153,7 @@ async def train(address: str, policy: dict[str, Any], pause: float, seconds: flo
             async with ps.context() as ctx:
                 loss = (await net(torch.ones(8, 64))).square().mean()
                 await ctx.backward(loss)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(waits[passes % len(waits)])
                 await opt.step(ctx)
             passes += 1
             longest = max(longest, time.monotonic() - now)
@@ -156,10 +168,18 @@ def _say(**what: Any) -> None:
 
 def _show(measured: dict[str, list[Rates]], console: Console) -> None:
     table = Table(header_style="bold", box=MARKDOWN)
-    for title in ("policy", "equal", "one slow: others", "one slow: itself", "one killed: others", "longest wait, s"):
+    titles = (
+        "equal",
+        "one slow: others",
+        "one slow: itself",
+        "pauses in turn",
+        "one killed: others",
+        "longest wait, s",
+    )
+    for title in ("policy", *titles):
         table.add_column(title, justify="left" if title == "policy" else "right", no_wrap=title == "policy")
-    for policy, (equal, slow, killed) in measured.items():
-        rates = (equal.fast, slow.fast, slow.slow, killed.fast)
+    for policy, (equal, slow, pauses, killed) in measured.items():
+        rates = (equal.fast, slow.fast, slow.slow, pauses.fast, killed.fast)
         table.add_row(policy, *(f"{rate:.1f}" for rate in rates), f"{killed.longest:.2f}")
     console.print(table)
     console.print("passes per second of each trainer; the longest pass of a trainer while another was killed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 
 import trainer_client as tc
-from benchmarks.policies import CASES, POLICIES, run
+from benchmarks.policies import CASES, PAUSE_EVERY, POLICIES, SLOW_SECONDS, TRAINERS, run, waits
 
 
 def test_the_others_go_on_when_a_trainer_is_killed() -> None:
@@ -17,4 +17,11 @@ def test_the_others_go_on_when_a_trainer_is_killed() -> None:
 
 def test_every_policy_is_compared() -> None:
     assert {type(policy) for policy in POLICIES.values()} == {tc.Async, tc.Sync, tc.BoundedStaleness, tc.Quorum}
-    assert CASES == ("equal", "one slow", "one killed")
+    assert CASES == ("equal", "one slow", "pauses in turn", "one killed")
+
+
+def test_trainers_that_pause_in_turn_pause_in_different_passes() -> None:
+    found = [waits("pauses in turn", number) for number in range(TRAINERS)]
+    assert {len(each) for each in found} == {PAUSE_EVERY}
+    assert sorted(each.index(SLOW_SECONDS) for each in found) == [0, 4, 8, 12]
+    assert all(each.count(SLOW_SECONDS) == 1 for each in found)
