@@ -66,17 +66,18 @@ class Forming:
         Raises:
             NameConflictError: Another one has the rank that it asks for.
         """
-        replaced = []
-        for other in list(self.joined):
+        replaced: list[Joining] = []
+        for other in self.joined:
             same = joining.rank is not None and other.rank == joining.rank
-            if (same or len(self.joined) >= self.size) and self._is_lost(other.session, other.patience):
-                self.joined.remove(other)
+            full = len(self.joined) - len(replaced) >= self.size
+            if (same or full) and self._is_lost(other.session, other.patience):
                 replaced.append(other)
             elif same:
                 raise NameConflictError(
                     f"rank {joining.rank} of the communicator {self.name!r} belongs to another trainer; give "
                     "another one, or none"
                 )
+        self.joined = [each for each in self.joined if each not in replaced]
         self.joined.append(joining)
         return replaced
 

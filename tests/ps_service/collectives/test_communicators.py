@@ -90,6 +90,20 @@ def test_a_restarted_trainer_takes_the_place_of_its_predecessor() -> None:
     assert world.join(world.trainer("c"), 2).result(0) == 1 and again.result(0) == 0
 
 
+def test_a_trainer_that_is_refused_takes_no_place() -> None:
+    world = World()
+    away = world.join(world.trainer("a"), 3)
+    present = world.join(world.trainer("b"), 3, rank=1)
+    world.break_connection(b"a")
+    world.wait(1.5)
+    last = world.join(world.trainer("c"), 3)
+    with pytest.raises(NameConflictError, match="rank 1"):
+        world.join(world.trainer("d"), 3, rank=1)
+    world.connect(b"a")
+    world.wait(0.3)
+    assert [each.result(0) for each in (away, present, last)] == [0, 1, 2]
+
+
 def test_a_communicator_is_not_made_with_a_trainer_that_is_away() -> None:
     world = World()
     away = world.join(world.trainer("a"), 2)
