@@ -63,6 +63,7 @@ from trainer_client.client.client import Client
 from trainer_client.client.connect import connect
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
+from trainer_client.contexts.prefetching import LookedUp
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.graph.current import current_context
 from trainer_client.handles.handles import RemoteModule, RemoteObject
@@ -109,6 +110,7 @@ __all__ = [
     "LazyAdam",
     "LocalSGD",
     "LocalSteps",
+    "LookedUp",
     "NameConflictError",
     "NonFiniteGradientError",
     "Normal",

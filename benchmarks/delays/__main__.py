@@ -26,7 +26,10 @@ FREE: Final = (0.0, 0.0)
 LINKS: Final = (FREE, (0.0, RATE), (0.001, RATE), (0.010, RATE))
 """Delay in each direction in seconds, and rate; a rate of 0 is no limit."""
 
-WORKS: Final = ("scale", "recommender")
+WORKS: Final = ("scale", "recommender", "prefetch")
+PREFETCHED: Final = (0, 1, 2)
+"""How many batches are looked up in advance."""
+
 TARGET: Final = 0.8
 """Part of what link and processors allow that passes in flight have to reach."""
 
@@ -57,8 +60,17 @@ class Measured:
 
     def shape(self, delay: float, rate: float) -> Turn:
         """Sets delay and rate; returns the bytes per second of a plain socket, and its time there and back."""
-        _ask(self._link, delay=delay, rate=rate)
+        self.link(delay, rate)
         return _ask(self._trainer, do="raw", port=self._raw_port, seconds=RAW_SECONDS)
+
+    def link(self, delay: float, rate: float) -> None:
+        """Sets delay and rate."""
+        _ask(self._link, delay=delay, rate=rate)
+
+    def steps(self, depth: int) -> float:
+        """Steps per second of one loop that looks up `depth` batches in advance."""
+        asked = {"address": self._address, "depth": depth, "seconds": self._seconds}
+        return float(_ask(self._trainer, do="steps", **asked)["per_second"])
 
     def passes(self, work: str, depth: int) -> Turn:
         """Passes per second, and the bytes of a pass in the busier direction."""
@@ -80,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="delays-") as scratch, Children(options.out / "delays-logs", 1) as children:
         measured = Measured(children, str(Path(scratch) / "link"), options.seconds)
         for work in options.works.split(","):
-            console.print(_table(work, measured, options))
+            console.print((_prefetched if work == "prefetch" else _table)(work, measured, options))
     return 0
 
 
@@ -109,6 +121,23 @@ def _table(work: str, measured: Measured, options: argparse.Namespace) -> Table:
             *(f"{middle[key]:.1f}" for key in ("one", "many", "link", "free")),
             "" if not rate else f"{middle['reached']:.2f} {_verdict(middle['reached'])}",
         )
+    return table
+
+
+def _prefetched(work: str, measured: Measured, options: argparse.Namespace) -> Table:
+    """Steps with look-ups in advance, and how many times as many they are as without, in the same round."""
+    turns: defaultdict[float, list[list[float]]] = defaultdict(list)
+    for _ in range(options.rounds):
+        for delay, rate in LINKS[1:]:
+            measured.link(delay, rate)
+            turns[delay].append([measured.steps(depth) for depth in PREFETCHED])
+    table = Table("delay", *(f"depth {depth}" for depth in PREFETCHED), title=f"{work}: steps per second")
+    for delay, found in turns.items():
+        cells = [f"{median(turn[0] for turn in found):.1f}"]
+        for place in range(1, len(PREFETCHED)):
+            gain = median(turn[place] / turn[0] for turn in found)
+            cells.append(f"{median(turn[place] for turn in found):.1f} ({gain:.2f} times)")
+        table.add_row(f"{delay * 1000:g} ms", *cells)
     return table
 
 

@@ -6,14 +6,15 @@ python -m benchmarks.delays.host owner|trainer SOCKET
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import astuple
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import astuple, replace
 from time import perf_counter
 from typing import Any, Final
 
@@ -33,6 +34,10 @@ from ps_wire.limits import MIB
 SCALE_COLUMNS: Final = 256
 SCALE_ROWS: Final = MIB // 4 // SCALE_COLUMNS
 RAW_CHUNK: Final = 256 * 1024
+NET_BAGS: Final = 64
+NET_WIDTH: Final = 64
+WARM_UP: Final = 5
+"""Steps that are not counted."""
 
 Pass = Callable[[], Awaitable[object]]
 
@@ -73,6 +78,8 @@ def trainer(wire: Wire) -> None:
                     wire.put(**_raw(**message))
                 case "passes":
                     wire.put(**runner.run(_passes(**message)))
+                case "steps":
+                    wire.put(**runner.run(_steps(**message)))
 
 
 def _raw(port: int, seconds: float) -> dict[str, float]:
@@ -120,6 +127,27 @@ async def _passes(address: str, work: str, depth: int, seconds: float) -> dict[s
             ended = True
     # With those of the warm-up and the end, for the bytes of a pass.
     return {"per_second": passes / taken, "passes": done}
+
+
+async def _steps(address: str, depth: int, seconds: float) -> dict[str, Any]:
+    """Steps of one loop over a table and a net of this process, with look-ups `depth` batches in advance."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(FULL.dim, NET_WIDTH), nn.ReLU(), nn.Linear(NET_WIDTH, 1))
+    batches = itertools.cycle(ids for ids, _ in data.table_bags(replace(FULL, bags=NET_BAGS)))
+    async with tc.connect(address, shared_memory=False, timeout=60) as ps:
+        items = await ps.table("items", FULL.dim, tc.RowWiseAdagrad(lr=0.01))
+        opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.01)
+        done, began = 0, perf_counter()
+        async with aclosing(ps.prefetch(batches, items.bag, depth=depth)) as passes:
+            async for _, looked_up in passes:
+                async with looked_up.context as ctx:
+                    await ctx.backward(net(await looked_up).square().mean(), step=opt)
+                done += 1
+                if done == WARM_UP:
+                    began = perf_counter()
+                elif done > WARM_UP and perf_counter() - began > seconds:
+                    break
+    return {"per_second": (done - WARM_UP) / (perf_counter() - began)}
 
 
 @asynccontextmanager

@@ -44,6 +44,7 @@ OFFERED = {
         "LazyAdam",
         "LocalSGD",
         "LocalSteps",
+        "LookedUp",
         "NameConflictError",
         "NonFiniteGradientError",
         "Normal",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trainer_client.client.client import Client
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
+from trainer_client.contexts.prefetching import LookedUp
 from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 
 _WRAPPED = (
     *(Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
-    *(OptimizerWithTables, Table),
+    *(LookedUp, OptimizerWithTables, Table),
 )
 
-_IN_THIS_THREAD = {(Context, "backward"): "propagate", (DistributedOptimizer, "step"): "apply"}
+_IN_THIS_THREAD = {
+    (Context, "backward"): "propagate",
+    (DistributedOptimizer, "step"): "apply",
+    (Client, "prefetch"): "prefetch_in_threads",
+}
 """Methods that the calling thread runs itself instead of waiting for another thread."""
 
 

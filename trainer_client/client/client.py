@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn, optim
@@ -18,6 +18,7 @@ from trainer_client.client import objects
 from trainer_client.client.connected import Connected
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
+from trainer_client.contexts import prefetching
 from trainer_client.contexts.context import Context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
     from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
     from trainer_client.tables.table import Table
+
+B = TypeVar("B")
+R = TypeVar("R")
 
 
 class Client(Connected, Joins, OffersTables):
@@ -325,6 +330,44 @@ class Client(Connected, Joins, OffersTables):
         context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
         self._openings.opened(context)
         return context
+
+    def prefetch(
+        self, batches: Iterable[B] | AsyncIterable[B], look_up: Callable[[B], Awaitable[R]], *, depth: int = 2
+    ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
+        """Looks up for the next batches while the program trains on the present one.
+
+            async for batch, looked_up in ps.prefetch(batches, lambda batch: items(batch.ids), depth=2):
+                async with looked_up.context as ctx:
+                    await ctx.backward(loss(await looked_up, batch), step=opt)
+
+        Each batch has a pass of its own, and its look-ups are recorded there. When a batch is handed out, the look-ups
+        of at most `depth` later ones have begun. So what is looked up lacks at most `depth` steps of this program;
+        with `depth=0` nothing is looked up in advance, and it lacks none. The staleness that policies see counts them.
+
+        Leaving the loop early ends what was begun in advance: at once with `contextlib.aclosing`, or when Python drops
+        the generator.
+
+        Args:
+            batches: The batches. If they have to be awaited, a task fetches them in advance, too; others are taken from
+                the iterator in the loop's own thread.
+            look_up: Called with each batch, in its pass. It returns what can be awaited, and may call anything that is
+                recorded, not only tables. Its errors are raised where the result is awaited.
+            depth: How many batches to look up in advance.
+
+        Yields:
+            Each batch with what was looked up for it.
+
+        Raises:
+            InvalidArgumentError: `depth` is negative, or `look_up` is no function.
+            Exception: The batches raised it; batches before it were handed out.
+        """
+        return prefetching.prefetch(self.context, self._loop, batches, look_up, depth)
+
+    def prefetch_in_threads(
+        self, batches: Iterable[B], look_up: Callable[[B], R], *, depth: int = 2
+    ) -> Generator[tuple[B, LookedUp[R]], None, None]:
+        """`prefetch` for plain threads, and of the blocking client: `look_up` waits for its results, in a thread."""
+        return prefetching.prefetch_in_threads(self.context, self._loop, batches, look_up, depth)
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""

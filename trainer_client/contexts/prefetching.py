@@ -1,0 +1,325 @@
+"""Looks up for later batches while a program still trains on earlier ones."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.graph.current import inside
+from trainer_client.pending import Pending, raiser
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+
+B = TypeVar("B")
+R = TypeVar("R")
+
+
+class LookedUp(Generic[R]):
+    """What a program has looked up for a batch, and the pass that it belongs to.
+
+        async with looked_up.context as ctx:
+            rows = await looked_up
+
+    Awaiting it gives the result of `look_up`, or raises its error. It may be awaited several times.
+
+    Attributes:
+        context: The pass in which the look-ups were recorded. Its block has not begun yet.
+    """
+
+    def __init__(self, context: Context, result: Pending[R] | asyncio.Task[R]) -> None:
+        self.context = context
+        self._result = result
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._result.__await__()
+
+    def wait(self) -> R:
+        """Waits for the result in a plain thread, as with the blocking client.
+
+        Raises:
+            RuntimeError: It comes on an event loop, so that it has to be awaited.
+            Exception: The error of `look_up`.
+        """
+        if isinstance(self._result, asyncio.Task):
+            raise RuntimeError("this result comes on an event loop: use await")
+        return self._result.wait()
+
+    def done(self) -> bool:
+        """Whether the result or an error is there."""
+        return self._result.done()
+
+    def drop(self) -> Iterable[asyncio.Task[R]]:
+        """Cancels the look-ups and ends their pass, when nobody will use them. Returns the tasks that are to end."""
+        self._result.cancel()
+        self.context.close()
+        return (self._result,) if isinstance(self._result, asyncio.Task) else ()
+
+    def hurry(self) -> None:
+        """Sends what has begun: the program may compute for long before it awaits anything."""
+        if isinstance(self._result, Pending):
+            self._result._hurry()
+
+    def __repr__(self) -> str:
+        return f"<LookedUp {'done' if self.done() else 'on its way'}, in {self.context!r}>"
+
+
+def prefetch(
+    open_context: Callable[[], Context],
+    loop: asyncio.AbstractEventLoop,
+    batches: Iterable[B] | AsyncIterable[B],
+    look_up: Callable[[B], Awaitable[R]],
+    depth: int,
+) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
+    """Arguments and errors as for `Client.prefetch`.
+
+    Args:
+        open_context: Makes the context of a pass.
+        loop: The client's event loop.
+    """
+    _check(look_up, depth)
+    begin = partial(_begin, open_context, partial(_awaited, loop, look_up, torch.is_grad_enabled()), loop)
+    if isinstance(batches, AsyncIterable):
+        return _fetched_in_turn(_Fetched(aiter(batches), begin, depth))
+    return _in_turn(_Window(iter(batches), begin, depth))
+
+
+def prefetch_in_threads(
+    open_context: Callable[[], Context],
+    loop: asyncio.AbstractEventLoop,
+    batches: Iterable[B],
+    look_up: Callable[[B], R],
+    depth: int,
+) -> Generator[tuple[B, LookedUp[R]], None, None]:
+    """The same for plain threads: `look_up` waits for its results itself, in a thread."""
+    _check(look_up, depth)
+    begin = partial(_begin, open_context, partial(_in_thread, loop, look_up, torch.is_grad_enabled()), loop)
+    return _in_turn_of_thread(_Window(iter(batches), begin, depth))
+
+
+def _check(look_up: Any, depth: Any) -> None:
+    if not callable(look_up):
+        raise InvalidArgumentError(f"look_up is a function of a batch, not a {type(look_up).__name__}")
+    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:
+        raise InvalidArgumentError(f"depth is the number of batches to look up in advance, not {depth!r}")
+
+
+def _begin(
+    open_context: Callable[[], Context],
+    run: Callable[[B], Pending[R] | asyncio.Task[R]],
+    loop: asyncio.AbstractEventLoop,
+    batch: B,
+) -> LookedUp[R]:
+    """Begins the look-ups for a batch, in a pass of their own. Errors are kept for whoever awaits the result."""
+    context = open_context()
+    with inside(context):
+        try:
+            return LookedUp(context, run(batch))
+        except Exception as error:
+            failed: Pending[R] = Pending(loop)
+            failed.resolve(raiser(error))
+            return LookedUp(context, failed)
+
+
+def _awaited(
+    loop: asyncio.AbstractEventLoop, look_up: Callable[[B], Awaitable[R]], grad: bool, batch: B
+) -> Pending[R] | asyncio.Task[R]:
+    # Grad mode belongs to the thread, and another task may have left its own.
+    with torch.set_grad_enabled(grad):
+        found = look_up(batch)
+    if isinstance(found, Pending):
+        return found
+    if not inspect.isawaitable(found):
+        raise InvalidArgumentError(
+            f"look_up returns what can be awaited, such as `items(batch)`, not a {type(found).__name__}"
+        )
+    return asyncio.ensure_future(_with_grad(found, grad))
+
+
+def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad: bool, batch: B) -> Pending[R]:
+    def run() -> R:
+        with torch.set_grad_enabled(grad):
+            found = look_up(batch)
+            return found.wait() if isinstance(found, Pending) else found
+
+    return Pending.in_thread(loop, run, cancel=_nothing)
+
+
+def _nothing() -> None:
+    """A function that has begun in a thread goes on until a call of its pass, which has ended, raises."""
+
+
+class _Stepwise(Awaitable[R]):
+    """Awaits something in a grad mode of its own, whatever other tasks of the thread set meanwhile."""
+
+    def __init__(self, awaited: Awaitable[R], grad: bool) -> None:
+        self._awaited = awaited
+        self._grad = grad
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        steps = self._awaited.__await__()
+        advance: Callable[[], Any] = partial(next, steps)
+        while True:
+            try:
+                with torch.set_grad_enabled(self._grad):
+                    wanted = advance()
+            except StopIteration as end:
+                found: R = end.value
+                return found
+            try:
+                advance = partial(steps.send, (yield wanted))
+            except BaseException as error:
+                advance = partial(steps.throw, error)
+
+
+async def _with_grad(awaited: Awaitable[R], grad: bool) -> R:
+    return await _Stepwise(awaited, grad)
+
+
+async def _in_turn(window: _Window[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
+    """The batches, one after the other. Whatever ends this, the look-ups that were not handed out end with it."""
+    try:
+        while window.fill():
+            yield window.ready.popleft()
+    finally:
+        await asyncio.gather(*window.drop(), return_exceptions=True)
+
+
+def _in_turn_of_thread(window: _Window[B, R]) -> Generator[tuple[B, LookedUp[R]], None, None]:
+    try:
+        while window.fill():
+            yield window.ready.popleft()
+    finally:
+        window.drop()
+
+
+async def _fetched_in_turn(window: _Fetched[B, R]) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
+    try:
+        while await window.fetch():
+            yield window.ready.popleft()
+    finally:
+        # First the task, which begins look-ups.
+        await asyncio.gather(*window.cancel(), return_exceptions=True)
+        await asyncio.gather(*window.drop(), return_exceptions=True)
+
+
+class _Window(Generic[B, R]):
+    """The batches whose look-ups have begun, and that were not handed out yet.
+
+    When the batch with number n is asked for, the look-ups of the batches up to `n + depth` may begin, and no later
+    ones. So a look-up lacks `depth` steps of its own program at most.
+
+    Args:
+        source: The batches.
+        begin: Begins the look-ups for a batch.
+        depth: How many batches to look up in advance.
+
+    Attributes:
+        ready: The batches with their look-ups, in order.
+    """
+
+    def __init__(self, source: Any, begin: Callable[[B], LookedUp[R]], depth: int) -> None:
+        self.ready: deque[tuple[B, LookedUp[R]]] = deque()
+        self._source = source
+        self._begin = begin
+        self._allowed = depth
+        self._begun = 0
+        self._is_over = False
+        self._error: BaseException | None = None
+
+    def fill(self) -> bool:
+        """Begins look-ups, because the next batch is asked for.
+
+        Returns:
+            Whether there is another batch.
+
+        Raises:
+            Exception: The source raised it, after the batches that were handed out before.
+        """
+        self._allowed += 1
+        while self._may_begin:
+            try:
+                self._add(next(self._source))
+            except StopIteration:
+                self._is_over = True
+            except Exception as error:
+                self._fail(error)
+        return self._has_next()
+
+    def drop(self) -> list[asyncio.Task[R]]:
+        """Ends what nobody will use. Returns the tasks that are to end."""
+        tasks = [task for _, looked_up in self.ready for task in looked_up.drop()]
+        self.ready.clear()
+        return tasks
+
+    def _has_next(self) -> bool:
+        for _, looked_up in self.ready:
+            looked_up.hurry()
+        if not self.ready and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        return bool(self.ready)
+
+    @property
+    def _may_begin(self) -> bool:
+        return not self._is_over and self._begun < self._allowed
+
+    def _add(self, batch: B) -> None:
+        self._begun += 1
+        self.ready.append((batch, self._begin(batch)))
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_over, self._error = True, error
+
+
+class _Fetched(_Window[B, R]):
+    """The same, of batches that have to be awaited: a task fetches them while the program trains.
+
+    Args:
+        source: The batches.
+        begin, depth: As for `_Window`.
+    """
+
+    def __init__(self, source: AsyncIterator[B], begin: Callable[[B], LookedUp[R]], depth: int) -> None:
+        super().__init__(source, begin, depth)
+        self._in_advance = depth > 0
+        self._task: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()
+
+    async def fetch(self) -> bool:
+        """As `fill`; waits for the next batch."""
+        self._allowed += 1
+        if not self._in_advance:
+            await self._run()
+        elif self._may_begin and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._run())
+        while not (self.ready or self._is_over):
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._has_next()
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Gives up the batch that is awaited. Returns the task that is to end."""
+        if self._task is None:
+            return []
+        self._task.cancel()
+        return [self._task]
+
+    async def _run(self) -> None:
+        try:
+            while self._may_begin:
+                self._add(await anext(self._source))
+                self._arrived.set()
+        except StopAsyncIteration:
+            self._is_over = True
+        except (Exception, asyncio.CancelledError) as error:
+            self._fail(error)
+        finally:
+            self._arrived.set()
