@@ -12,7 +12,7 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields, offers, reported_values, spanning
+from ps_service.requests import fields, offers, reported_values, spanning, together
 from ps_service.requests.error_answers import explain
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
@@ -72,6 +72,8 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
             message.list.SetInParent()
     reply.seconds.extend(progress.seconds)
     if request.steps and offers.has_rounds(ctx, request.steps):
+        if request.together and not _check_together(ctx, request, id, reply):
+            return
         waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
         ctx.defer(waiting, partial(offers.describe_all, ctx, reply, partial(_end_after, ctx, request)))
         return
@@ -132,6 +134,8 @@ def _step_all(
     The error is part of the reply, because the backward before has succeeded.
     """
     engine = ctx.engine
+    if request.together:
+        return _step_together(ctx, request, id, versions, reply)
     for handle in request.steps[len(versions) :]:
         if ctx.abandoned:
             # The trainer has heard that the request has failed, and the pass goes on without the step.
@@ -150,6 +154,34 @@ def _step_all(
     return True
 
 
+def _step_together(
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+) -> bool:
+    """Steps all optimizers, or none; says whether they have stepped."""
+    if ctx.abandoned:
+        return False
+    began = time.perf_counter()
+    try:
+        with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
+            versions.extend(together.step_after_backward(ctx, request.steps, id))
+    except BaseException as raised:
+        reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+        ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
+        return False
+    ctx.engine.counters.count("step", time.perf_counter() - began)
+    return True
+
+
+def _check_together(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> bool:
+    """Whether all optimizers accept the gradients."""
+    try:
+        together.check(ctx, request.steps, id)
+    except BaseException as raised:
+        reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+        return False
+    return True
+
+
 def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
     """Steps an optimizer; on the event loop only if it is short for the gradients that are there now."""
     context = engine.contexts.get(id)
@@ -164,6 +196,9 @@ def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or only checks them."""
+    if request.more:
+        together.step(ctx, request, reply)
+        return
     if request.HasField("offer"):
         offers.offer_to_owners(ctx, optimizer_of(ctx.find(request.optimizer)), request, reply)
         return

@@ -60,6 +60,8 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest) -> float:
         ContextEndedError, ContextLostError: The pass is not open on this owner.
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle of an optimizer refers to no object here.
     """
+    if request.together:
+        return _NEVER
     context = ctx.engine.contexts.find(ContextId.from_message(request.context))
     seconds = context.record(CallKey(ctx.trainer, request.call)).expected_seconds
     for each in request.more:
@@ -80,6 +82,8 @@ def step(ctx: RequestContext, request: pb.StepRequest) -> float:
         ForeignHandleError, StaleHandleError, UnknownNameError: The handle refers to no object of this owner.
     """
     value = ctx.find(request.optimizer).value
+    if request.more:
+        return _NEVER
     if not isinstance(value, HostedOptimizer) or not value.is_torchs or not value.aggregator.is_plain:
         # The reply to an offer of gradients is deferred, which a request on the event loop cannot be.
         return _NEVER

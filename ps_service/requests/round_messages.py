@@ -13,7 +13,10 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ps_service.training.outcomes import Decided
+    from ps_wire.policies import Policy
 
 
 def write(message: pb.Decisions, decided: Decided) -> None:
@@ -22,6 +25,12 @@ def write(message: pb.Decisions, decided: Decided) -> None:
     message.first = decided.entries[0].number if decided.entries else decided.base + 1
     for entry in decided.entries:
         _write_decision(message.decisions.add(), entry.decision)
+
+
+def tell_policy(reply: pb.StepReply, owners: Sequence[str], policy: Policy) -> None:
+    """Says that nothing was applied, because the optimizer has rounds over several owners."""
+    reply.owners.extend(owners)
+    Encoder(None).encode_into(reply.policy, policies.to_plain(policy))
 
 
 def read(message: pb.Decisions) -> list[Entry]:

@@ -12,8 +12,6 @@ from ps_service.policies.offers import OfferKey
 from ps_service.requests import fields, reported_values, round_messages
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
-from ps_wire import policies
-from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 
 if TYPE_CHECKING:
@@ -86,8 +84,7 @@ def step_apart(
         reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
         reported_values.write(ctx, reply, values_of_round)
     else:
-        reply.owners.extend(aggregator.owners)
-        Encoder(None).encode_into(reply.policy, policies.to_plain(aggregator.policy))
+        round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
 
 
 def check(hosted: HostedObject, optimizer: HostedOptimizer, owners: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import optim
@@ -54,8 +55,10 @@ class Covered(NamedTuple):
     parameter_state: ParameterState
 
 
-_Present = tuple[Covered, int, torch.Tensor]
+Present = tuple[Covered, int, torch.Tensor]
 """A covered parameter, the number of its parameter group, and its gradient."""
+
+_NUMBERS: Final = itertools.count()
 
 
 class HostedOptimizer:
@@ -70,7 +73,9 @@ class HostedOptimizer:
         parameter_locks: Guards the parameters.
 
     Attributes:
+        number: Its number in this process.
         version: Number of steps applied.
+        is_consistent: Whether forwards see all or nothing of a step.
         latency: Moving average of the time a step takes.
         is_torchs: Whether its class is one of torch's own.
         counter: Counts its steps for the metrics.
@@ -90,8 +95,9 @@ class HostedOptimizer:
         self.covered = [covered for members, _ in groups for covered in members]
         self._parameters = [covered.parameter for covered in self.covered]
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
+        self.number = next(_NUMBERS)
         self.version = 0
-        self._reads = reads
+        self.is_consistent = reads is Reads.CONSISTENT
         self._non_finite = non_finite
         self._parameter_locks = parameter_locks
         self.lock = ReportingLock()
@@ -102,6 +108,12 @@ class HostedOptimizer:
         self.is_torchs = is_torchs(self.optimizer)
         self._validator = OptimizerValidator(self.optimizer, options)
         self.aggregator = Aggregator(self)
+
+    @property
+    def never_half_done(self) -> bool:
+        """Whether a step does not raise once its gradients are checked."""
+        whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
+        return whole or getattr(self.optimizer, "never_half_done", False)
 
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
@@ -118,9 +130,9 @@ class HostedOptimizer:
         """
         with self._parameter_locks.alone(self.lock):
             began, nbytes = self.latency.begin(), context.gradient_bytes
-            present = self._present(context)
+            present = self.present(context)
             if present:
-                self._check(present)
+                self.check_present(present)
                 self._apply(present, context)
                 self.version += 1
             self.latency.end(began, nbytes)
@@ -140,9 +152,9 @@ class HostedOptimizer:
         with self._parameter_locks.alone(self.lock):
             began, nbytes = self.latency.begin(), gradients.gradient_bytes
             try:
-                present = self._present(gradients)
+                present = self.present(gradients)
                 if present:
-                    self._check(present)  # a sum of finite gradients may not be finite
+                    self.check_present(present)  # a sum of finite gradients may not be finite
                     self._apply(present, gradients)
             finally:
                 self.version = max(self.version + 1, version)
@@ -176,7 +188,7 @@ class HostedOptimizer:
         Raises:
             The exceptions of `step`.
         """
-        self._check(self._present(context))
+        self.check_present(self.present(context))
 
     def set_options(self, group: int | None, options: Mapping[str, Any]) -> None:
         """Changes options, such as `lr`, of one parameter group or of all.
@@ -216,8 +228,8 @@ class HostedOptimizer:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidArgumentError(f"the state does not fit this optimizer: {error}") from None
 
-    def _present(self, gradients: PassContext | RoundGradients) -> list[_Present]:
-        """The gradients of a pass or a round for covered parameters."""
+    def present(self, gradients: PassContext | RoundGradients) -> list[Present]:
+        """The gradients of a pass or a round for covered parameters. Raises `ContextEndedError`."""
         present = []
         for covered, group, gradient in zip(
             self.covered, self._group_of, gradients.gradients_of(self._parameters), strict=True
@@ -226,8 +238,12 @@ class HostedOptimizer:
                 present.append((covered, group, gradient))
         return present
 
-    def _check(self, present: Sequence[_Present]) -> None:
-        """Refuses gradients that torch would refuse in the middle of a step, and those that are not finite."""
+    def check_present(self, present: Sequence[Present]) -> None:
+        """Refuses gradients that torch would refuse in the middle of a step, and those that are not finite.
+
+        Raises:
+            The exceptions of `step`.
+        """
         if self.is_torchs:
             groups = self.optimizer.param_groups
             for covered, group, gradient in present:
@@ -246,18 +262,16 @@ class HostedOptimizer:
                         "infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
                     )
 
-    def _apply(self, present: Sequence[_Present], gradients: PassContext | RoundGradients) -> None:
+    def _apply(self, present: Sequence[Present], gradients: PassContext | RoundGradients) -> None:
         """Steps once no other request uses the parameters, and restores everything if the step raises."""
         parameters, parameter_states = [], []
         for covered, _, _ in present:
             parameters.append(covered.parameter)
             parameter_states.append(covered.parameter_state)
-        with StepAccess(self._parameter_locks, parameters, parameter_states, self._reads is Reads.CONSISTENT):
-            whole = self.is_torchs and sparse_rules.never_half_done(self.optimizer)
-            whole = whole or getattr(self.optimizer, "never_half_done", False)
-            undo = None if whole else Snapshot(self.optimizer, parameters)
+        with StepAccess(self._parameter_locks, parameters, parameter_states, self.is_consistent):
+            undo = None if self.never_half_done else Snapshot(self.optimizer, parameters)
             try:
-                self._step(present)
+                self.apply(present)
                 self.counter.count(gradients.stepped(parameters, parameter_states))
                 for parameter_state in parameter_states:
                     parameter_state.steps += 1
@@ -269,8 +283,8 @@ class HostedOptimizer:
                 for parameter in parameters:
                     parameter.grad = None
 
-    def _step(self, present: Sequence[_Present]) -> None:
-        """Has torch step the parameters, except for those that `sparse_sgd` steps."""
+    def apply(self, present: Sequence[Present]) -> None:
+        """Has torch step the parameters, except for those that `sparse_sgd` steps. The caller has them to itself."""
         groups, by_rows, sparse = self.optimizer.param_groups, [], []
         for covered, group, gradient in present:
             parameter = covered.parameter

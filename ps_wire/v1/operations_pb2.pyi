@@ -240,7 +240,7 @@ class RecordedCall(_message.Message):
     def __init__(self, call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end", "wait_seconds")
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end", "wait_seconds", "together")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,7 @@ class BackwardRequest(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     context: ContextId
     call: int
     outputs: _containers.RepeatedScalarFieldContainer[int]
@@ -267,7 +268,8 @@ class BackwardRequest(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     end: EndContextRequest
     wait_seconds: float
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    together: bool
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., together: bool = ...) -> None: ...
 
 class BackwardReply(_message.Message):
     __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped")
@@ -418,7 +420,7 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more")
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CHECK_ONLY_FIELD_NUMBER: _ClassVar[int]
@@ -427,6 +429,7 @@ class StepRequest(_message.Message):
     APART_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
@@ -435,10 +438,11 @@ class StepRequest(_message.Message):
     apart: bool
     finish: bool
     values: _containers.RepeatedCompositeFieldContainer[ReportedValue]
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
 
 class StepReply(_message.Message):
-    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values")
+    __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +451,8 @@ class StepReply(_message.Message):
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    BY_ITSELF_FIELD_NUMBER: _ClassVar[int]
     version: int
     staleness: int
     counted: int
@@ -455,7 +461,9 @@ class StepReply(_message.Message):
     owners: _containers.RepeatedScalarFieldContainer[str]
     policy: _values_pb2.Value
     values: _values_pb2.Value
-    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[StepReply]
+    by_itself: bool
+    def __init__(self, version: _Optional[int] = ..., staleness: _Optional[int] = ..., counted: _Optional[int] = ..., dropped: _Optional[str] = ..., decisions: _Optional[_Union[Decisions, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., by_itself: bool = ...) -> None: ...
 
 class ReportedValue(_message.Message):
     __slots__ = ("name", "reduction", "value")

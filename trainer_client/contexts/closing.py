@@ -47,13 +47,16 @@ class Stepping(ABC):
 
     Attributes:
         parts: Its parts on owners.
-        is_joinable: Whether its only part on an owner may step as soon as the backward of that owner has succeeded.
+        is_joinable: Whether its parts are on one owner, and may step as soon as the backward there has succeeded. There
+            is only one, unless `steps_together`.
         has_local_part: Whether it steps parameters of this process, too.
+        steps_together: Whether it has several parts on an owner, of which all step or none.
     """
 
     parts: Sequence[Part]
     is_joinable: bool
     has_local_part: bool
+    steps_together: bool = False
 
     @abstractmethod
     def step(self, context: Context) -> Awaitable[Versions]:
@@ -62,6 +65,11 @@ class Stepping(ABC):
     @abstractmethod
     def apply(self, context: Context) -> Versions | None:
         """Like `step`, in this thread."""
+
+    def merged(self, steps: Sequence[Stepped]) -> Stepped:
+        """The result of the steps of all parts on an owner."""
+        (only,) = steps
+        return only
 
     @abstractmethod
     async def step_local_part(self, context: Context) -> None:
@@ -111,6 +119,9 @@ class Closing:
                 sessions.append(part.session)
         if not self._optimizers:
             raise InvalidArgumentError("step takes an optimizer, or a list of at least one")
+        self._together = any(optimizer.steps_together for optimizer in self._optimizers)
+        if self._together and len(self._optimizers) > 1:
+            joinable = False
         context.check(*sessions)
         self.session: Session | None = sessions[0] if joinable and len(set(sessions)) == 1 else None
         self._answer: Pending[Answer] | None = None
@@ -124,6 +135,7 @@ class Closing:
         """Asks the owner for the steps and the end."""
         for part in self._parts:
             request.steps.add().CopyFrom(part.name)
+        request.together = self._together
         request.wait_seconds = wait_seconds(self._parts[0].session)
         if self._ends:
             self._context.write_end(request.end)
@@ -208,10 +220,14 @@ class Closing:
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
-        if not replies:
-            return [Stepped({owner: version}) for version in versions], error
-        told = zip(versions, replies, values, strict=True)
-        return [Stepped({owner: version}, reply, of) for version, reply, of in told], error
+        if replies:
+            told = zip(versions, replies, values, strict=True)
+            steps = [Stepped({owner: version}, reply, of) for version, reply, of in told]
+        else:
+            steps = [Stepped({owner: version}) for version in versions]
+        if self._together:
+            return [] if error is not None else [self._optimizers[0].merged(steps)], error
+        return list(steps), error
 
     def _end(self, versions: list[Any]) -> Any:
         if self._ends:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import torch
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any] | None
 """Plain values by name; None for none."""
+
+NO_VALUES: Final[Mapping[str, Reported]] = {}
 
 
 class DistributedOptimizer(OptimizerParts):
@@ -133,14 +135,14 @@ class DistributedOptimizer(OptimizerParts):
         self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported]
     ) -> Pending[Any]:
         if scaler is not None and scaler.is_enabled():
-            self._check_pass(context)
+            self.check_pass(context)
             work = self._work(context, scaler, values)
             return Pending.run(self._loop, BLOCKING.run(self._scaled.step_unless_infinite, work, scaler))
         if self._rounds is not None:
-            self._check_pass(context)
+            self.check_pass(context)
             return self._rounds.step(context, values)
         if self._looks_first:
-            self._check_pass(context)
+            self.check_pass(context)
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         if self.local is None and len(self.remotes) == 1:
             (part,) = self.remotes.values()
@@ -164,21 +166,33 @@ class DistributedOptimizer(OptimizerParts):
 
         return Pending.run(self._loop, after(self._loop, list(context.unfinished), later()))
 
-    def check(self, context: Context) -> None:
-        """Raises the error that a step would raise before it changes anything, on any owner or here.
+    # As one of several that step together
 
-        In this thread, which must not be that of the client's event loop.
-
-        Raises:
-            PsError: As in `step`.
-        """
-        self._look(context)
+    @property
+    def has_rounds(self) -> bool:
+        """Whether it has rounds over several owners, as far as this client knows."""
+        return self._rounds is not None
 
     def step_checked(self, context: Context) -> Pending[Stepped]:
-        """Like `step`, after `check`, and once all backwards have ended."""
+        """Like `step`, once all owners have checked the gradients, and all backwards have ended."""
         if self._rounds is not None:
             return self._rounds.step(context, {})
         return Pending.run(self._loop, self._step(context, Pending.all_of(self._loop, self._begin(context, {})), {}))
+
+    async def finish_step(
+        self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
+    ) -> Stepped:
+        """What follows when owners have answered the steps of their parts. Raises as `step`.
+
+        Args:
+            context: The pass.
+            parts: The answers, by owner.
+            values: What was reported with the gradients.
+        """
+        if any(each.reply.owners for each in parts.values()):
+            return await self._step_with_rounds(context, parts, values)
+        await self.step_local_part(context)
+        return joined(parts)
 
     def apply(
         self,
@@ -195,7 +209,7 @@ class DistributedOptimizer(OptimizerParts):
         """
         sent = self._reported(values, reduce)
         if scaler is not None and scaler.is_enabled():
-            self._check_pass(context)
+            self.check_pass(context)
             return self._scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
         return self._apply(context, sent)
 
@@ -203,16 +217,6 @@ class DistributedOptimizer(OptimizerParts):
         if self._looks_first and self._rounds is None:
             self._look(context)
         return self._step_all(context, values)
-
-    async def step_local_part(self, context: Context) -> None:
-        """Steps the parameters of this process, after the part on an owner has stepped."""
-        if self.local is not None and not self.local.step_now(context):
-            await BLOCKING.run(self.local.step, context)
-
-    def apply_local_part(self, context: Context) -> None:
-        """Like `step_local_part`, in this thread, which must not be that of the client's event loop."""
-        if self.local is not None:
-            self.local.step(context)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -222,7 +226,7 @@ class DistributedOptimizer(OptimizerParts):
             InvalidArgumentError: A gradient is float16.
             RuntimeError: The scaler has unscaled since its last update.
         """
-        self._check_pass(context)
+        self.check_pass(context)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
         return Pending.run(self._loop, BLOCKING.run(self._scaled.unscale, self._work(context, scaler, {}), scaler))
@@ -233,14 +237,14 @@ class DistributedOptimizer(OptimizerParts):
 
     def _look(self, context: Context) -> None:
         """Raises the error that a step would raise before it changes anything, on any owner or here."""
-        self._check_pass(context)
+        self.check_pass(context)
         if self.local is not None:
             self.local.check(context)
         all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
 
     def _step_all(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
         if self._rounds is not None:
-            self._check_pass(context)
+            self.check_pass(context)
             return self._rounds.step(context, values).wait()
         parts = all_here(self._begin(context, values))
         if any(each.reply.owners for each in parts.values()):
@@ -249,7 +253,7 @@ class DistributedOptimizer(OptimizerParts):
         return joined(parts)
 
     def _begin(self, context: Context, values: Mapping[str, Reported]) -> dict[str, Pending[Answered]]:
-        self._check_pass(context)
+        self.check_pass(context)
         if self.local is not None and not self._looks_first:
             self.local.check(context)
         apart, first = len(self.remotes) > 1, min(self.remotes, default="")
@@ -258,17 +262,10 @@ class DistributedOptimizer(OptimizerParts):
             for name, part in self.remotes.items()
         }
 
-    def _check_pass(self, context: Context) -> None:
-        context.check(*[part.handle.session for part in self.remotes.values()])
-
     async def _step(
         self, context: Context, steps: Pending[dict[str, Answered]], values: Mapping[str, Reported]
     ) -> Stepped:
-        parts = await steps
-        if any(each.reply.owners for each in parts.values()):
-            return await self._step_with_rounds(context, parts, values)
-        await self.step_local_part(context)
-        return joined(parts)
+        return await self.finish_step(context, await steps, values)
 
     async def _step_with_rounds(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported]
@@ -379,20 +376,6 @@ class DistributedOptimizer(OptimizerParts):
         else:
             # If there are rounds over several owners by now, the first of them tells the others with the next step.
             await all_of({name: part.leave() for name, part in self.remotes.items()})
-
-    def _no_local_part(self) -> None:
-        if self.local is not None or not self.remotes:
-            raise InvalidArgumentError(
-                f"an optimizer with a policy has all of its parameters on owners, and none here; this is {self!r}"
-            )
-
-    def _only_part(self, what: str) -> RemoteOptimizer:
-        if len(self.remotes) != 1 or self.local is not None:
-            raise InvalidArgumentError(
-                f"{what} needs an optimizer whose parameters are all on one owner; this is {self!r}"
-            )
-        (part,) = self.remotes.values()
-        return part
 
     def __repr__(self) -> str:
         parts = [*self.remotes, *(["this process"] if self.local else [])]

@@ -67,6 +67,7 @@ class RemoteOptimizer:
         apart: bool = False,
         finish: bool = False,
         values: Mapping[str, Reported] | None = None,
+        more: Sequence[RemoteOptimizer] = (),
     ) -> InFlightRequest[T]:
         """Applies the gradients of the pass.
 
@@ -79,6 +80,7 @@ class RemoteOptimizer:
                 is applied, and the reply says so.
             finish: Whether another owner has applied its part because it had no rounds yet; this one does, too.
             values: What is reported with the gradients.
+            more: Other optimizers on the same owner, which step with this one: all of them, or none.
         """
         frame = Frame()
         request = frame.request.step
@@ -87,6 +89,7 @@ class RemoteOptimizer:
         request.check_only = check_only
         request.apart, request.finish = apart or finish, finish
         request.wait_seconds = wait_seconds(self.handle.session)
+        request.more.extend([each._name for each in more])
         payload = None
         if values:
             payload = PayloadWriter()

@@ -35,6 +35,11 @@ def answered(reply: Reply, payload: PayloadReader) -> Answered:
     return Answered(reply.step, values_of(reply.step, payload))
 
 
+def all_answered(reply: Reply, payload: PayloadReader) -> list[Answered]:
+    """All that an owner says of each of several optimizers that step together."""
+    return [Answered(each, {}) for each in (reply.step, *reply.step.more)]
+
+
 def joined(parts: Mapping[str, Answered]) -> Stepped:
     """The result of steps on owners, by themselves. The first by name has the reported values.
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainer_client.pending import Pending
 
+K = TypeVar("K")
 
-async def all_of(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+
+async def all_of(pending: Mapping[K, Pending[Any]]) -> dict[K, Any]:
     """Waits for all of them, then returns the results or raises the first error."""
     results = await asyncio.gather(*pending.values(), return_exceptions=True)
     return _unless_one_raised(dict(zip(pending, results, strict=True)))
 
 
-def all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+def all_here(pending: Mapping[K, Pending[Any]]) -> dict[K, Any]:
     """Like `all_of`, in a thread."""
-    results: dict[str, Any] = {}
+    results: dict[K, Any] = {}
     for name, each in pending.items():
         try:
             results[name] = each.wait()
@@ -28,7 +30,7 @@ def all_here(pending: Mapping[str, Pending[Any]]) -> dict[str, Any]:
     return _unless_one_raised(results)
 
 
-def _unless_one_raised(results: dict[str, Any]) -> dict[str, Any]:
+def _unless_one_raised(results: dict[K, Any]) -> dict[K, Any]:
     for result in results.values():
         if isinstance(result, BaseException):
             raise result

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
+from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.handles import hints
 from trainer_client.optimizers.results import all_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerParts(Stepping):
-    """An optimizer over several owners, without its steps.
+    """An optimizer over several owners, without its steps on owners.
 
     Args:
         remotes: Its parts on owners, by the owner's name.
@@ -48,6 +49,44 @@ class OptimizerParts(Stepping):
     def sessions(self) -> list[Session]:
         """The sessions with the owners of its parts."""
         return [part.handle.session for part in self.remotes.values()]
+
+    def check_pass(self, context: Context) -> None:
+        """Checks that a pass is open on its owners.
+
+        Raises:
+            ContextEndedError, ContextLostError: It is not.
+            InvalidArgumentError: This optimizer belongs to another client.
+        """
+        context.check(*[part.handle.session for part in self.remotes.values()])
+
+    def check_local_part(self, context: Context) -> None:
+        """Raises the error that the step of the parameters of this process would raise before it changes anything."""
+        if self.local is not None:
+            self.local.check(context)
+
+    async def step_local_part(self, context: Context) -> None:
+        """Steps the parameters of this process, after the part on an owner has stepped."""
+        if self.local is not None and not self.local.step_now(context):
+            await BLOCKING.run(self.local.step, context)
+
+    def apply_local_part(self, context: Context) -> None:
+        """Like `step_local_part`, in this thread, which must not be that of the client's event loop."""
+        if self.local is not None:
+            self.local.step(context)
+
+    def _no_local_part(self) -> None:
+        if self.local is not None or not self.remotes:
+            raise InvalidArgumentError(
+                f"an optimizer with a policy has all of its parameters on owners, and none here; this is {self!r}"
+            )
+
+    def _only_part(self, what: str) -> RemoteOptimizer:
+        if len(self.remotes) != 1 or self.local is not None:
+            raise InvalidArgumentError(
+                f"{what} needs an optimizer whose parameters are all on one owner; this is {self!r}"
+            )
+        (part,) = self.remotes.values()
+        return part
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` on every owner and here.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
+from trainer_client.optimizers.joint import JointSteps
 from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
+    import asyncio
+
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.tables.table import Table
@@ -29,7 +30,7 @@ class OptimizerWithTables(Stepping):
     """
 
     has_local_part = False
-    is_joinable = False
+    steps_together = True
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, parameters: DistributedOptimizer | None, tables: Mapping[str, Any]
@@ -37,17 +38,18 @@ class OptimizerWithTables(Stepping):
         self._loop = loop
         self.parameters = parameters
         self.tables: dict[str, DistributedOptimizer] = dict(tables)
-        self.parts = [part for each in self._all for part in each.parts]
-
-    @property
-    def _all(self) -> list[DistributedOptimizer]:
-        return [*([] if self.parameters is None else [self.parameters]), *self.tables.values()]
+        everything = [*([] if parameters is None else [parameters]), *self.tables.values()]
+        self.parts = [part for each in everything for part in each.parts]
+        owners = {part.session for part in self.parts}
+        self.is_joinable = len(owners) == 1 and (parameters is None or not parameters.has_local_part)
+        self._steps = JointSteps(everything)
 
     def step(self, context: Context) -> Pending[Stepped]:
         """Applies the gradients of a context: to all tables and parameters, unless an owner refuses them.
 
-        Every owner checks the gradients first. If one refuses them, nothing is changed on any owner or here. Then all
-        of them step at once; each owner applies all of an optimizer's part or none of it.
+        Each owner gets one request, and applies all of it or nothing. If there are several owners, or parameters of
+        this process, all check the gradients first. If one refuses them, nothing is changed on any owner or here. An
+        optimizer with a policy then takes part in its own rounds.
 
         Returns:
             The versions, as `DistributedOptimizer.step`; those of a table under "owner/table".
@@ -59,10 +61,7 @@ class OptimizerWithTables(Stepping):
         return Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step(context)))
 
     async def _step(self, context: Context) -> Stepped:
-        everything = self._all
-        await asyncio.gather(*(BLOCKING.run(each.check, context) for each in everything))
-        stepped = await asyncio.gather(*(each.step_checked(context) for each in everything), return_exceptions=True)
-        return self._merged(stepped)
+        return self.merged(await self._steps.step(context))
 
     def apply(self, context: Context) -> Stepped:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
@@ -74,14 +73,11 @@ class OptimizerWithTables(Stepping):
     def apply_local_part(self, context: Context) -> None:
         """Has been done by `step`."""
 
-    def _merged(self, stepped: Sequence[Stepped | BaseException]) -> Stepped:
-        for each in stepped:
-            if isinstance(each, BaseException):
-                raise each
+    def merged(self, steps: Sequence[Stepped]) -> Stepped:
+        """The versions of all optimizers as one result."""
         names = [*([] if self.parameters is None else [""]), *self.tables]
         versions: dict[str, int] = {}
-        for name, each in zip(names, stepped, strict=True):
-            assert isinstance(each, Stepped)
+        for name, each in zip(names, steps, strict=True):
             versions |= {f"{owner}/{name}" if name else owner: version for owner, version in each.items()}
         return Stepped(versions)
 

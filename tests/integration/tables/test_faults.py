@@ -24,12 +24,16 @@ async def job(ps: tc.Client) -> list[Any]:
     """Everything that a program sees that makes a table and trains it."""
     seen: list[Any] = []
     items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), init=tc.Normal(1.0))
+    users = await ps.table("users", 2, tc.SGD(lr=0.5), init=tc.Normal(1.0))
+    opt = await ps.optimizer(torch.optim.SGD, [items, users])
     for step in range(3):
         async with ps.context() as ctx:
-            rows, bags = await asyncio.gather(items(IDS + step), items.bag(IDS, torch.tensor([0, 2]), "mean"))
-            await ctx.backward(rows.square().sum() + bags.square().sum())
-            seen += [rows.detach(), bags.detach(), await items.step(ctx)]
-    return bits([*seen, await items.size(), await items(torch.arange(-10, 12))])
+            found, bags = await asyncio.gather(
+                ps.look_up({items: IDS + step, users: IDS}), items.bag(IDS, torch.tensor([0, 2]), "mean")
+            )
+            await ctx.backward(sum(each.square().sum() for each in (*found.values(), bags)))
+            seen += [*found.values(), bags.detach(), await (items.step(ctx) if step == 1 else opt.step(ctx))]
+    return bits([*seen, await items.size(), await items(torch.arange(-10, 12)), await users(IDS)])
 
 
 async def run(plan: Plan) -> list[Any]:

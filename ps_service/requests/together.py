@@ -1,0 +1,88 @@
+"""Steps of several optimizers in one request: all of them apply the gradients of a pass, or none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ps_service.requests import fields, round_messages
+from ps_service.training.joint_steps import step_together
+from ps_service.training.optimizers import optimizer_of
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ps_service.requests.context import RequestContext
+    from ps_service.training.optimizers import HostedOptimizer
+    from ps_wire.refs import ContextId
+    from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.values_pb2 import Handle
+
+
+def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
+    """Applies the gradients of a context to several optimizers, or only checks them.
+
+    Those with a policy are checked, and left out. The trainer then steps each of them by itself.
+
+    Raises:
+        InvalidArgumentError: The request asks for something that goes with one optimizer only, or names one twice.
+        The exceptions of `HostedOptimizer.step`.
+    """
+    if request.HasField("offer") or request.finish or request.values:
+        raise InvalidArgumentError("offers, steps to be finished and reported values are for one optimizer only")
+    optimizers = _found(ctx, (request.optimizer, *request.more))
+    replies = [reply, *(reply.more.add() for _ in request.more)]
+    context = ctx.engine.contexts.get(fields.context_id(request))
+    stepping = []
+    for optimizer, own in zip(optimizers, replies, strict=True):
+        own.version = optimizer.version
+        if request.check_only or not optimizer.aggregator.is_plain:
+            if context is not None:
+                optimizer.check(context)
+            if not request.check_only:
+                _leave_out(optimizer, own)
+        else:
+            stepping.append((optimizer, own))
+    if context is None:
+        return
+    done = step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
+    for (_, own), stepped in zip(stepping, done, strict=True):
+        own.version, own.staleness, own.counted = stepped.version, stepped.staleness, 1
+
+
+def step_after_backward(ctx: RequestContext, handles: Iterable[Handle], id: ContextId) -> list[int]:
+    """Applies the gradients of a context to several optimizers without a policy; their versions.
+
+    Raises:
+        InvalidArgumentError: One is named twice.
+        The exceptions of `HostedOptimizer.step`.
+    """
+    optimizers = _found(ctx, handles)
+    context = ctx.engine.contexts.get(id)
+    if context is None:
+        return [each.version for each in optimizers]
+    return [each.version for each in step_together(optimizers, context, ctx.engine.parameter_locks)]
+
+
+def check(ctx: RequestContext, handles: Iterable[Handle], id: ContextId) -> None:
+    """Raises the error with which one of the steps would fail before it changes anything."""
+    context = ctx.engine.contexts.get(id)
+    for optimizer in _found(ctx, handles):
+        if context is not None:
+            optimizer.check(context)
+
+
+def _found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimizer]:
+    found = [optimizer_of(ctx.engine.registry.find(Ref.from_message(handle))) for handle in handles]
+    if len(set(map(id, found))) < len(found):
+        raise InvalidArgumentError("an optimizer is named twice among those that step together")
+    return found
+
+
+def _leave_out(optimizer: HostedOptimizer, reply: pb.StepReply) -> None:
+    aggregator = optimizer.aggregator
+    if aggregator.owners:
+        round_messages.tell_policy(reply, aggregator.owners, aggregator.policy)
+    else:
+        reply.by_itself = True

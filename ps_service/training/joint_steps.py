@@ -1,0 +1,107 @@
+"""Steps of several optimizers as one: all of them apply the gradients of a pass, or none."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ps_service.training.snapshots import Snapshot
+from ps_service.training.step_access import StepAccess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ps_service.parameters.locks import ParameterLocks
+    from ps_service.parameters.state import ParameterState
+    from ps_service.passes.pass_context import PassContext
+    from ps_service.training.optimizers import HostedOptimizer, Present
+
+
+class Stepped(NamedTuple):
+    """What a step has made of an optimizer.
+
+    Attributes:
+        version: Its version afterwards.
+        staleness: The number of steps between the reading of its parameters and this one.
+    """
+
+    version: int
+    staleness: int
+
+
+class _Share:
+    """The gradients of one optimizer that has some."""
+
+    def __init__(self, optimizer: HostedOptimizer, present: Sequence[Present]) -> None:
+        self.optimizer = optimizer
+        self.present = present
+        self.parameters = [covered.parameter for covered, _, _ in present]
+        self.states = [covered.parameter_state for covered, _, _ in present]
+
+    def apply(self, nbytes: int) -> None:
+        """Steps. The gradients are removed from the parameters again, of which other optimizers may have some, too."""
+        latency = self.optimizer.latency
+        began = latency.begin()
+        try:
+            self.optimizer.apply(self.present)
+        finally:
+            for parameter in self.parameters:
+                parameter.grad = None
+        latency.end(began, nbytes)
+
+    def count(self, context: PassContext) -> None:
+        """Notes the step that was made."""
+        self.optimizer.counter.count(context.stepped(self.parameters, self.states))
+        for state in self.states:
+            state.steps += 1
+        self.optimizer.version += 1
+
+
+def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, locks: ParameterLocks) -> list[Stepped]:
+    """Applies the gradients of a pass to several optimizers: all of them, or, if anything raises, none.
+
+    Forwards of modules see all of it or nothing, unless all of these optimizers allow them to see a part.
+
+    Args:
+        optimizers: Different optimizers.
+        context: The pass.
+        locks: Guards the parameters.
+
+    Raises:
+        The exceptions of `HostedOptimizer.step`.
+    """
+    with ExitStack() as stack:
+        # Always in the same order, so that two of these steps never wait for each other.
+        for optimizer in sorted(optimizers, key=lambda each: each.number):
+            stack.enter_context(locks.alone(optimizer.lock))
+        nbytes = context.gradient_bytes
+        shares = [_Share(each, present) for each in optimizers if (present := each.present(context))]
+        for share in shares:
+            share.optimizer.check_present(share.present)
+        staleness: dict[int, int] = {}
+        if shares:
+            _apply(shares, nbytes, locks)
+            for share in shares:
+                share.count(context)
+                staleness[share.optimizer.number] = context.last_staleness
+        return [Stepped(each.version, staleness.get(each.number, 0)) for each in optimizers]
+
+
+def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None:
+    parameters: dict[int, Any] = {}
+    states: dict[int, ParameterState] = {}
+    for share in shares:
+        for parameter, state in zip(share.parameters, share.states, strict=True):
+            parameters[id(state)], states[id(state)] = parameter, state
+    consistent = any(share.optimizer.is_consistent for share in shares)
+    with StepAccess(locks, list(parameters.values()), list(states.values()), consistent):
+        # Those that may raise come first, so that whatever has to be undone has a copy.
+        may_raise = [share for share in shares if not share.optimizer.never_half_done]
+        undo = [Snapshot(share.optimizer.optimizer, share.parameters) for share in may_raise]
+        try:
+            for share in (*may_raise, *(share for share in shares if share.optimizer.never_half_done)):
+                share.apply(nbytes)
+        except BaseException:
+            for copy in undo:
+                copy.restore()
+            raise

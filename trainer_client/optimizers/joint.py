@@ -1,0 +1,119 @@
+"""Steps of several optimizers with the gradients of one pass: one request to each owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ps_wire.runtime.threads import BLOCKING
+from trainer_client.optimizers.replies import all_answered, answered, version
+from trainer_client.optimizers.results import all_of
+
+if TYPE_CHECKING:
+    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.parts import RemoteOptimizer
+    from trainer_client.optimizers.replies import Answered
+
+
+class _Member(NamedTuple):
+    """The part of an optimizer on an owner, with the number of the optimizer."""
+
+    number: int
+    part: RemoteOptimizer
+
+
+class JointSteps:
+    """Steps several optimizers as one.
+
+    An owner applies all of its parts or none of them. If there are several owners, or parameters of this process, all
+    check the gradients before one of them steps. Optimizers with a policy take part in their own rounds, each by
+    itself, once all have accepted the gradients.
+
+    Args:
+        optimizers: The optimizers.
+    """
+
+    def __init__(self, optimizers: Sequence[DistributedOptimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._local = [each for each in optimizers if each.local is not None]
+        # Numbers of those that an owner has left out, because they have a policy.
+        self._by_itself: set[int] = set()
+
+    async def step(self, context: Context) -> list[Stepped]:
+        """Steps all of them.
+
+        Args:
+            context: The pass, whose backwards have ended.
+
+        Returns:
+            What became of each.
+
+        Raises:
+            PsError: The first error. If it is one of the gradients, nothing was applied anywhere.
+        """
+        for each in self._optimizers:
+            each.check_pass(context)
+        alone = {number for number, each in enumerate(self._optimizers) if each.has_rounds} | self._by_itself
+        together = self._by_owner(number for number in range(len(self._optimizers)) if number not in alone)
+        if self._local or alone or len(together) > 1:
+            await self._check(context)
+        parts = asyncio.ensure_future(self._step_on_owners(context, together))
+        stepped = await asyncio.gather(
+            *(self._step(number, number in alone, parts, context) for number in range(len(self._optimizers))),
+            return_exceptions=True,
+        )
+        return [_unless_raised(each) for each in stepped]
+
+    def _by_owner(self, numbers: Iterable[int]) -> dict[str, list[_Member]]:
+        found: dict[str, list[_Member]] = {}
+        for number in numbers:
+            for owner, part in self._optimizers[number].remotes.items():
+                found.setdefault(owner, []).append(_Member(number, part))
+        return found
+
+    async def _check(self, context: Context) -> None:
+        """Raises the error that a step would raise before it changes anything, on any owner or here."""
+        if self._local:
+            await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
+        asked = {}
+        for owner, (first, *more) in self._by_owner(range(len(self._optimizers))).items():
+            asked[owner] = first.part.step(context, version, check_only=True, more=[each.part for each in more])
+        await all_of(asked)
+
+    async def _step_on_owners(self, context: Context, together: dict[str, list[_Member]]) -> list[dict[str, Answered]]:
+        """The answers of owners for each optimizer."""
+        asked = {}
+        for owner, (first, *more) in together.items():
+            asked[owner] = first.part.step(context, all_answered, apart=True, more=[each.part for each in more])
+        answers: list[dict[str, Answered]] = [{} for _ in self._optimizers]
+        left_out = {}
+        for owner, told in (await all_of(asked)).items():
+            for (number, part), answer in zip(together[owner], told, strict=True):
+                answers[number][owner] = answer
+                if answer.reply.by_itself:
+                    self._by_itself.add(number)
+                    left_out[number, owner] = part
+        apart = {
+            (number, owner): part.step(context, answered, apart=len(self._optimizers[number].remotes) > 1)
+            for (number, owner), part in left_out.items()
+        }
+        for (number, owner), answer in (await all_of(apart)).items():
+            answers[number][owner] = answer
+        return answers
+
+    async def _step(
+        self, number: int, is_alone: bool, parts: asyncio.Future[list[dict[str, Answered]]], context: Context
+    ) -> Stepped:
+        optimizer = self._optimizers[number]
+        if is_alone:
+            return await optimizer.step_checked(context)
+        return await optimizer.finish_step(context, (await parts)[number])
+
+
+def _unless_raised(result: Stepped | BaseException) -> Stepped:
+    if isinstance(result, BaseException):
+        raise result
+    return result
