@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,6 +20,7 @@ from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
+from ps_service.metrics.history import History
 from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
@@ -70,6 +72,7 @@ class Engine:
         communicators: The trainers that exchange values through this owner.
         membership: The group that this owner is a member of.
         counters: Counts of requests and bytes.
+        history: What it has measured in each of the last seconds.
         inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
@@ -107,6 +110,8 @@ class Engine:
         self.communicators: Final = Communicators(self.sessions, self.limits, self.compute.later)
         self.membership: Final = Membership()
         self.counters: Final = Counters()
+        self.history: Final = History()
+        self._began = time.monotonic()
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
@@ -114,6 +119,10 @@ class Engine:
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)
+
+    def uptime_seconds(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._began
 
     @property
     def draining(self) -> bool:

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from ps_service import addresses
 from ps_service.durability.keeper import Keeper
 from ps_service.memory.malloc import MemoryKeeper, keep_free_memory
+from ps_service.metrics.sampler import Sampler
 from ps_service.rpc.grpc_stream import OPTIONS
 from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
@@ -87,6 +88,7 @@ class Server:
         self._health = Health()
         self._server: grpc.aio.Server | None = None
         self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
+        self._sampler = Sampler(engine)
         self._memory: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -141,6 +143,7 @@ class Server:
         if self._direct_listen:
             self.servicer.direct.open(addresses.bound(self._direct_listen))
         self._sweeper.begin()
+        self._sampler.begin()
         self._memory = asyncio.create_task(MemoryKeeper().keep())
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
@@ -230,6 +233,7 @@ class Server:
         """
         self.engine.gate.state = Gate.State.STOPPED
         await self._sweeper.end()
+        await self._sampler.end()
         if self._memory is not None:
             self._memory.cancel()
             await asyncio.wait([self._memory])

@@ -1145,3 +1145,79 @@ class CollectiveReply(_message.Message):
     pieces: _containers.RepeatedCompositeFieldContainer[Piece]
     reduced: _values_pb2.Value
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., reduced: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+
+class HistoryRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    def __init__(self, after: _Optional[int] = ...) -> None: ...
+
+class OperationSample(_message.Message):
+    __slots__ = ("name", "errors", "durations")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    DURATIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    errors: int
+    durations: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., errors: _Optional[int] = ..., durations: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("number", "age_seconds", "seconds", "steps", "staleness", "operations", "received_bytes", "sent_bytes", "connected_sessions", "requests_in_flight", "resident_bytes", "parameter_bytes", "table_bytes", "request_bytes", "answer_bytes", "context_bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    age_seconds: float
+    seconds: float
+    steps: int
+    staleness: _containers.RepeatedScalarFieldContainer[int]
+    operations: _containers.RepeatedCompositeFieldContainer[OperationSample]
+    received_bytes: int
+    sent_bytes: int
+    connected_sessions: int
+    requests_in_flight: int
+    resident_bytes: int
+    parameter_bytes: int
+    table_bytes: int
+    request_bytes: int
+    answer_bytes: int
+    context_bytes: int
+    def __init__(self, number: _Optional[int] = ..., age_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., steps: _Optional[int] = ..., staleness: _Optional[_Iterable[int]] = ..., operations: _Optional[_Iterable[_Union[OperationSample, _Mapping]]] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., table_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+
+class HistoryReply(_message.Message):
+    __slots__ = ("owner", "incarnation", "state", "version", "uptime_seconds", "samples", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_OWNER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    incarnation: str
+    state: str
+    version: str
+    uptime_seconds: float
+    samples: _containers.RepeatedCompositeFieldContainer[Sample]
+    memory_bytes: int
+    max_owner_bytes: int
+    max_context_bytes: int
+    objects: int
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., memory_bytes: _Optional[int] = ..., max_owner_bytes: _Optional[int] = ..., max_context_bytes: _Optional[int] = ..., objects: _Optional[int] = ...) -> None: ...

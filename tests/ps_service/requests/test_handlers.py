@@ -259,6 +259,7 @@ def test_a_mutating_request_never_runs_twice() -> None:
         "state",
         "status",
         "sessions",
+        "history",
         "evict",  # ends what there is; there is nothing left to end the second time
     }
 
@@ -276,6 +277,7 @@ def test_only_short_requests_run_on_the_event_loop() -> None:
         "delete",
         "end_context",
         "sessions",
+        "history",
         "evict",
     }
 

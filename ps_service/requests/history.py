@@ -1,0 +1,56 @@
+"""The handler that reports what an owner has measured in the last minutes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from ps_service.memory.available import half_of_memory
+from ps_wire.release import RELEASE
+
+if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.metrics.history import Sample
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
+
+_MOST: Final = 100
+"""Most samples of one reply: they are described on the event loop, within about three milliseconds."""
+
+_AT_ITS_END: Final = (
+    *("connected_sessions", "requests_in_flight", "resident_bytes", "parameter_bytes", "table_bytes"),
+    *("request_bytes", "answer_bytes", "context_bytes"),
+)
+
+
+def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryReply) -> None:
+    """Reports the first samples after a number, and the limits that they are compared with."""
+    describe(ctx.engine, request.after, reply)
+
+
+def describe(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
+    """Describes an owner and its samples after a number in a message. Used on the event loop."""
+    reply.owner = engine.name
+    reply.incarnation = engine.incarnations.current
+    reply.state = "draining" if engine.draining else "stalled" if engine.compute.stalled else "serving"
+    reply.version = RELEASE
+    reply.uptime_seconds = engine.uptime_seconds()
+    reply.memory_bytes = 2 * half_of_memory()
+    reply.max_owner_bytes = engine.limits.max_owner_bytes
+    reply.max_context_bytes = engine.limits.max_context_bytes or half_of_memory()
+    reply.objects = sum(engine.registry.census.kinds.values())
+    now = time.monotonic()
+    for sample in engine.history.after(after, _MOST):
+        _describe(reply.samples.add(), sample, now)
+
+
+def _describe(message: pb.Sample, sample: Sample, now: float) -> None:
+    message.number, message.seconds = sample.number, sample.seconds
+    message.age_seconds = max(now - sample.ended, 0.0)
+    message.steps = sample.steps
+    message.staleness.extend(sample.staleness)
+    for each in sample.operations:
+        message.operations.add(name=each.name, errors=each.errors, durations=each.durations)
+    message.received_bytes, message.sent_bytes = sample.received_bytes, sample.sent_bytes
+    for name in _AT_ITS_END:
+        setattr(message, name, getattr(sample, name))
