@@ -21,6 +21,7 @@ from ps_service.rpc.health import HEALTH, SERVICE, Health
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.sweeper import Sweeper
+from ps_service.tables.expiry import Expiry
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
@@ -89,6 +90,7 @@ class Server:
         self._server: grpc.aio.Server | None = None
         self._sweeper = Sweeper(engine.limits, self.servicer.sweep)
         self._sampler = Sampler(engine)
+        self._expiry = Expiry(engine.registry.census.tables.values)
         self._memory: asyncio.Task[None] | None = None
         self._port = 0
 
@@ -144,6 +146,7 @@ class Server:
             self.servicer.direct.open(addresses.bound(self._direct_listen))
         self._sweeper.begin()
         self._sampler.begin()
+        self._expiry.begin()
         self._memory = asyncio.create_task(MemoryKeeper().keep())
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
@@ -217,6 +220,7 @@ class Server:
             return
         # Sessions must not expire any more: what they hold would be missing from the checkpoint.
         await self._sweeper.end()
+        await self._expiry.end()
         self.servicer.cut_off()
         await self._keeper.keep(self._orderly)
 
@@ -234,6 +238,7 @@ class Server:
         self.engine.gate.state = Gate.State.STOPPED
         await self._sweeper.end()
         await self._sampler.end()
+        await self._expiry.end()
         if self._memory is not None:
             self._memory.cancel()
             await asyncio.wait([self._memory])

@@ -46,6 +46,7 @@ from ps_wire.errors import (
     UnknownNameError,
 )
 from ps_wire.policies import Apply, Async, BoundedStaleness, Compensate, Policy, Quorum, Reject, Scale, Sync
+from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
 from ps_wire.tables.options import (
     FTRL,
     SGD,
@@ -85,6 +86,7 @@ __all__ = [
     "FTRL",
     "SGD",
     "Adagrad",
+    "AfterSightings",
     "Apply",
     "Async",
     "BoundedStaleness",
@@ -103,6 +105,7 @@ __all__ = [
     "DistributedOptimizer",
     "DistributedScheduler",
     "DrainingError",
+    "Eviction",
     "ForeignHandleError",
     "Int8",
     "InternalError",
@@ -147,6 +150,7 @@ __all__ = [
     "Uniform",
     "UnknownMethodError",
     "UnknownNameError",
+    "WithProbability",
     "Zeros",
     "Zstd",
     "by_value",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ps_service.tables.randomness import ADMISSION, random_bits, uniform
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.hashing import GOLDEN, mix, mix_one
 from ps_wire.tables.life import Admission, AfterSightings, WithProbability
 
@@ -21,6 +23,16 @@ class Gate(Protocol):
 
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers, in plain values and tensors that share its memory."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another one with the same options and seed remembered.
+
+        Raises:
+            InvalidArgumentError: It is the state of one with other options.
+        """
 
     @property
     def memory(self) -> int:
@@ -50,6 +62,16 @@ class CountingFilter:
             np.right_shift(self._counters, 1, out=self._counters)
         return torch.from_numpy(admitted)
 
+    def state(self) -> dict[str, Any]:
+        return {"counters": torch.from_numpy(self._counters), "left": self._left}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        counters, left = state.get("counters"), state.get("left")
+        if not isinstance(counters, torch.Tensor) or counters.shape != self._counters.shape:
+            raise InvalidArgumentError("these sightings were counted by a filter of another size")
+        self._counters[:] = counters.to(torch.uint8).numpy()
+        self._left = min(int(left or 0), self._window) or self._window
+
     @property
     def memory(self) -> int:
         return self._counters.nbytes
@@ -70,6 +92,12 @@ class Lottery:
         calls = np.full(len(ids), self._calls, np.int64)
         draws = uniform(random_bits(self._seed, ADMISSION, ids.numpy(), 1, calls))[:, 0]
         return torch.from_numpy(draws < self._probability)
+
+    def state(self) -> dict[str, Any]:
+        return {"calls": self._calls}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._calls = max(int(state.get("calls", 0)), 0)
 
 
 def make_gate(admission: Admission | None, seed: int) -> Gate | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -84,11 +87,30 @@ def checked_gradients(gradients: torch.Tensor, shape: tuple[int, int], refuse_no
     return gradients
 
 
-def check_block(block: dict[str, torch.Tensor], dim: int, dtype: torch.dtype, widths: dict[str, int]) -> None:
+LIFE: Final = ("age", "sightings")
+"""What a block may have of when and how often its rows were looked up, int64 [n]."""
+
+
+def used_part(block: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A block without the rows that are not in use, if it says which are.
+
+    Raises:
+        InvalidArgumentError: It does not say so for each row.
+    """
+    rest = dict(block)
+    in_use = rest.pop("in_use", None)
+    if in_use is None:
+        return rest
+    if in_use.dtype != torch.bool or any(each.shape[:1] != in_use.shape for each in rest.values()):
+        raise InvalidArgumentError("a block of rows has one entry for each row in each of its tensors")
+    return {name: each[in_use] for name, each in rest.items()}
+
+
+def check_block(block: Mapping[str, torch.Tensor], dim: int, dtype: torch.dtype, widths: Mapping[str, int]) -> None:
     """Checks a block of rows.
 
     Args:
-        block: Tensors by name.
+        block: Tensors by name. What the optimizer keeps may be left out as a whole, and so may each of `LIFE`.
         dim: Width of a row.
         dtype: Dtype of a row.
         widths: What the optimizer keeps, and how many numbers of each.
@@ -96,6 +118,13 @@ def check_block(block: dict[str, torch.Tensor], dim: int, dtype: torch.dtype, wi
     Raises:
         InvalidArgumentError: It has other names, shapes or dtypes, or an id twice.
     """
+    life, block = {each: block[each] for each in LIFE if each in block}, {**block}
+    for name, each in life.items():
+        if each.shape != block.get("ids", each).shape or each.dtype != torch.int64 or each.device.type != "cpu":
+            raise InvalidArgumentError(f"{name!r} of a block of rows is a whole number for each of its rows")
+        del block[name]
+    if not any(name.startswith("state.") for name in block):
+        widths = {}
     count = len(block["ids"]) if "ids" in block else -1
     states = {f"state.{name}": (count, width) for name, width in widths.items()}
     expected = {"ids": (count,), "values": (count, dim), **states}

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ps_service.tables.numbered import NumberedShard
+from ps_service.tables.keyed import KeyedShard
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.tables import options
+from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
 from ps_wire.tables.sums import grouped, sum_by
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MOST_NAME: Final = 256
 """Longest name of a table."""
+
+TURN_ROWS: Final = 1 << 14
+"""Rows that are looked at in one turn."""
 
 
 class Wanted:
@@ -33,7 +36,7 @@ class Wanted:
             raise InvalidArgumentError("only tables can be looked up in")
         if not isinstance(ids, torch.Tensor) or not isinstance(offsets, torch.Tensor | None):
             raise InvalidArgumentError("ids and offsets are tensors")
-        self.ids = ids
+        self.ids = self.table.shard.checked_ids(ids)
         self.offsets = None if offsets is None else self.table.shard.checked_bags(ids, offsets)
         if weights is not None and (
             offsets is None
@@ -72,6 +75,8 @@ class HostedTable(RowsOfTable):
         max_rows: int | None,
         groups: Sequence[Any],
         owners: Sequence[str],
+        admit: Mapping[str, Any] | None = None,
+        evict: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= MOST_NAME:
             raise InvalidArgumentError(f"the name of a table is a text of at most {MOST_NAME} characters")
@@ -88,9 +93,12 @@ class HostedTable(RowsOfTable):
             "max_rows": max_rows,
             "groups": list(groups),
             "owners": list(owners),
+            "admit": admit,
+            "evict": evict,
         }
         self.routing = Routing.even(owners)
-        self.shard: Final = NumberedShard(
+        eviction = None if evict is None else _option(evict, life.Eviction, "evict")
+        self.shard: Final = KeyedShard(
             dim,
             _option(optimizer, options.RowOptimizer, "optimizer"),
             _option(init, options.Initialisation, "init"),
@@ -100,7 +108,10 @@ class HostedTable(RowsOfTable):
             max_rows=max_rows,
             groups=[_option(each, options.RowGroup, "a group") for each in groups],
             refuse_non_finite=False,  # the optimizer says whether they are
+            admission=None if admit is None else _option(admit, life.Admission, "admit"),
+            eviction=eviction,
         )
+        self.ttl = None if eviction is None else eviction.ttl
         self.dim = dim
         self.parameter = AllRows.of(self, dim)
 
@@ -131,18 +142,20 @@ class HostedTable(RowsOfTable):
             if offsets is None:
                 return self.shard.look_up(ids, add=False)
             return self.shard.bag(ids, offsets, "sum", weights, add=False)
-        numbers = self.shard.numbers(ids)
         found: torch.Tensor
         if offsets is None:
-            found = LookUp.apply(self.parameter, self, numbers)  # type: ignore[no-untyped-call]
+            found = LookUp.apply(self.parameter, self, ids)  # type: ignore[no-untyped-call]
         else:
-            found = Pool.apply(self.parameter, weights, self, numbers, offsets)  # type: ignore[no-untyped-call]
+            found = Pool.apply(self.parameter, weights, self, ids, offsets)  # type: ignore[no-untyped-call]
         return found
 
     @remote
     def count(self) -> int:
         """Number of rows."""
         return self.shard.size
+
+    def expire(self, begin: int) -> int | None:
+        return self.shard.expire(begin, TURN_ROWS)[1]
 
     @property
     def kind(self) -> str:
@@ -160,11 +173,16 @@ class HostedTable(RowsOfTable):
     def updates(self) -> int:
         return self.shard.updates
 
-    def read(self, numbers: torch.Tensor) -> torch.Tensor:
-        return self.shard.read(numbers)
+    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.shard.rows_of(ids)
 
-    def pool(self, numbers: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        return self.shard.pool(numbers, offsets, weights)
+    def pooled_rows_of(
+        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        return self.shard.pooled_rows_of(ids, offsets, weights, keep)
+
+    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
+        return self.shard.own(keys)
 
     @remote
     def describe(self) -> dict[str, Any]:
@@ -175,21 +193,27 @@ class HostedTable(RowsOfTable):
         now = self.shard.optimizer
         if changed := {name: value for name, value in options.items() if getattr(now, name) != value}:
             self.shard.set_options(**changed)
-        numbers, values = gradient._indices()[0], gradient._values()
+        keys, values = gradient._indices()[0], gradient._values()
         if not gradient.is_coalesced():
-            groups = grouped(numbers)
+            groups = grouped(keys)
             if not groups.are_different:
-                numbers, values = groups.targets, sum_by(groups, values)
-        if len(numbers):
-            self.shard.update(numbers, values)
+                keys, values = groups.targets, sum_by(groups, values)
+        if len(keys):
+            self.shard.update(keys, values)
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, in blocks, and which owner has which."""
-        return {"routing": self.routing.to_plain(), "blocks": self.shard.blocks()}
+        """All rows, in blocks, which owner has which, and what admission remembers of ids without a row."""
+        return {
+            "routing": self.routing.to_plain(),
+            "blocks": self.shard.contents.views(),
+            "admission": self.shard.contents.admission_state(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""
         self.shard.load(state["blocks"])
+        if (admission := state.get("admission")) is not None:
+            self.shard.contents.load_admission(admission)
         self.routing = Routing.from_plain(state["routing"])
 
     def __str__(self) -> str:

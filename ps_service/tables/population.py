@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from ps_service.tables.admission import make_gate
+from ps_service.tables.generations import Generations
 from ps_service.tables.seen import Seen
 from ps_service.tables.statistics import Statistics
 from ps_wire.errors import TooLargeError
@@ -31,6 +32,8 @@ class Population:
         clock: The time in seconds.
 
     Attributes:
+        gate: Decides which new ids get a row; None if all do.
+        generations: The keys of rows.
         seen: When and how often rows were looked up; None if nothing is evicted.
         statistics: What is counted.
         default: The row that ids without one read; None if every id gets one.
@@ -51,8 +54,9 @@ class Population:
         self._most: Final = most
         self._eviction: Final = eviction
         self._clock: Final = clock
-        self._gate: Final = make_gate(admission, seed)
         self._default_value: Final = 0.0 if admission is None else admission.default
+        self.gate: Final = make_gate(admission, seed)
+        self.generations: Final = Generations(most, rows.values.width)
         self.default: Final = None if admission is None else most
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
@@ -64,7 +68,7 @@ class Population:
         Raises:
             TooLargeError: There would be more rows than there may be. No row was added or removed.
         """
-        numbers = self._find_or_add(ids)
+        numbers = self._find_or_admit(ids)
         self.statistics.looked_up += len(ids)
         if self.seen is not None:
             self._note(numbers)
@@ -85,7 +89,7 @@ class Population:
             TooLargeError: There would be more rows than there may be. No row was added or removed.
         """
         if self.default is None:
-            return self._add(ids)
+            return self._add(ids, ids)
         numbers = self._map.find(ids)
         return numbers.masked_fill_(numbers < 0, self.default)
 
@@ -95,7 +99,7 @@ class Population:
         Raises:
             TooLargeError: There would be more rows than there may be. No row was added or removed.
         """
-        numbers = self._add(ids)
+        numbers = self._add(ids, ids)
         if self.seen is not None:
             self._note(numbers)
         return numbers
@@ -109,23 +113,33 @@ class Population:
         """
         if self.seen is None:
             return torch.empty(0, dtype=torch.int64)
-        _ids, numbers = self._map.items()
         if count is None:
-            going = self.seen.expired(numbers, self._clock())
+            going = self.seen.expired(0, self._map.rows, self._clock())
         else:
+            _, numbers = self._map.items()
             going = self.seen.first_to_go(self._rows, numbers, count, self._clock())
         gone = self._map.ids_of(going)
         if not dry_run:
-            self._map.remove(gone)
+            self._remove(gone)
             if count is None:
                 self.statistics.expired += len(gone)
             else:
                 self.statistics.evicted += len(gone)
         return gone
 
+    def expire(self, begin: int, end: int, dry_run: bool) -> torch.Tensor:
+        """Removes the rows from number `begin` to before `end` that have expired. Returns their ids."""
+        if self.seen is None:
+            return torch.empty(0, dtype=torch.int64)
+        gone = self._map.ids_of(self.seen.expired(begin, min(end, self._map.rows), self._clock()))
+        if not dry_run:
+            self._remove(gone)
+            self.statistics.expired += len(gone)
+        return gone
+
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids. Returns how many there were."""
-        count = len(self._map.remove(ids))
+        count = self._remove(ids)
         self.statistics.removed += count
         return count
 
@@ -133,38 +147,48 @@ class Population:
         """Removes all rows."""
         self._map.clear()
         self._rows.clear()
+        self.generations.clear()
         if self.seen is not None:
             self.seen.clear()
         self._write_default()
+
+    def life(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What is known of when and how often rows were looked up, as `Seen.ages`; empty if nothing is evicted."""
+        return {} if self.seen is None else self.seen.ages(numbers, self._clock())
+
+    def put_life(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor]) -> None:
+        """Takes over what `life` has said of rows, here or on another owner."""
+        if self.seen is not None:
+            self.seen.put(numbers, known, self._clock())
 
     @property
     def memory(self) -> int:
         """Bytes in use by the map, the filter of new ids, and what is known of when rows were looked up."""
         seen = 0 if self.seen is None else self.seen.row_bytes * self._map.rows
-        return self._map.memory + seen + (0 if self._gate is None else self._gate.memory)
+        return self._map.memory + seen + (0 if self.gate is None else self.gate.memory)
 
-    def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
-        if self._gate is None or self.default is None:
-            return self._add(ids)
+    def _find_or_admit(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.gate is None or self.default is None:
+            return self._add(ids, ids)
         numbers = self._map.find(ids)
         missing = numbers < 0
         if missing.any():
             wanted = ids[missing]
             new, inverse = self._rows.kernels.unique(wanted)
-            admitted = self._gate.admits(new)
+            admitted = self.gate.admits(new)
             added = torch.full((len(new),), self.default)
-            added[admitted] = self._add(new[admitted])
+            added[admitted] = self._add(new[admitted], ids)
             numbers[missing] = added[inverse]
             self.statistics.refused += int((~admitted)[inverse].sum())
         return numbers
 
-    def _add(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids; all that are missing are added."""
+    def _add(self, ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
         used = self._map.rows
         try:
             numbers, new = self._map.find_or_add(ids, self._most)
         except TooLargeError:
-            if not self._make_room(ids):
+            if not self._make_room(ids, kept):
                 raise
             used = self._map.rows
             numbers, new = self._map.find_or_add(ids, self._most)
@@ -173,23 +197,31 @@ class Population:
             self._rows.grow(self._map.rows)
             self._rows.kernels.begin(self._rows, added, ids[new], fresh=bool((added >= used).all()))
             if self.seen is not None:
-                self.seen.begin(self._map.rows, added)
+                self.seen.begin(self._map.rows, added, self._clock())
             self.statistics.added += len(added)
         return numbers
 
-    def _make_room(self, ids: torch.Tensor) -> bool:
+    def _make_room(self, ids: torch.Tensor, kept: torch.Tensor) -> bool:
         """Removes rows until these ids have room, and some more; False if that is not possible."""
         if self._eviction is None or self._eviction.at_capacity is None:
             return False
         numbers = self._map.find(ids)
         needed = len(self._map) + len(self._rows.kernels.unique(ids[numbers < 0])[0]) - self._most
         wanted = max(needed, int(self._eviction.share * self._most))
-        going = self.evict(wanted + len(ids), dry_run=True)
-        going = going[~torch.isin(going, ids)][:wanted]
+        going = self.evict(wanted + len(kept), dry_run=True)
+        going = going[~torch.isin(going, kept)][:wanted]
         if len(going) < needed:
             return False
-        self.statistics.evicted += len(self._map.remove(going))
+        self.statistics.evicted += self._remove(going)
         return True
+
+    def _remove(self, ids: torch.Tensor) -> int:
+        """Removes the rows of ids, and ends their keys. Returns how many there were."""
+        freed = self._map.remove(ids)
+        self.generations.free(freed)
+        if self.seen is not None:
+            self.seen.forget(freed)
+        return len(freed)
 
     def _note(self, numbers: torch.Tensor) -> None:
         assert self.seen is not None

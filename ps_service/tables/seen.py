@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -20,8 +21,8 @@ class Seen:
     """What eviction needs to know of rows.
 
     Attributes:
-        storages: `seen`, microseconds of the clock at the last look-up; and for `least_frequent` `sightings`. Both are
-            int64.
+        storages: `seen`, microseconds of the clock at the last look-up, which is 0 where there is no row; and for
+            `least_frequent` `sightings`. Both are int64.
     """
 
     def __init__(self, capacity: int, eviction: Eviction) -> None:
@@ -30,11 +31,11 @@ class Seen:
         if eviction.at_capacity == "least_frequent":
             self.storages["sightings"] = make_rows(capacity, 1, torch.int64)
 
-    def begin(self, rows: int, numbers: torch.Tensor) -> None:
-        """Forgets what was known of these rows, int64 [n], of which there are now so many."""
-        for storage in self.storages.values():
+    def begin(self, rows: int, numbers: torch.Tensor, now: float) -> None:
+        """Notes that these rows, int64 [n], were added at a time in seconds, and that there are so many in all."""
+        for name, storage in self.storages.items():
             storage.grow(rows)
-            storage.write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64))
+            storage.write(numbers, torch.full((len(numbers), 1), int(now * 1e6) if name == "seen" else 0))
 
     def note(self, numbers: torch.Tensor, now: float) -> None:
         """Notes that different rows were looked up at a time in seconds."""
@@ -42,12 +43,31 @@ class Seen:
         if (sightings := self.storages.get("sightings")) is not None:
             sightings.write(numbers, sightings.read(numbers) + 1)
 
-    def expired(self, numbers: torch.Tensor, now: float) -> torch.Tensor:
-        """Those of the rows that have expired."""
+    def forget(self, numbers: torch.Tensor) -> None:
+        """Notes that these rows, int64 [n], are free."""
+        self.storages["seen"].write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64))
+
+    def expired(self, begin: int, end: int, now: float) -> torch.Tensor:
+        """The numbers of the rows from `begin` to before `end` that have expired."""
         if self._eviction.ttl is None:
-            return numbers[:0]
+            return torch.empty(0, dtype=torch.int64)
         age = max(self._eviction.ttl, self._eviction.spare)
-        return numbers[self.storages["seen"].read(numbers)[:, 0] <= int((now - age) * 1e6)]
+        last = self.storages["seen"].between(begin, end)[:, 0]
+        return begin + ((last != 0) & (last <= int((now - age) * 1e6))).nonzero()[:, 0]
+
+    def ages(self, numbers: torch.Tensor, now: float) -> dict[str, torch.Tensor]:
+        """What is known of rows, int64 [n], whatever the time: microseconds since the last look-up, and sightings."""
+        found = {"age": int(now * 1e6) - self.storages["seen"].read(numbers)[:, 0]}
+        if (sightings := self.storages.get("sightings")) is not None:
+            found["sightings"] = sightings.read(numbers)[:, 0]
+        return found
+
+    def put(self, numbers: torch.Tensor, known: Mapping[str, torch.Tensor], now: float) -> None:
+        """Takes over what `ages` has said of rows, int64 [n], as far as it is there."""
+        if (age := known.get("age")) is not None:
+            self.storages["seen"].write(numbers, (int(now * 1e6) - age.clamp(min=0)).clamp_(min=1)[:, None])
+        if "sightings" in self.storages and (sightings := known.get("sightings")) is not None:
+            self.storages["sightings"].write(numbers, sightings[:, None].clamp(min=0))
 
     def first_to_go(self, rows: Rows, numbers: torch.Tensor, count: int, now: float) -> torch.Tensor:
         """At most `count` of the rows, the first of the order of eviction first, without those that are spared."""

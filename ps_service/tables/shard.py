@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.functional import embedding_bag
 
 from ps_service.tables import bags, checks
 from ps_service.tables.checks import checked_gradients, checked_ids, checked_offsets, checked_weights
+from ps_service.tables.contents import BLOCK_ROWS, Block, Contents
 from ps_service.tables.groups import Groups
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536
-BLOCK_ROWS: Final = 65_536
-"""Rows of a block of the state."""
-
-Block = dict[str, torch.Tensor]
 Implementation = Literal["numba", "torch"]
 
 
@@ -68,6 +65,9 @@ class TableShard:
         eviction: When rows are removed; None for never.
         clock: The time in seconds, for `eviction`.
 
+    Attributes:
+        contents: The rows in blocks.
+
     Raises:
         InvalidArgumentError: An argument does not fit.
     """
@@ -92,6 +92,8 @@ class TableShard:
         checks.check_size("dim", dim, MOST_DIM)
         checks.check_size("rows", rows, MOST_ROWS)
         checks.check_size("max_rows", max_rows, MOST_ROWS)
+        if rows is not None and (admission is not None or eviction is not None):
+            raise InvalidArgumentError("ids are admitted and rows are evicted in tables that grow, without rows=")
         if dtype not in DTYPES:
             raise InvalidArgumentError(f"rows are float32, float16 or bfloat16, not {dtype}")
         self.dim: Final = dim
@@ -111,6 +113,7 @@ class TableShard:
         self._map: Final = make_id_map(self.max_rows, implementation)
         self._population: Final = Population(self._map, self._rows, self.max_rows, admission, eviction, seed, clock)
         self._lock: Final = ReportingLock()
+        self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)
         self._updates = 0
         if self._kernels.implementation == "numba":
             PREPARATION.ensure(TableShard)
@@ -174,7 +177,7 @@ class TableShard:
         """
         ids = checked_ids(ids, self.rows)
         with self._lock:
-            return self._read(ids, self._find_or_add(ids) if add else self._population.find(ids))
+            return self._read(ids, self._population.look_up(ids) if add else self._population.find(ids))
 
     def bag(
         self,
@@ -205,7 +208,7 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, mode, len(ids))
         with self._lock:
-            rows = self._find_or_add(ids) if add else self._population.find(ids)
+            rows = self._population.look_up(ids) if add else self._population.find(ids)
             if add or not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, mode, weights)
             values = self._read(ids, rows).float()
@@ -264,28 +267,17 @@ class TableShard:
         return self._update(self._kernels.group(ids, gradients, sources, scales))
 
     def state(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
-        """All rows in blocks, in the order of their numbers, for checkpoints.
+        """All rows in blocks, in the order of their numbers.
 
         Each block is copied when it is asked for. Whoever needs all blocks as of one moment lets nobody update the
-        table meanwhile; rows that are added after the first block was asked for are left out.
+        table meanwhile.
 
         Args:
             block_rows: Most rows of a block.
-
-        Yields:
-            `ids` int64 [n], `values` [n, dim], and what the optimizer keeps, float32 [n, width], under `state.` and its
-            name.
         """
-        with self._lock:
-            ids, rows = self._map.items()
-        for some_ids, some_rows in zip(ids.split(block_rows), rows.split(block_rows), strict=True):
-            if not len(some_ids):
-                return
-            with self._lock:
-                states = {f"state.{name}": each.read(some_rows) for name, each in self._rows.states.items()}
-                yield {"ids": some_ids, "values": self._rows.values.read(some_rows), **states}
+        return self.contents.blocks(block_rows)
 
-    def load(self, blocks: Iterable[Block], *, clear: bool = True) -> None:
+    def load(self, blocks: Iterable[Mapping[str, torch.Tensor]], *, clear: bool = True) -> None:
         """Takes rows that `state` has given, of this shard or of others.
 
         Args:
@@ -299,14 +291,8 @@ class TableShard:
         if clear:
             self.clear()
         for block in blocks:
-            checks.check_block(block, self.dim, self.dtype, self._rows.widths)
-            ids = checked_ids(block["ids"], self.rows)
-            with self._lock:
-                rows = self._population.put(ids)
-                self._rows.values.write(rows, block["values"])
-                for name, storage in self._rows.states.items():
-                    storage.write(rows, block[f"state.{name}"])
-                self._updates += 1
+            self.contents.put(block, self.rows)
+            self._updates += 1
 
     def upsert(self, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Replaces the values of rows, adding those that are missing. What the optimizer keeps stays as it is.
@@ -351,6 +337,21 @@ class TableShard:
         with self._lock:
             return self._population.evict(count, dry_run)
 
+    def expire(self, begin: int, count: int, *, dry_run: bool = False) -> tuple[torch.Tensor, int | None]:
+        """Removes expired rows as `evict`, in turns that are short.
+
+        Args:
+            begin: The number of the first row to look at.
+            count: How many rows to look at.
+            dry_run: Whether the rows stay.
+
+        Returns:
+            The ids of the rows, int64, and where to go on; None at the end.
+        """
+        with self._lock:
+            gone = self._population.expire(begin, begin + count, dry_run)
+            return gone, begin + count if begin + count < self._map.rows else None
+
     def clear(self) -> None:
         """Removes all rows and gives their memory back."""
         with self._lock:
@@ -382,7 +383,3 @@ class TableShard:
             self._kernels.update(self._rows, rows, grouped, rates)
             self._updates += 1
             return self._updates
-
-    def _find_or_add(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids that training looks up."""
-        return self._population.look_up(ids)

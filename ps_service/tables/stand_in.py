@@ -1,14 +1,14 @@
 """The parameter that stands for all rows of a table on an owner, and the nodes that lead to it in torch's graph.
 
 Passes, optimizers and policies know parameters and their gradients. A table has one parameter for them, in the shape
-of more rows than there will ever be, with the memory of one number. Its gradients are sparse: numbers of rows, and the
+of more rows than there will ever be, with the memory of one number. Its gradients are sparse: keys of rows, and the
 sums of their gradients.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,8 +19,12 @@ from ps_wire.tables.sums import grouped, sum_by
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_ROWS: Final = 1 << 40
-"""The rows of the shape."""
+    from ps_wire.tables.sums import Grouped
+
+
+def key_space(dim: int) -> int:
+    """How many keys of rows of `dim` numbers there are: so many that a tensor with a row for each can be described."""
+    return 1 << (60 - (dim - 1).bit_length())
 
 
 class RowsOfTable(ABC):
@@ -29,22 +33,34 @@ class RowsOfTable(ABC):
     Attributes:
         parameter: Stands for them in torch's graph.
         dim: Numbers in a row.
+        ttl: Seconds after which rows that nobody looks up expire; None if they do not.
     """
 
     parameter: AllRows
     dim: int
+    ttl: float | None
 
     @abstractmethod
     def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
         """Updates rows with a gradient of `parameter` and these options of the optimizer."""
 
     @abstractmethod
-    def read(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Copies of rows by number, [n, dim]."""
+    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and the rows of ids; see `KeyedShard.rows_of`."""
 
     @abstractmethod
-    def pool(self, numbers: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-        """The sums of the rows of bags, float32 [bags, dim]; see `NumberedShard.pool`."""
+    def pooled_rows_of(
+        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The keys of the rows of ids, the sums of bags, and the rows; see `KeyedShard.pooled_rows_of`."""
+
+    @abstractmethod
+    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
+        """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
+
+    @abstractmethod
+    def expire(self, begin: int) -> int | None:
+        """Removes expired rows from number `begin` on, in one turn. Returns where to go on; None at the end."""
 
     @property
     @abstractmethod
@@ -68,7 +84,7 @@ class RowsOfTable(ABC):
 
 
 class AllRows(nn.Parameter):
-    """All rows of a table on an owner, [MOST_ROWS, dim], as torch's graph knows them. It has no values.
+    """All rows of a table on an owner, [key_space(dim), dim], as torch's graph knows them. It has no values.
 
     Attributes:
         table: The table.
@@ -79,7 +95,7 @@ class AllRows(nn.Parameter):
     @classmethod
     def of(cls, table: RowsOfTable, dim: int) -> AllRows:
         """The parameter of a table with rows of `dim` numbers."""
-        made: AllRows = torch.Tensor._make_subclass(cls, torch.zeros(1, 1).expand(MOST_ROWS, dim), True)
+        made: AllRows = torch.Tensor._make_subclass(cls, torch.zeros(1, 1).expand(key_space(dim), dim), True)
         made.table = table
         return made
 
@@ -93,36 +109,35 @@ class AllRows(nn.Parameter):
         raise TypeError("the rows of a table are no tensor, and cannot be copied")
 
 
-def rows_gradient(numbers: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A gradient of all rows.
 
     Torch adds gradients of different rows in ascending order one after the other, and others in an order that depends
     on which rows they have.
 
     Args:
-        numbers: Numbers of different rows, int64 [n], ascending.
+        keys: Keys of different rows, int64 [n], ascending.
         values: The gradient of each, [n, dim].
     """
-    shape = (MOST_ROWS, values.shape[1])
-    return torch.sparse_coo_tensor(
-        numbers.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False
-    )
+    shape = (key_space(values.shape[1]), values.shape[1])
+    return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
 
 
 class LookUp(torch.autograd.Function):
-    """Rows by number."""
+    """The rows of ids."""
 
     @staticmethod
-    def forward(ctx: Any, rows: AllRows, table: RowsOfTable, numbers: torch.Tensor) -> torch.Tensor:
-        ctx.numbers = numbers
-        return table.read(numbers)
+    def forward(ctx: Any, rows: AllRows, table: RowsOfTable, ids: torch.Tensor) -> torch.Tensor:
+        ctx.table = table
+        ctx.keys, found = table.rows_of(ids)
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        groups = grouped(ctx.numbers)
+        groups = grouped(ctx.keys)
         values = gradient.index_select(0, groups.order) if groups.are_different else sum_by(groups, gradient)
-        return rows_gradient(groups.targets, values), None, None
+        return _of_own_rows(ctx.table, groups, values), None, None
 
 
 class Pool(torch.autograd.Function):
@@ -134,19 +149,21 @@ class Pool(torch.autograd.Function):
         rows: AllRows,
         weights: torch.Tensor | None,
         table: RowsOfTable,
-        numbers: torch.Tensor,
+        ids: torch.Tensor,
         offsets: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.numbers, ctx.offsets = numbers, offsets
+        ctx.table, ctx.offsets = table, offsets
         ctx.weights = None if weights is None else weights.detach()
         # Their gradient needs the rows as they are now; a step may change them before.
-        ctx.read = table.read(numbers) if weights is not None and weights.requires_grad else None
-        return table.pool(numbers, offsets, None if weights is None else weights.detach().float())
+        keep = weights is not None and weights.requires_grad
+        factors = None if weights is None else weights.detach().float()
+        ctx.keys, pooled, ctx.read = table.pooled_rows_of(ids, offsets, factors, keep)
+        return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        count = len(ctx.numbers)
+        count = len(ctx.keys)
         sizes = torch.diff(ctx.offsets, append=ctx.offsets.new_tensor([count]))
         bag_of = torch.repeat_interleave(sizes, output_size=count)
         of_weights = None
@@ -154,6 +171,17 @@ class Pool(torch.autograd.Function):
             of_weights = (ctx.read.float() * gradient.index_select(0, bag_of)).sum(1).to(ctx.weights.dtype)
         of_rows = None
         if ctx.needs_input_grad[0]:
-            groups = grouped(ctx.numbers)
-            of_rows = rows_gradient(groups.targets, sum_by(groups, gradient, bag_of, ctx.weights))
+            groups = grouped(ctx.keys)
+            of_rows = _of_own_rows(ctx.table, groups, sum_by(groups, gradient, bag_of, ctx.weights))
         return of_rows, of_weights, None, None, None
+
+
+def _of_own_rows(table: RowsOfTable, groups: Grouped, values: torch.Tensor) -> torch.Tensor:
+    """The gradient of rows, without that of the row that ids without one read.
+
+    It is left out here and not only in the step, because norms and checks count it otherwise.
+    """
+    own = table.own(groups.targets)
+    if own is None:
+        return rows_gradient(groups.targets, values)
+    return rows_gradient(groups.targets[own], values[own])

@@ -18,6 +18,7 @@ class Statistics:
         removed: Rows that were removed by `remove`.
         gradients: Ids for which there were gradients.
         updated: Rows that these updated.
+        late: Rows that had gone when a gradient for them was to be applied.
     """
 
     looked_up: int = 0
@@ -28,6 +29,7 @@ class Statistics:
     removed: int = 0
     gradients: int = 0
     updated: int = 0
+    late: int = 0
 
     @property
     def hit_rate(self) -> float:

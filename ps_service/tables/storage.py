@@ -39,6 +39,9 @@ class RowStorage(Protocol):
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         """Copies of the rows with these numbers, [n, width]."""
 
+    def between(self, begin: int, end: int) -> torch.Tensor:
+        """The rows from `begin` to before `end`, [n, width]: a view where that is possible. Nobody writes to it."""
+
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         """Replaces the rows with these different numbers by values [n, width]."""
 
@@ -63,6 +66,10 @@ class FlatRows:
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         assert self.flat is not None
         return self.flat.index_select(0, rows)
+
+    def between(self, begin: int, end: int) -> torch.Tensor:
+        assert self.flat is not None
+        return self.flat[begin:end]
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         assert self.flat is not None
@@ -90,6 +97,9 @@ class BlockRows:
         for block, chosen in self._parts(rows):
             values[chosen] = block[rows[chosen] % BLOCK_ROWS]
         return values
+
+    def between(self, begin: int, end: int) -> torch.Tensor:
+        return self.read(torch.arange(begin, end))
 
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
         for block, chosen in self._parts(rows):

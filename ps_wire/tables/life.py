@@ -36,7 +36,7 @@ class AfterSightings:
 
     def __post_init__(self) -> None:
         _check_whole("sightings", self.sightings, 2, _MOST_SIGHTINGS)
-        _check_whole("counters", self.counters, 1 << 10, 1 << 36)
+        _check_whole("counters", self.counters, 1 << 10, 1 << 30)
         _check_finite("default", self.default, -math.inf, math.inf)
 
 

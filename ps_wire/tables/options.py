@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.life import Admission, AfterSightings, Eviction, WithProbability
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +249,12 @@ _KINDS: Final[dict[str, Any]] = {
         *(Normal, Uniform, Zeros, Constant),
         *(SGD, Adagrad, RowWiseAdagrad, LazyAdam, PartialRowWiseAdam, FTRL),
         RowGroup,
+        *(AfterSightings, WithProbability, Eviction),
     )
 }
 
 
-def to_plain(option: Initialisation | RowOptimizer | RowGroup) -> dict[str, Any]:
+def to_plain(option: Initialisation | RowOptimizer | RowGroup | Admission | Eviction) -> dict[str, Any]:
     """An option as a dictionary of plain values."""
     fields = {field.name: getattr(option, field.name) for field in dataclasses.fields(option)}
     return {"kind": option.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}}

@@ -13,6 +13,7 @@ from trainer_client.tables.wanted import Wanted
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
+    from ps_wire.tables.life import Admission, Eviction
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.pending import Pending
@@ -38,6 +39,8 @@ class OffersTables:
         seed: int = 0,
         max_rows: int | None = None,
         groups: Sequence[RowGroup] = (),
+        admit: Admission | None = None,
+        evict: Eviction | None = None,
         policy: Policy | None = None,
         non_finite: NonFinite = "refuse",
     ) -> Pending[Table]:
@@ -59,6 +62,9 @@ class OffersTables:
             seed: Seed of the values that rows begin with.
             max_rows: Most rows on each owner; None for as many as fit into its memory.
             groups: Learning rates and weight decays for ranges of ids, in place of the optimizer's.
+            admit: Which new ids get a row: `AfterSightings` or `WithProbability`; None for all. The others read a row
+                of equal values, and their gradients are dropped. Not with `rows`.
+            evict: When rows are removed: an `Eviction`; None for never. Not with `rows`.
             policy: When gradients count, as for `optimizer`.
             non_finite: Whether its optimizer refuses gradients with NaN or infinity.
 
@@ -74,7 +80,7 @@ class OffersTables:
             return self._tables.attach(name, owners, policy)
         wanted = Wanted(
             *(name, dim, rows, dtype, init or Normal(), optimizer or SGD(), seed, max_rows),
-            *(tuple(groups), None if owners is None else tuple(sorted(owners))),
+            *(tuple(groups), None if owners is None else tuple(sorted(owners)), admit, evict),
         )
         return self._tables.create(wanted, policy, non_finite)
 

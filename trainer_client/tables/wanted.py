@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
+from ps_wire.tables.life import Admission, Eviction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,8 @@ class Wanted(NamedTuple):
         max_rows: Most rows on each owner; None for as many as the owner allows.
         groups: Options of the optimizer for ranges of ids.
         owners: Names of its owners, sorted; None for all owners of the client.
+        admit: Which new ids get a row; None for all.
+        evict: When rows are removed; None for never.
     """
 
     name: str
@@ -38,10 +42,24 @@ class Wanted(NamedTuple):
     max_rows: int | None
     groups: tuple[options.RowGroup, ...]
     owners: tuple[str, ...] | None
+    admit: Admission | None = None
+    evict: Eviction | None = None
 
     def settings(self, owners: Sequence[str]) -> dict[str, Any]:
-        """As the arguments of the constructor on each of these owners."""
+        """As the arguments of the constructor on each of these owners.
+
+        Raises:
+            InvalidArgumentError: Admission or eviction do not fit.
+        """
         own = self._asdict()
         own["init"], own["optimizer"] = options.to_plain(self.init), options.to_plain(self.optimizer)
+        if self.admit is not None and not isinstance(self.admit, Admission):
+            raise InvalidArgumentError(f"admit= is an AfterSightings or a WithProbability, not {self.admit!r}")
+        if self.evict is not None and not isinstance(self.evict, Eviction):
+            raise InvalidArgumentError(f"evict= is an Eviction, not {self.evict!r}")
+        if self.rows is not None and (self.admit is not None or self.evict is not None):
+            raise InvalidArgumentError("ids are admitted and rows are evicted in tables that grow, without rows=")
+        for name, option in (("admit", self.admit), ("evict", self.evict)):
+            own[name] = None if option is None else options.to_plain(option)
         own["groups"], own["owners"] = [options.to_plain(each) for each in self.groups], list(owners)
         return own

@@ -25,6 +25,14 @@ class BaseIdMap:
     def ids_of(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._layout.row_ids.take(rows.numpy(), mode="clip"))
 
+    def between(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        used, freed = self._layout.counts.tolist()
+        end = max(begin, min(end, used))
+        in_use = np.ones(end - begin, np.bool_)
+        free = self._layout.free[:freed]
+        in_use[free[(free >= begin) & (free < end)] - begin] = False
+        return torch.from_numpy(self._layout.row_ids[begin:end]), torch.from_numpy(in_use)
+
     def clear(self) -> None:
         self._layout.clear()
 

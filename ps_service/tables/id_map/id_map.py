@@ -48,6 +48,9 @@ class IdMap(Protocol):
     def ids_of(self, rows: torch.Tensor) -> torch.Tensor:
         """The ids of rows that are in use."""
 
+    def between(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ids of the rows from `begin` to before `end`, int64 [n], as a view, and which of the rows are in use."""
+
     def clear(self) -> None:
         """Removes all ids."""
 

@@ -1,0 +1,60 @@
+"""Names of rows that never come to mean the row of another id."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from ps_service.tables.stand_in import key_space
+from ps_service.tables.storage import make_rows
+
+
+class Generations:
+    """Generational indices of rows: a key is the number of a row below how often the row has been freed.
+
+    The gradient of a pass names rows by key. If a row is removed while the pass is open, and another id gets its
+    number, the key of the gradient is that of no row any more. The generations of a row begin again after
+    `key_space / capacity` of them, which is more than a million for any table of less than 10^11 numbers.
+
+    It is used under the lock of a shard.
+
+    Args:
+        capacity: The most rows. The row with this number, which ids without one read, has keys, too.
+        dim: Width of a row.
+    """
+
+    def __init__(self, capacity: int, dim: int) -> None:
+        self._bits: Final = capacity.bit_length()
+        self._mask: Final = (key_space(dim) >> self._bits) - 1
+        self._freed: Final = make_rows(capacity + 1, 1, torch.int32)  # pages of zeros take no memory
+        self._highest = 0
+        self._base = 0
+
+    def keys(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The keys of rows, int64 [n]."""
+        if not self._highest and not self._base:
+            return numbers
+        generations = (self._freed.read(numbers)[:, 0].long() + self._base) & self._mask
+        return numbers | generations << self._bits
+
+    def numbers(self, keys: torch.Tensor) -> torch.Tensor:
+        """The numbers of the rows that these keys were made for, int64 [n]."""
+        return keys & ((1 << self._bits) - 1)
+
+    def current(self, keys: torch.Tensor) -> torch.Tensor:
+        """Which of the keys are still those of their rows, bool [n]."""
+        return self.keys(self.numbers(keys)) == keys
+
+    def free(self, numbers: torch.Tensor) -> None:
+        """Ends the keys of different rows, int64 [n]."""
+        if len(numbers):
+            freed = self._freed.read(numbers) + 1
+            self._freed.write(numbers, freed)
+            self._highest = max(self._highest, int(freed.max()))
+
+    def clear(self) -> None:
+        """Ends all keys."""
+        self._base += self._highest + 1
+        self._highest = 0
+        self._freed.clear()

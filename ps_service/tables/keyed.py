@@ -1,0 +1,106 @@
+"""The rows of a table by key: a gradient of a pass names rows so until a step applies it."""
+
+from __future__ import annotations
+
+import torch
+
+from ps_service.tables.checks import checked_ids, checked_offsets
+from ps_service.tables.kernels import Grouped
+from ps_service.tables.shard import TableShard
+
+
+class KeyedShard(TableShard):
+    """A shard whose rows are also found by key, see `Generations`.
+
+    An id keeps its key as long as its row exists, so gradients of several look-ups and passes can be added by key. Ids
+    without a row all have that of the row that they read.
+    """
+
+    def checked_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        """Contiguous ids.
+
+        Raises:
+            InvalidArgumentError: They are no int64 vector, or a table of fixed size has no such row.
+        """
+        return checked_ids(ids, self.rows)
+
+    def checked_bags(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """The offsets of bags, as int64.
+
+        Raises:
+            InvalidArgumentError: They fall, point outside, or belong to no ids.
+        """
+        return checked_offsets(offsets, len(ids))
+
+    def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and copies of the rows of ids that training looks up; missing rows are added.
+
+        Args:
+            ids: int64 [n], checked.
+
+        Returns:
+            int64 [n], and [n, dim] of the table's dtype.
+
+        Raises:
+            TooLargeError: There would be more rows than the shard may have; none was added.
+        """
+        with self._lock:
+            numbers = self._population.look_up(ids)
+            return self._population.generations.keys(numbers), self._rows.values.read(numbers)
+
+    def pooled_rows_of(
+        self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The keys of rows that training looks up, the sums of the rows of bags, and copies of the rows.
+
+        Args:
+            ids: int64 [n], checked.
+            offsets: Where each bag begins, int64 [bags].
+            weights: What each row is multiplied with, float32 [n]; None for 1.
+            keep: Whether the rows are copied.
+
+        Returns:
+            int64 [n], float32 [bags, dim], and [n, dim] of the table's dtype or None.
+
+        Raises:
+            TooLargeError: There would be more rows than the shard may have; none was added.
+        """
+        with self._lock:
+            numbers = self._population.look_up(ids)
+            pooled = self._kernels.pool(self._rows, numbers, offsets, "sum", weights)
+            kept = self._rows.values.read(numbers) if keep else None
+            return self._population.generations.keys(numbers), pooled, kept
+
+    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
+        """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
+        shared = self._population.default
+        if shared is None:
+            return None
+        own = self._population.generations.numbers(keys) != shared
+        return None if own.all() else own
+
+    def update(self, keys: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Applies the gradients of different rows, float32 [n, dim], as one step of the optimizer.
+
+        Those of rows that have gone since they were looked up are dropped, and so are those of the row that ids without
+        one read.
+        """
+        options = self.optimizer
+        with self._lock:
+            statistics, generations = self._population.statistics, self._population.generations
+            own = self.own(keys)
+            if own is not None:
+                keys, gradients = keys[own], gradients[own]
+            there = generations.current(keys)
+            if not there.all():
+                statistics.late += int((~there).sum())
+                keys, gradients = keys[there], gradients[there]
+            numbers, count = generations.numbers(keys), len(keys)
+            if count:
+                ids = self._map.ids_of(numbers)
+                rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
+                places = torch.arange(count + 1)
+                summed = Grouped(ids, places, places[:-1], torch.ones(1), gradients.contiguous())
+                self._kernels.update(self._rows, numbers, summed, rates)
+            statistics.updated += count
+            self._updates += 1

@@ -1,0 +1,141 @@
+"""Tests of the keys of rows: a gradient never reaches the row of another id."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from ps_service.tables import compiled
+from ps_service.tables.generations import Generations
+from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.stand_in import key_space
+from ps_wire.tables.life import AfterSightings, Eviction
+from ps_wire.tables.options import SGD, Adagrad, Constant
+from ps_wire.tables.sums import grouped
+
+
+def ids(*given: int) -> torch.Tensor:
+    return torch.tensor(given, dtype=torch.int64)
+
+
+@pytest.fixture(params=["torch", *(["numba"] if compiled.AVAILABLE else [])])
+def implementation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_keys_end_with_their_rows() -> None:
+    rows = Generations(10, 4)
+    numbers = ids(3, 10, 0)
+    first = rows.keys(numbers)
+    assert first.tolist() == numbers.tolist()
+    rows.free(ids(3))
+    second = rows.keys(numbers)
+    assert rows.numbers(second).tolist() == numbers.tolist()
+    assert (rows.current(first).tolist(), rows.current(second).tolist()) == ([False, True, True], [True] * 3)
+    rows.clear()
+    assert not rows.current(torch.cat([first, second])).any()
+    assert rows.current(rows.keys(numbers)).all()
+    rows.free(ids())
+
+
+@pytest.mark.parametrize("dim", [1, 3, 64, 65_536])
+def test_keys_are_less_than_the_rows_that_a_gradient_has(dim: int) -> None:
+    rows = Generations(1 << 20, dim)
+    for _ in range(100):
+        rows.clear()
+    rows._base = 1 << 60  # as after very many
+    assert 0 <= int(rows.keys(ids(1 << 20))) < key_space(dim)
+    assert key_space(dim) * dim * 4 < 1 << 63
+    assert torch.empty(1).expand(key_space(dim), dim).numel() == key_space(dim) * dim
+
+
+def test_a_late_gradient_does_not_reach_the_row_of_another_id(implementation: str) -> None:
+    shard = KeyedShard(2, SGD(1.0), Constant(1.0), implementation=implementation)
+    keys, _ = shard.rows_of(ids(1, 2))
+    shard.remove(ids(1))
+    again, _ = shard.rows_of(ids(3))
+    assert (again & 0xFF).tolist() == [0], "it has the number that the row of 1 had"
+    shard.update(keys, torch.ones(2, 2))
+    assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[1, 1], [0, 0], [1, 1]]
+    assert (shard.statistics.late, shard.statistics.updated) == (1, 1)
+    shard.rows_of(ids(1))
+    shard.update(keys[:1], torch.ones(1, 2))
+    assert shard.look_up(ids(1), add=False).tolist() == [[1, 1]], "a row that began anew is another row"
+    shard.clear()
+    shard.rows_of(ids(1, 2, 3))
+    shard.update(torch.cat([keys, again]), torch.ones(3, 2))
+    assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[1, 1]] * 3
+    assert shard.updates == 4
+
+
+def test_the_row_that_ids_without_one_read_is_not_trained(implementation: str) -> None:
+    shard = KeyedShard(
+        2, SGD(1.0), Constant(1.0), admission=AfterSightings(2, default=5.0), implementation=implementation
+    )
+    keys, rows = shard.rows_of(ids(1, 2))
+    assert rows.tolist() == [[5, 5], [5, 5]]
+    own = shard.own(keys)
+    assert own is not None and not own.any()
+    shard.update(grouped(keys).targets, torch.ones(1, 2))
+    keys, pooled, kept = shard.pooled_rows_of(ids(1, 3), ids(0), torch.tensor([1.0, 2.0]), True)
+    assert (pooled.tolist(), kept.tolist()) == ([[11.0, 11.0]], [[1, 1], [5, 5]])  # type: ignore[union-attr]
+    shard.update(keys, torch.ones(2, 2))
+    assert shard.look_up(ids(1, 2, 3), add=False).tolist() == [[0, 0], [5, 5], [5, 5]]
+    shard.clear()
+    keys, _ = shard.rows_of(ids(7))
+    assert shard.own(keys) is not None, "also after all keys have ended"
+
+
+def test_what_makes_room_is_never_looked_up_in_the_same_request(implementation: str) -> None:
+    eviction = Eviction(at_capacity="least_recent", share=0.0, spare=0.0)
+    clock = iter(range(1, 1000))
+    shard = KeyedShard(
+        *(1, SGD(1.0), Constant(0.0)),
+        admission=AfterSightings(2),
+        eviction=eviction,
+        max_rows=3,
+        implementation=implementation,
+        clock=lambda: next(clock),
+    )
+    for each in (1, 2, 3):
+        for _ in range(2):
+            shard.rows_of(ids(each))
+    shard.upsert(ids(1, 2, 3), torch.tensor([[1.0], [2.0], [3.0]]))
+    shard.rows_of(ids(9))
+    # 9 gets its row now, and 1 would be the first to go.
+    _, rows = shard.rows_of(ids(1, 9))
+    assert rows.tolist() == [[1], [0]] and shard.size == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gradients_by_key_in_any_order(seed: int, implementation: str) -> None:
+    """Random look-ups, late updates and removals, against a dictionary with a row for each life of an id."""
+    draw = random.Random(seed)
+    shard = KeyedShard(1, Adagrad(1.0), Constant(0.5), implementation=implementation)
+    alive: dict[int, list[float]] = {}
+    held: list[tuple[torch.Tensor, list[list[float]]]] = []
+    for _ in range(120):
+        some = draw.sample(range(12), draw.randint(1, 5))
+        match draw.choice(["look", "look", "step", "remove", "clear"]):
+            case "look":
+                keys, rows = shard.rows_of(ids(*some))
+                lives = [alive.setdefault(each, [0.5, 0.0]) for each in some]
+                torch.testing.assert_close(rows[:, 0], torch.tensor([value for value, _ in lives]))
+                held.append((keys, lives))
+            case "step" if held:
+                keys, lives = held.pop(draw.randrange(len(held)))
+                shard.update(keys, torch.full((len(keys), 1), 2.0))
+                for life in lives:
+                    life[1] += 4
+                    life[0] -= 2 / life[1] ** 0.5
+            case "remove":
+                assert shard.remove(ids(*some)) == len([alive.pop(each) for each in some if each in alive])
+            case "clear" if draw.random() < 0.3:
+                shard.clear()
+                alive.clear()
+    expected = torch.tensor([alive[each][0] for each in alive])
+    if alive:
+        torch.testing.assert_close(shard.look_up(ids(*alive), add=False)[:, 0], expected)
+    assert shard.size == len(alive)
