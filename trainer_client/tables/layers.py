@@ -34,7 +34,7 @@ class Embedding(nn.Module):
 
     def __init__(self, table: Any, padding_idx: int | None = None) -> None:
         super().__init__()
-        self.table = _table(table)
+        self.table = unwrapped_table(table)
         self.num_embeddings = self.table.rows
         self.embedding_dim = self.table.dim
         self.padding_idx = _wrapped(self.table, padding_idx)
@@ -86,7 +86,7 @@ class EmbeddingBag(nn.Module):
         super().__init__()
         if mode not in MODES:
             raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
-        self.table = _table(table)
+        self.table = unwrapped_table(table)
         self.mode = mode
         self.include_last_offset = include_last_offset
         self.num_embeddings = self.table.rows
@@ -117,7 +117,12 @@ class EmbeddingBag(nn.Module):
         return f"{self.table!r}, mode={self.mode!r}"
 
 
-def _table(given: Any) -> Table:
+def unwrapped_table(given: Any) -> Table:
+    """The table itself, also of what the blocking client returns.
+
+    Raises:
+        InvalidArgumentError: It is no table.
+    """
     found = getattr(given, "unwrapped", given)
     if not isinstance(found, Table):
         raise InvalidArgumentError(f"the layer needs a table, as Client.table() returns, not a {type(given).__name__}")
