@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.keyed import KeyedShard
-from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable
+from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable, summed_rows
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
-from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,6 +112,7 @@ class HostedTable(RowsOfTable):
         )
         self.ttl = None if eviction is None else eviction.ttl
         self.dim = dim
+        self.backups = ()
         self.parameter = AllRows.of(self, dim)
 
     @remote
@@ -184,6 +184,9 @@ class HostedTable(RowsOfTable):
     def own(self, keys: torch.Tensor) -> torch.Tensor | None:
         return self.shard.own(keys)
 
+    def read(self, keys: torch.Tensor) -> torch.Tensor:
+        return self.shard.read(keys)
+
     @remote
     def describe(self) -> dict[str, Any]:
         """What it was made with, and which owner has which rows."""
@@ -193,12 +196,11 @@ class HostedTable(RowsOfTable):
         now = self.shard.optimizer
         if changed := {name: value for name, value in options.items() if getattr(now, name) != value}:
             self.shard.set_options(**changed)
-        keys, values = gradient._indices()[0], gradient._values()
-        if not gradient.is_coalesced():
-            groups = grouped(keys)
-            if not groups.are_different:
-                keys, values = groups.targets, sum_by(groups, values)
+        keys, values = summed_rows(gradient)
         if len(keys):
+            for each in self.backups:
+                if (backups := each()) is not None:
+                    backups.note(keys)
             self.shard.update(keys, values)
 
     def state_dict(self) -> dict[str, Any]:

@@ -71,6 +71,11 @@ class KeyedShard(TableShard):
             kept = self._rows.values.read(numbers) if keep else None
             return self._population.generations.keys(numbers), pooled, kept
 
+    def read(self, keys: torch.Tensor) -> torch.Tensor:
+        """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
+        with self._lock:
+            return self._rows.values.read(self._population.generations.numbers(keys))
+
     def own(self, keys: torch.Tensor) -> torch.Tensor | None:
         """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
         shared = self._population.default

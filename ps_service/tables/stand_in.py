@@ -18,7 +18,9 @@ from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from weakref import ref
 
+    from ps_service.tables.backups import RowBackups
     from ps_wire.tables.sums import Grouped
 
 
@@ -34,11 +36,14 @@ class RowsOfTable(ABC):
         parameter: Stands for them in torch's graph.
         dim: Numbers in a row.
         ttl: Seconds after which rows that nobody looks up expire; None if they do not.
+        backups: Who wants to know of rows before they are updated. A step iterates over them, so they are replaced and
+            not changed.
     """
 
     parameter: AllRows
     dim: int
     ttl: float | None
+    backups: tuple[ref[RowBackups], ...]
 
     @abstractmethod
     def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
@@ -61,6 +66,10 @@ class RowsOfTable(ABC):
     @abstractmethod
     def expire(self, begin: int) -> int | None:
         """Removes expired rows from number `begin` on, in one turn. Returns where to go on; None at the end."""
+
+    @abstractmethod
+    def read(self, keys: torch.Tensor) -> torch.Tensor:
+        """The values that rows have now, [n, dim], whatever they are for keys of rows that have gone."""
 
     @property
     @abstractmethod
@@ -121,6 +130,18 @@ def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
     shape = (key_space(values.shape[1]), values.shape[1])
     return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
+
+
+def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys of the rows of a gradient of all rows, different and ascending, and the sum for each of them."""
+    keys, values = gradient._indices()[0], gradient._values()
+    if not gradient.is_coalesced():
+        groups = grouped(keys)
+        if not groups.are_different:
+            return groups.targets, sum_by(groups, values)
+        if not torch.equal(groups.targets, keys):
+            return groups.targets, values.index_select(0, groups.order)
+    return keys, values
 
 
 class LookUp(torch.autograd.Function):

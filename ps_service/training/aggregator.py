@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
-from ps_service.training.compensation import ParameterHistory, check_policy
+from ps_service.training.compensation import ParameterHistory
 from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import ReportedValues
@@ -123,8 +123,7 @@ class Aggregator:
         self.queue.go_on()
 
     def change(self, policy: Policy) -> None:
-        """Follows another policy from now on. Raises `InvalidArgumentError` if it does not fit the parameters."""
-        check_policy(policy, self._parameters)
+        """Follows another policy from now on."""
         with self._lock:
             if self.is_plain:
                 # Plain steps did not go through the rounds.

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from ps_service.policies.rules import OLDEST_COMPENSATED
-from ps_service.tables.stand_in import AllRows
-from ps_wire.errors import InvalidArgumentError
-from ps_wire.policies import Compensate, Policy
+from ps_service.tables.backups import RowBackups
+from ps_service.tables.stand_in import AllRows, rows_gradient, summed_rows
 
 
 class ParameterHistory:
-    """Copies of the parameters at the last versions of their optimizer.
+    """The parameters at the last versions of their optimizer.
+
+    Of a parameter, copies are kept; of the rows of a table, copies of those that the steps between have changed.
 
     Args:
         parameters: The parameters.
@@ -22,14 +23,21 @@ class ParameterHistory:
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self._parameters = parameters
-        self._copies: OrderedDict[int, list[torch.Tensor]] = OrderedDict()
+        self._backups = [RowBackups(each.table) if isinstance(each, AllRows) else None for each in parameters]
+        self._copies: OrderedDict[int, list[torch.Tensor | None]] = OrderedDict()
 
     def keep(self, version: int) -> None:
-        """Copies the parameters as they are now, as those of a version. Forgets versions that are too old."""
+        """Keeps the parameters as they are now, as those of a version. Forgets versions that are too old."""
         if version not in self._copies:
-            self._copies[version] = [each.detach().clone() for each in self._parameters]
+            self._copies[version] = [
+                None if isinstance(each, AllRows) else each.detach().clone() for each in self._parameters
+            ]
+            for backups in filter(None, self._backups):
+                backups.end(version)
         while len(self._copies) > OLDEST_COMPENSATED + 1:
             self._copies.popitem(last=False)
+        for backups in filter(None, self._backups):
+            backups.forget(next(iter(self._copies)))
 
     def compensated(
         self, gradients: Sequence[torch.Tensor | None], read: int, strength: float
@@ -42,32 +50,25 @@ class ParameterHistory:
                 from before the policy was set.
             strength: Strength of the correction.
         """
-        then = self._copies.get(read)
-        if then is None:
+        if read not in self._copies:
             return list(gradients)
         return [
-            None if gradient is None else _compensated(gradient, parameter.detach(), old, strength)
-            for gradient, parameter, old in zip(gradients, self._parameters, then, strict=True)
+            None if gradient is None else self._compensated(position, gradient, read, strength)
+            for position, gradient in enumerate(gradients)
         ]
 
-
-def _compensated(gradient: torch.Tensor, now: torch.Tensor, then: torch.Tensor, strength: float) -> torch.Tensor:
-    if not gradient.is_sparse:
-        return gradient + strength * gradient * gradient * (now - then)
-    rows = gradient.coalesce()
-    index, values = rows.indices(), rows.values()
-    moved = now[tuple(index)] - then[tuple(index)]
-    return torch.sparse_coo_tensor(
-        index, values + strength * values * values * moved, rows.shape, is_coalesced=True, check_invariants=False
-    )
-
-
-def check_policy(policy: Policy, parameters: Sequence[torch.Tensor]) -> None:
-    """Checks that the gradients of some parameters can be treated as a policy says.
-
-    Raises:
-        InvalidArgumentError: It compensates gradients, and a parameter stands for the rows of a table.
-    """
-    tables = any(isinstance(each, AllRows) for each in parameters)
-    if tables and isinstance(getattr(policy, "stale", None), Compensate):
-        raise InvalidArgumentError("gradients of tables cannot be compensated, because no earlier rows are kept")
+    def _compensated(self, position: int, gradient: torch.Tensor, read: int, strength: float) -> torch.Tensor:
+        backups = self._backups[position]
+        if backups is not None:
+            keys, rows = summed_rows(gradient)
+            return rows_gradient(keys, rows + strength * rows * rows * backups.moved(keys, read))
+        now, then = self._parameters[position].detach(), self._copies[read][position]
+        assert then is not None
+        if not gradient.is_sparse:
+            return gradient + strength * gradient * gradient * (now - then)
+        sparse = gradient.coalesce()
+        index, values = sparse.indices(), sparse.values()
+        moved = now[tuple(index)] - then[tuple(index)]
+        return torch.sparse_coo_tensor(
+            index, values + strength * values * values * moved, sparse.shape, is_coalesced=True, check_invariants=False
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.round_gradients import RoundGradients
     from ps_wire.refs import Ref
+
+
+MOST_UNCHANGED: Final = 64
+"""How many versions are remembered that have changed nothing."""
 
 
 class Reads(enum.Enum):
@@ -97,6 +102,8 @@ class HostedOptimizer:
         self._group_of = [number for number, (members, _) in enumerate(groups) for _ in members]
         self.number = next(_NUMBERS)
         self.version = 0
+        # The last versions that have changed nothing here: of several owners, an owner may have no gradient of a round.
+        self._unchanged: deque[int] = deque(maxlen=MOST_UNCHANGED)
         self.is_consistent = reads is Reads.CONSISTENT
         self._non_finite = non_finite
         self._parameter_locks = parameter_locks
@@ -151,13 +158,16 @@ class HostedOptimizer:
         """
         with self._parameter_locks.alone(self.lock):
             began, nbytes = self.latency.begin(), gradients.gradient_bytes
+            before = self.version
             try:
                 present = self.present(gradients)
                 if present:
                     self.check_present(present)  # a sum of finite gradients may not be finite
                     self._apply(present, gradients)
+                    before += 1
             finally:
                 self.version = max(self.version + 1, version)
+                self._unchanged.extend(range(max(before, self.version - MOST_UNCHANGED) + 1, self.version + 1))
             self.latency.end(began, nbytes)
 
     def contribution(self, context: PassContext | None) -> Contribution:
@@ -174,13 +184,21 @@ class HostedOptimizer:
     def read_version(self, context: PassContext | FirstReadings | None) -> int | None:
         """The version whose parameters a pass or replica has first read; None if it has read none.
 
-        Steps of other optimizers of the same parameters count as steps of this one.
+        Steps of other optimizers of the same parameters count as steps of this one. The parameters have the same values
+        at a version that has changed nothing here and at the one before; it is the later one then.
         """
         states = [covered.parameter_state for covered in self.covered]
         # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
         with self._parameter_locks.alone(self.lock):
             staleness = None if context is None else context.staleness(self._parameters, states)
-            return None if staleness is None else max(self.version - staleness, 0)
+            if staleness is None:
+                return None
+            read = self.version - staleness
+            for version in reversed(self._unchanged):
+                if version <= read:
+                    break
+                read -= 1
+            return max(read, 0)
 
     def check(self, context: PassContext | RoundGradients) -> None:
         """Checks whether the gradients of a context or a push can be applied, without applying them.

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
-from ps_wire.policies import Compensate
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing
 from ps_wire.v1.frames_pb2 import Request
@@ -99,8 +98,6 @@ class Tables:
     async def _made(
         self, sessions: Sequence[Session], settings: Mapping[str, Any], policy: Policy | None, non_finite: NonFinite
     ) -> Table:
-        if isinstance(getattr(policy, "stale", None), Compensate):
-            raise InvalidArgumentError("gradients of tables cannot be compensated, because no earlier rows are kept")
         Routing.even(settings["owners"])
         made = await asyncio.gather(*(self._shard(each, settings) for each in sessions), return_exceptions=True)
         for each in made:

@@ -90,7 +90,7 @@ async def test_other_policies_hold_for_tables(both: Both, policy: tc.Policy) -> 
     assert await values(items) == [-6, -3, -6, -3]
 
 
-async def test_stale_gradients_of_a_table_can_be_rejected_but_not_compensated(ps: tc.Client, ps2: tc.Client) -> None:
+async def test_stale_gradients_of_a_table_can_be_rejected(ps: tc.Client, ps2: tc.Client) -> None:
     items, other = await zeros(ps, policy=tc.Async(tc.Reject(0))), await zeros(ps2)
     async with ps.context() as ctx:
         rows = await items(IDS)
@@ -99,11 +99,44 @@ async def test_stale_gradients_of_a_table_can_be_rejected_but_not_compensated(ps
         found = await items.step(ctx)
     assert (found.dropped, found.staleness) == ("stale", 1)
     assert await values(items) == [-2, -1, -2, -1]
-    with pytest.raises(tc.InvalidArgumentError, match="compensated"):
-        await items.optimizer.set_policy(tc.Async(tc.Compensate(0.1)))
-    with pytest.raises(tc.InvalidArgumentError, match="compensated"):
-        await zeros(ps, "users", policy=tc.Async(tc.Compensate(0.1)))
-    await add(ps, items)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("policy", [tc.Async(tc.Compensate(0.5)), tc.Quorum(1, stale=tc.Compensate(0.5))], ids=str)
+async def test_stale_gradients_of_a_table_are_compensated_row_by_row(
+    both: Both, policy: tc.Policy, dtype: torch.dtype
+) -> None:
+    ps, other = both
+    items, there = await zeros(ps, policy=policy, dtype=dtype), await zeros(other, policy=None, dtype=dtype)
+    factors = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [3.0, 1.0], [2.0, -2.0]])
+    gradients = {5: factors[0] + factors[2], -9: factors[1], 7: factors[3]}
+    for turn in range(2):
+        then = await rows_by_id(items)
+        async with ps.context() as ctx:
+            rows = await items(IDS)
+            # Others step three times meanwhile, once with other rows, and once with one of these.
+            await apart(add(other, there, 0.25))
+            await apart(step_on(other, there, torch.tensor([7, 100, -3]), 0.5))
+            await apart(step_on(other, there, torch.tensor([11]), 1.0))
+            await ctx.backward((rows * factors).sum())
+            now = await apart(rows_by_id(there))
+            found = await items.step(ctx)
+        assert found.dropped == "" and found.staleness == 3, turn
+        for id, gradient in gradients.items():
+            moved = now[id] - then[id]
+            assert moved.abs().sum() > 0
+            expected = now[id] - (gradient + 0.5 * gradient * gradient * moved)
+            tolerances = {"rtol": 0.02, "atol": 0.0} if dtype is torch.bfloat16 else {"rtol": 1e-6, "atol": 1e-6}
+            torch.testing.assert_close((await items(torch.tensor(id))).float(), expected, **tolerances)
+
+
+async def rows_by_id(items: tc.Table) -> dict[int, torch.Tensor]:
+    return {id: row.float() for id, row in zip(IDS.tolist(), await items(IDS), strict=True)}
+
+
+async def step_on(ps: tc.Client, items: tc.Table, ids: torch.Tensor, factor: float) -> tc.Stepped:
+    async with ps.context() as ctx:
+        return await ctx.backward((await items(ids)).sum() * factor, step=items.optimizer)
 
 
 async def test_a_gradient_that_is_not_finite_changes_no_row_on_any_owner(both: Both) -> None:
