@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from google.protobuf.message import DecodeError
 
-from ps_service.durability import rounds, value_files
+from ps_service.durability import rounds, table_states, value_files
 from ps_service.durability.loading import freeze, load
 from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
@@ -112,7 +112,8 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, tensors
     if not record.HasField("state"):
         return
     try:
-        load(hosted, value_files.load(record.state, record.tensors, tensors), record.version)
+        read = table_states.load if hosted.is_table else value_files.load
+        load(hosted, read(record.state, record.tensors, tensors), record.version)
         if isinstance(hosted.value, HostedOptimizer):
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN

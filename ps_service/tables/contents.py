@@ -65,19 +65,19 @@ class Contents:
             block = {"ids": ids[in_use], "values": self._rows.values.read(numbers), **states, **life}
             return block, begin + count if begin + count < self._map.rows else None
 
-    def views(self, block_rows: int = BLOCK_ROWS) -> list[Block]:
+    def views(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
         """All rows in blocks that share the memory of the shard where that is possible.
 
         A block in which rows were removed has all the same a place for each, and says by `in_use`, bool [n], which are
-        there. Nobody may change the shard before the blocks have been written.
+        there. Nobody may change the shard before the last block was taken and written.
         """
         with self._lock:
             flat = {f"state.{name}": each.flat for name, each in self._rows.states.items()}
             flat["values"] = self._rows.values.flat
             used = self._map.rows
         if any(each is None for each in flat.values()):
-            return list(self.blocks(block_rows))
-        found = []
+            yield from self.blocks(block_rows)
+            return
         for low in range(0, used, block_rows):
             high = min(low + block_rows, used)
             with self._lock:
@@ -87,8 +87,7 @@ class Contents:
             block = {"ids": ids, **views, **life}
             if not in_use.all():
                 block["in_use"] = in_use
-            found.append(block)
-        return found
+            yield block
 
     def put(self, block: Mapping[str, torch.Tensor], rows: int | None) -> None:
         """Puts rows in the place of those that their ids have, or adds them.
