@@ -107,6 +107,7 @@ proto: $(PROTO_READY)  ## Generate the code of the .proto files anew
 pages: $(READY)  ## Write the pages of docs that are generated from the code
 	@$(BIN)/python docs/modules.py > docs/.page && mv docs/.page docs/modules.md
 	@$(BIN)/python docs/options.py > docs/.page && mv docs/.page docs/options.md
+	@$(BIN)/python docs/status.py > docs/.page && mv docs/.page docs/status.md
 	@$(BIN)/python -m ps_service.functions > docs/.page && mv docs/.page docs/torch-functions.md
 
 .PHONY: clean

@@ -90,6 +90,9 @@ class OwnerConfig(BaseSettings):
     )
     shared_memory: bool = Field(True, description="Offer trainers of this host a shared-memory connection beside gRPC.")
     insecure: bool = Field(False, description="Listen beyond loopback although traffic is not encrypted.")
+    slow_call_seconds: FiniteFloat = Field(
+        10.0, ge=0, description="Calls, backwards and steps that take longer are logged; 0 logs none."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
 

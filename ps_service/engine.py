@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from ps_service.group.directory import Directory
 from ps_service.group.membership import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
+from ps_service.measures.events import Events
 from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
@@ -24,6 +26,7 @@ from ps_service.metrics.history import History
 from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
+from ps_service.sessions import arrivals
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
@@ -73,6 +76,8 @@ class Engine:
         membership: The group that this owner is a member of.
         counters: Counts of requests and bytes.
         history: What it has measured in each of the last seconds.
+        events: What has happened lately.
+        slow_seconds: Requests that run hosted code for longer are told of; infinity for none.
         inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
@@ -112,6 +117,8 @@ class Engine:
         self.counters: Final = Counters()
         self.history: Final = History()
         self._began = time.monotonic()
+        self.events: Final = Events()
+        self.slow_seconds: Final = self.limits.slow_call_seconds or math.inf
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
@@ -153,6 +160,7 @@ class Engine:
             for free in reversed(frees):
                 stack.callback(free, session.trainer)
             stack.callback(self.sessions.end, session)
+            stack.callback(arrivals.gone, self, session)
 
     def close(self, seconds: float | None = None) -> None:
         """Ends the compute threads.

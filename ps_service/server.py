@@ -150,7 +150,7 @@ class Server:
         self._memory = asyncio.create_task(MemoryKeeper().keep())
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
-        _log.info("%s is serving on %s", self.engine.name, self.address)
+        self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
@@ -168,7 +168,7 @@ class Server:
         except BaseException as error:
             self.failed = True
             # Set now, because hosted code that hangs may prevent the owner from stopping.
-            _log.error("%s", error)
+            self.engine.events.note("checkpoint", str(error), "error")
             raise
         finally:
             self.kept.set()
@@ -185,6 +185,7 @@ class Server:
         gate = self.engine.gate
         if gate.state is Gate.State.STOPPED:
             return
+        self.engine.events.note("draining", f"{self.engine.name} is draining: it takes no new work")
         await self._health.drain()
         gate.state = Gate.State.DRAINING if self.engine.durable else Gate.State.STOPPED
         self._end_waits()
@@ -196,7 +197,10 @@ class Server:
                     await self._at_rest()
         except TimeoutError:
             self._orderly = False
-            _log.warning("work was still running after %g s of draining; it was cut off", seconds)
+            text = f"work was still running after {seconds:g} s of draining; it was cut off"
+            self.engine.events.note("drained", text, "warning")
+        else:
+            self.engine.events.note("drained", f"{self.engine.name} has finished its work")
         gate.state = Gate.State.STOPPED
 
     def _end_waits(self) -> None:

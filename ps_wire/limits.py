@@ -60,6 +60,7 @@ class Limits:
             half of the machine's memory.
         max_context_seconds: Seconds that a context may be open without a request that uses it, before the owner ends
             it; 0 is no limit.
+        slow_call_seconds: Requests that run hosted code for longer are logged; 0 is none.
     """
 
     max_message_bytes: int = 1024 * MIB
@@ -72,3 +73,4 @@ class Limits:
     max_owner_bytes: int = 2048 * MIB
     max_context_bytes: int = 0
     max_context_seconds: float = 3600.0
+    slow_call_seconds: float = 10.0

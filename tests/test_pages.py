@@ -48,7 +48,7 @@ def named(path: Path) -> str:
 # Pages that are written by programs
 
 
-@pytest.mark.parametrize("name", ["modules", "options"])
+@pytest.mark.parametrize("name", ["modules", "options", "status"])
 def test_a_generated_page_is_the_present_one(name: str) -> None:
     page: Callable[[], str] = runpy.run_path(str(ROOT / "docs" / f"{name}.py"))["page"]
     assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == page(), "run `make pages`"

@@ -110,7 +110,7 @@ def status(
     except UnavailableError as error:
         _fail(str(error))
     if as_json:
-        _print_json(reply)
+        print(json.dumps(reply.as_plain(), indent=2))
     else:
         status_view.show(reply)
 

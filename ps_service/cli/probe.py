@@ -10,13 +10,13 @@ import grpc
 from ps_service.rpc.unary_metadata import ERROR_KEY
 from ps_wire import errors
 from ps_wire.errors import UnavailableError
+from ps_wire.status import OwnerStatus
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import (
     EvictReply,
     EvictRequest,
     SessionsReply,
     SessionsRequest,
-    StatusReply,
     StatusRequest,
 )
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
@@ -24,14 +24,20 @@ from trainer_client.transport.channels import open_blocking_channel
 from trainer_client.transport.reasons import reason
 
 
-def status(address: str, timeout_seconds: float = 5.0) -> StatusReply:
+def status(address: str, timeout_seconds: float = 5.0, *, most: int = 0, events: int = 0) -> OwnerStatus:
     """The status of the owner at an address.
+
+    Args:
+        address: Host and port.
+        timeout_seconds: How long to wait.
+        most: Most entries of each list; 0: 1000.
+        events: How many of the latest events it holds.
 
     Raises:
         UnavailableError: No owner answers in time.
     """
-    reply: StatusReply = _asked(address, lambda stub: stub.Status, StatusRequest(), timeout_seconds)
-    return reply
+    request = StatusRequest(most=most, events=events)
+    return OwnerStatus.from_message(_asked(address, lambda stub: stub.Status, request, timeout_seconds))
 
 
 def sessions(address: str, timeout_seconds: float = 5.0) -> SessionsReply:

@@ -56,7 +56,6 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     # A second signal ends the process without draining.
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
-    _log.info("draining")
     await _drain(server, member, settings)
 
 

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ps_wire.v1.operations_pb2 import ObjectStatus, OptimizerStatus, StatusReply
+    from ps_wire.status import ObjectStatus, OptimizerStatus, OwnerStatus
 
 
-def show(status: StatusReply, console: Console | None = None) -> None:
+def show(status: OwnerStatus, console: Console | None = None) -> None:
     """Prints the tables."""
     console = console or Console()
     console.print(_headline(status))
@@ -31,7 +31,7 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
-def _headline(status: StatusReply) -> Text:
+def _headline(status: OwnerStatus) -> Text:
     state = ("serving", "green") if status.serving else ("draining", "yellow")
     if status.stalled:
         state = ("stalled: abandoned calls hold all of its threads", "red")
@@ -41,7 +41,7 @@ def _headline(status: StatusReply) -> Text:
     )
 
 
-def _numbers(status: StatusReply) -> Table:
+def _numbers(status: OwnerStatus) -> Table:
     table = Table("what", "now", box=None, show_header=False)
     table.columns[1].justify = "right"
     for what, now in (
@@ -68,12 +68,12 @@ def _numbers(status: StatusReply) -> Table:
     return table
 
 
-def _held(status: StatusReply) -> str:
+def _held(status: OwnerStatus) -> str:
     held = f"{status.threads_waiting} waiting, {status.threads_lost} of at most {status.threads_spare} replaced"
     return f"{held}; stalled" if status.stalled else held
 
 
-def _objects(status: StatusReply) -> Table:
+def _objects(status: OwnerStatus) -> Table:
     table = Table("object", "class", title="Objects", title_justify="left")
     for heading in ("parameters", "bytes", "handles"):
         table.add_column(heading, justify="right")
@@ -82,7 +82,7 @@ def _objects(status: StatusReply) -> Table:
     return table
 
 
-def _optimizers(status: StatusReply) -> Table:
+def _optimizers(status: OwnerStatus) -> Table:
     table = Table("optimizer", "class", title="Optimizers", title_justify="left")
     for heading in ("parameters", "version"):
         table.add_column(heading, justify="right")
@@ -91,7 +91,7 @@ def _optimizers(status: StatusReply) -> Table:
     return table
 
 
-def _tables(status: StatusReply) -> Table:
+def _tables(status: OwnerStatus) -> Table:
     table = Table("table", title="Tables", title_justify="left")
     for heading in ("rows", "numbers in a row", "bytes", "updates"):
         table.add_column(heading, justify="right")
@@ -100,7 +100,7 @@ def _tables(status: StatusReply) -> Table:
     return table
 
 
-def _members(status: StatusReply) -> Table:
+def _members(status: OwnerStatus) -> Table:
     table = Table("member", "address", title="Directory", title_justify="left")
     table.add_column("number", justify="right")
     for each in status.members:
@@ -113,7 +113,7 @@ def _named(each: ObjectStatus | OptimizerStatus) -> tuple[Text, Text]:
     return Text(each.name or "(anonymous)"), Text(each.class_name)
 
 
-def _operations(status: StatusReply) -> Table:
+def _operations(status: OwnerStatus) -> Table:
     table = Table("operation", title="Operations", title_justify="left")
     for heading in ("calls", "errors", "mean"):
         table.add_column(heading, justify="right")

@@ -145,6 +145,10 @@ class Formations:
                 found.append((name, ranked))
         return found
 
+    def all(self) -> list[Forming]:
+        """Those whose members are still joining."""
+        return list(self._by_name.values())
+
     def late(self, now: float) -> list[Joining]:
         """The trainers whose time is over."""
         return [each for forming in self._by_name.values() for each in forming.joined if each.wait.until <= now]

@@ -49,7 +49,8 @@ class Keeper:
         folder, manifest = newest
         restore(self._engine, folder, manifest)
         hosted, sessions = len(self._engine.registry), len(self._engine.sessions)
-        _log.info("%s resumes from %s of %s: %d objects, %d sessions", name, folder, manifest.written, hosted, sessions)
+        text = f"{name} resumes from {folder} of {manifest.written}: {hosted} objects, {sessions} sessions"
+        self._engine.events.note("restored", text)
 
     async def keep(self, orderly: bool) -> None:
         """Writes a checkpoint. The owner must have stopped accepting requests and answered all it accepted.
@@ -63,7 +64,7 @@ class Keeper:
         await self._finish_rounds()
         books = snapshot.bookkeeping(self._engine)
         folder, manifest = await BLOCKING.run(self._write, books, orderly)
-        _log.info("the state of %s is kept in %s", self._engine.name, folder)
+        self._engine.events.note("checkpoint", f"the state of {self._engine.name} is kept in {folder}")
         for each in manifest.left_out:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])
 

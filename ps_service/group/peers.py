@@ -74,6 +74,10 @@ class Peers(Protocol):
         """Whether this owner's own directory is the one of its group."""
 
     @property
+    def directory(self) -> str:
+        """Address of the owner with the directory of the group; empty if it is this one, or there is no group."""
+
+    @property
     def borrowed(self) -> int:
         """Number of other owners' objects that hosted code holds."""
 
@@ -82,6 +86,7 @@ class Alone:
     """The peers of an owner that is in no group."""
 
     keeps_directory = True
+    directory = ""
     borrowed = 0
 
     def nested_pass(self, context: ContextId) -> None:

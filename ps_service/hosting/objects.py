@@ -156,6 +156,13 @@ class HostedObject:
             for state in self.parameter_states:
                 state.of_module = True
 
+    @functools.cached_property
+    def size(self) -> tuple[int, int]:
+        """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for."""
+        own = [*self.parameters.values()]
+        buffers = list(self.value.buffers()) if isinstance(self.value, nn.Module) else []
+        return sum(each.numel() for each in own), sum(each.numel() * each.element_size() for each in (*own, *buffers))
+
     @property
     def history(self) -> History | None:
         """The recorded call that it is a result of; None if gradients cannot propagate through it."""

@@ -1,1 +1,1 @@
-"""Histograms and moving averages."""
+"""Histograms, rates, and the latest events."""

@@ -8,11 +8,16 @@ from pathlib import Path
 
 
 @cache
-def half_of_memory() -> int:
-    """Half of the memory of this machine, or of its container's limit, in bytes."""
+def memory() -> int:
+    """The memory of this machine, or its container's limit, in bytes."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         text = Path("/sys/fs/cgroup/memory.max").read_text().strip()
     except OSError:
         text = "max"
-    return min(found, int(text) if text.isdecimal() else found) // 2
+    return min(found, int(text) if text.isdecimal() else found)
+
+
+def half_of_memory() -> int:
+    """Half of the memory of this machine, or of its container's limit, in bytes."""
+    return memory() // 2

@@ -139,6 +139,16 @@ class HeldByAll:
         """The bytes that all trainers hold."""
         return sum(held.nbytes for held in list(self._of.values()))
 
+    @property
+    def largest(self) -> int:
+        """The bytes of the trainer that holds most."""
+        return max((held.nbytes for held in list(self._of.values())), default=0)
+
+    @property
+    def limit(self) -> int:
+        """The most bytes that each trainer may hold."""
+        return self._limit
+
     def of(self, trainer: bytes) -> Held:
         """The counter of one trainer."""
         with self._lock:
@@ -147,6 +157,11 @@ class HeldByAll:
                 held = self._of[trainer] = Held()
                 self._latest.append(held)
             return held
+
+    def nbytes_of(self, trainer: bytes) -> int:
+        """The bytes that one trainer holds."""
+        held = self._of.get(trainer)
+        return 0 if held is None else held.nbytes
 
     def check(self, trainer: bytes) -> None:
         """Checks whether a trainer may hold more.

@@ -26,6 +26,7 @@ class Census:
         kinds: Number of objects of each kind.
         parameters: Number of elements of all parameters; shared parameters count once.
         parameter_bytes: Bytes of these elements.
+        buffer_bytes: Bytes of the buffers that modules had when they were added; shared ones count once.
         optimizers: The named optimizers, by name.
         tables: The tables, by name.
     """
@@ -34,10 +35,15 @@ class Census:
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.parameters = 0
         self.parameter_bytes = 0
+        self.buffer_bytes = 0
         self.optimizers: dict[str, HostedOptimizer] = {}
         self.tables: dict[str, RowsOfTable] = {}
         # For each parameter, by identity: number of objects that have it, and elements and bytes as counted.
         self._shared: dict[int, tuple[int, int, int]] = {}
+        # The same of each buffer, without elements; and by object those that were counted for it, because modules may
+        # replace their buffers.
+        self._buffers: dict[int, tuple[int, int]] = {}
+        self._buffers_of: dict[int, list[int]] = {}
 
     def add(self, hosted: HostedObject) -> None:
         """Counts a new object."""
@@ -54,6 +60,8 @@ class Census:
                 self.parameters += elements
                 self.parameter_bytes += nbytes
             self._shared[id(parameter)] = (objects + 1, elements, nbytes)
+        if isinstance(hosted.value, nn.Module):
+            self._add_buffers(hosted)
 
     def remove(self, hosted: HostedObject) -> None:
         """Removes an object that is gone."""
@@ -71,6 +79,23 @@ class Census:
             else:
                 self.parameters -= elements
                 self.parameter_bytes -= nbytes
+        for key in self._buffers_of.pop(id(hosted), ()):
+            modules, nbytes = self._buffers.pop(key)
+            if modules > 1:
+                self._buffers[key] = (modules - 1, nbytes)
+            else:
+                self.buffer_bytes -= nbytes
+
+    def _add_buffers(self, hosted: HostedObject) -> None:
+        buffers = list(hosted.value.buffers())
+        if buffers:
+            self._buffers_of[id(hosted)] = [id(buffer) for buffer in buffers]
+        for buffer in buffers:
+            modules, nbytes = self._buffers.get(id(buffer), (0, 0))
+            if not modules:
+                nbytes = buffer.numel() * buffer.element_size()
+                self.buffer_bytes += nbytes
+            self._buffers[id(buffer)] = (modules + 1, nbytes)
 
 
 def kind_of(value: Any) -> str:

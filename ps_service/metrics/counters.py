@@ -22,6 +22,9 @@ DURATION_BOUNDS: Final = (
 )
 """Buckets of durations, in seconds: from a small call inside one process to a minute of hosted code."""
 
+_UNCOUNTED: Final = "status"
+"""The operation whose requests do not count in `calls_per_second`: who only looks makes no work."""
+
 TRANSPORTS: Final = ("grpc", "direct", "shared_memory")
 """The transports, as labels of the traffic counters."""
 
@@ -61,7 +64,7 @@ class Counters:
     """Counts requests by operation. Safe from several threads.
 
     Attributes:
-        running: Requests that were accepted and have no answer yet.
+        running: Requests that were accepted and have no answer yet, but for reports about the owner.
         waiting: The running requests that wait for a future and hold no thread.
         traffic: Bytes sent and received, by transport.
         steps: The steps of optimizers.
@@ -110,10 +113,11 @@ class Counters:
             if error:
                 self._tallies[operation].errors += 1
                 self._errors[error] += 1
-            if now != self._second:
-                self._recent.append((self._second, self._in_second))
-                self._second, self._in_second = now, 0
-            self._in_second += 1
+            if operation != _UNCOUNTED:
+                if now != self._second:
+                    self._recent.append((self._second, self._in_second))
+                    self._second, self._in_second = now, 0
+                self._in_second += 1
 
     def refuse(self, error: int) -> None:
         """Counts a request that was refused with an error of that code."""
@@ -143,7 +147,7 @@ class Counters:
             return self._queued.snapshot()
 
     def calls_per_second(self) -> float:
-        """Finished requests per second, over the last ten whole seconds."""
+        """Finished requests per second but for `status`, over the last ten whole seconds."""
         now = int(self._clock())
         with self._lock:
             seconds = (*self._recent, (self._second, self._in_second))

@@ -1,11 +1,9 @@
-"""A snapshot of an owner for `ps-service status`."""
+"""What an owner hosts, as its status lists it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from torch import nn
+from typing import TYPE_CHECKING, Final
 
 from ps_service.tables.stand_in import AllRows, RowsOfTable
 from ps_service.training.optimizers import HostedOptimizer
@@ -15,7 +13,10 @@ if TYPE_CHECKING:
 
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
-    from ps_service.metrics.counters import OperationCount
+    from ps_service.measures.pace import Staleness
+
+_MOST_NAMED: Final = 16
+"""Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,26 @@ class OptimizerReport:
         class_name: Its class.
         version: Number of its steps.
         parameters: Number of elements of its parameters.
+        lr: The learning rate of each parameter group.
+        steps_per_second: Its steps per second lately.
+        staleness: How stale its latest steps were; None if that is not known.
         policy: When gradients count; empty if every step is applied at once.
         members: Number of trainers that use it.
         waiting_for: The trainers that a round waits for now.
+        owners: Those that its rounds are over, if there are several.
     """
 
     name: str
     class_name: str
     version: int
     parameters: int
+    lr: tuple[float, ...] = ()
+    steps_per_second: float = 0.0
+    staleness: Staleness | None = None
     policy: str = ""
     members: int = 0
     waiting_for: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,69 +82,98 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The state of an owner at one moment."""
+    """What an owner hosts at one moment.
+
+    Attributes:
+        objects: All but optimizers; those with names first.
+        optimizers: Those with names first.
+        tables: The tables.
+        hosted: Number of all objects.
+        all_optimizers: Number of all optimizers.
+        all_tables: Number of all tables.
+        parameters: Elements of all parameters, and numbers in all rows of tables; shared parameters count once.
+        bytes: Bytes of parameters, buffers and tables.
+        table_bytes: Bytes of tables.
+        steps_per_second: Of all optimizers together.
+    """
 
     objects: list[ObjectReport]
     optimizers: list[OptimizerReport]
     tables: list[TableReport]
+    hosted: int
+    all_optimizers: int
+    all_tables: int
     parameters: int
     bytes: int
-    sessions: int
-    connected_sessions: int
-    contexts: int
-    kept_answers: int
-    operations: dict[str, OperationCount]
-    calls_per_second: float
+    table_bytes: int
+    steps_per_second: float
 
 
-def report(engine: Engine) -> Report:
-    """A snapshot of an owner. Tensors that several objects share are counted once in the totals."""
-    objects, optimizers, tables = [], [], []
-    tensors = {}
-    parameters = {}
-    for each in engine.registry.objects():
-        if isinstance(each.value, HostedOptimizer):
-            optimizers.append(_optimizer(each, each.value))
-            continue
-        if isinstance(each.value, RowsOfTable):
-            rows = each.value
-            elements, nbytes = rows.size * rows.dim, rows.nbytes
-            parameters[id(rows)], tensors[id(rows)] = elements, nbytes
-            tables.append(TableReport(each.name, rows.size, nbytes, rows.dim, rows.updates))
-            objects.append(ObjectReport(each.name, each.class_name, elements, nbytes, each.references))
-            continue
-        buffers = list(each.value.buffers()) if isinstance(each.value, nn.Module) else []
-        own = list(each.parameters.values())
-        parameters.update({id(tensor): tensor.numel() for tensor in own})
-        sizes = {id(tensor): tensor.numel() * tensor.element_size() for tensor in (*own, *buffers)}
-        tensors.update(sizes)
-        elements = sum(tensor.numel() for tensor in own)
-        objects.append(ObjectReport(each.name, each.class_name, elements, sum(sizes.values()), each.references))
+def report(engine: Engine, most: int = 1000) -> Report:
+    """What an owner hosts.
+
+    Args:
+        engine: The owner.
+        most: Most entries of each list. The totals count all.
+    """
+    objects: list[HostedObject] = []
+    optimizers: list[HostedObject] = []
+    hosted = engine.registry.objects()
+    for each in hosted:
+        (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
+    census = engine.registry.census
+    tables = [TableReport(n, t.size, t.nbytes, t.dim, t.updates) for n, t in list(census.tables.items())]
+    table_bytes = sum(each.bytes for each in tables)
     return Report(
-        objects=objects,
-        optimizers=optimizers,
-        tables=tables,
-        parameters=sum(parameters.values()),
-        bytes=sum(tensors.values()),
-        sessions=len(engine.sessions),
-        connected_sessions=engine.sessions.connected,
-        contexts=len(engine.contexts),
-        kept_answers=len(engine.reply_cache),
-        operations=engine.counters.operations(),
-        calls_per_second=engine.counters.calls_per_second(),
+        objects=[_object(each) for each in _first(objects, most)],
+        optimizers=[_optimizer(each, each.value) for each in _first(optimizers, most)],
+        tables=tables[:most],
+        hosted=len(hosted),
+        all_optimizers=len(optimizers),
+        all_tables=len(tables),
+        parameters=census.parameters + sum(each.rows * each.dim for each in tables),
+        bytes=census.parameter_bytes + census.buffer_bytes + table_bytes,
+        table_bytes=table_bytes,
+        steps_per_second=sum(each.value.pace.per_second() for each in optimizers),
     )
+
+
+def kinds(engine: Engine) -> dict[str, int]:
+    """Number of objects of each kind."""
+    return dict(engine.registry.census.kinds)
+
+
+def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
+    """At most so many objects: those with names first."""
+    if len(objects) <= most:
+        return objects
+    named = [each for each in objects if each.name][:most]
+    return named + [each for each in objects if not each.name][: most - len(named)] if len(named) < most else named
+
+
+def _object(hosted: HostedObject) -> ObjectReport:
+    if isinstance(hosted.value, RowsOfTable):
+        elements, nbytes = hosted.value.size * hosted.value.dim, hosted.value.nbytes
+    else:
+        elements, nbytes = hosted.size
+    return ObjectReport(hosted.name, hosted.class_name, elements, nbytes, hosted.references)
 
 
 def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerReport:
     aggregator = optimizer.aggregator
+    rates = [group.get("lr") for group in optimizer.optimizer.param_groups[:_MOST_NAMED]]
     return OptimizerReport(
         name=hosted.name,
         class_name=hosted.class_name,
         version=optimizer.version,
         parameters=sum(_elements(each.parameter) for each in optimizer.covered),
+        lr=tuple(float(rate) for rate in rates if rate is not None),
+        steps_per_second=optimizer.pace.per_second(),
+        staleness=optimizer.pace.staleness(),
         policy="" if aggregator.is_plain else str(aggregator.policy),
         members=len(aggregator.members),
-        waiting_for=tuple(aggregator.describe(each) for each in aggregator.waiting_for()),
+        waiting_for=tuple(aggregator.describe(each) for each in aggregator.waiting_for()[:_MOST_NAMED]),
+        owners=aggregator.owners,
     )
 
 

@@ -12,8 +12,7 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields, offers, reported_values, spanning, together
-from ps_service.requests.error_answers import explain
+from ps_service.requests import fields, incidents, offers, reported_values, spanning, together
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
@@ -75,7 +74,7 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         if request.together and not _check_together(ctx, request, id, reply):
             return
         waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
-        ctx.defer(waiting, partial(offers.describe_all, ctx, reply, partial(_end_after, ctx, request)))
+        ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
         return
     if request.steps:
         stepped = _step_all(ctx, request, id, progress.versions, reply)
@@ -147,10 +146,11 @@ def _step_all(
         except WouldBlock:
             raise
         except BaseException as raised:
-            reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+            reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
             engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
             return False
         engine.counters.count("step", time.perf_counter() - began)
+    engine.sessions.stepped(ctx.trainer, id)
     return True
 
 
@@ -165,10 +165,11 @@ def _step_together(
         with ctx.probe.part("step") if ctx.probe is not None else nullcontext():
             versions.extend(together.step_after_backward(ctx, request.steps, id))
     except BaseException as raised:
-        reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+        reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         ctx.engine.counters.count("step", time.perf_counter() - began, reply.step_error.code)
         return False
     ctx.engine.counters.count("step", time.perf_counter() - began)
+    ctx.engine.sessions.stepped(ctx.trainer, id)
     return True
 
 
@@ -177,7 +178,7 @@ def _check_together(ctx: RequestContext, request: pb.BackwardRequest, id: Contex
     try:
         together.check(ctx, request.steps, id)
     except BaseException as raised:
-        reply.step_error.CopyFrom(errors.to_message(explain(raised, "step", hosted=True)))
+        reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         return False
     return True
 
@@ -214,7 +215,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     elif not optimizer.aggregator.is_plain:
         values = reported_values.read(ctx, request.values)
         waiting = offers.offer(ctx, optimizer, id, request.wait_seconds, values)
-        ctx.defer(waiting, partial(offers.describe, ctx, reply))
+        ctx.defer(waiting, partial(offers.describe, ctx, id, reply))
     elif request.values:
         _step_with_values(ctx, optimizer, context, request, reply)
     elif context is None:
@@ -222,6 +223,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     else:
         reply.version, reply.counted = optimizer.step(context), 1
         reply.staleness = context.last_staleness
+        ctx.engine.sessions.stepped(ctx.trainer, id)
 
 
 def _step_with_values(
@@ -239,6 +241,7 @@ def _step_with_values(
 
     reply.version, values_of_round = reported_values.counted(ctx, optimizer, values, step)
     if context is not None:
+        ctx.engine.sessions.stepped(ctx.trainer, context.id)
         reply.counted, reply.staleness = 1, context.last_staleness
     reported_values.write(ctx, reply, values_of_round)
 

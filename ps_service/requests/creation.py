@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
-from ps_service.requests import fields, offers, spanning
+from ps_service.requests import fields, incidents, offers, spanning
 from ps_service.requests.canonical import canonical
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training.creation import create_optimizer, create_scheduler
@@ -42,12 +42,16 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
         return
     hosted, reply.created = make_object(ctx, request)
     ctx.describe(reply.object, hosted)
+    if reply.created:
+        incidents.made(ctx, hosted)
 
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
     hosted, reply.created = make_optimizer(ctx, request)
     ctx.describe(reply.object, hosted)
+    if reply.created:
+        incidents.made(ctx, hosted)
     made = optimizer_of(hosted)
     aggregator = made.aggregator
     if not reply.created:
@@ -66,6 +70,8 @@ def scheduler(ctx: RequestContext, request: pb.SchedulerRequest, reply: pb.Creat
     """Makes a learning-rate scheduler, or finds the one of that name."""
     hosted, reply.created = make_scheduler(ctx, request)
     ctx.describe(reply.object, hosted)
+    if reply.created:
+        incidents.made(ctx, hosted)
 
 
 def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str = "") -> tuple[HostedObject, bool]:

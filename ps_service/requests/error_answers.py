@@ -108,12 +108,16 @@ def explain(error: BaseException, operation: str, hosted: bool) -> PsError:
         return error
     if hosted:
         trace = _from_hosted_code(error.__traceback__)
-        if trace is None:
-            _log.info("%s raised before it came to hosted code", operation, exc_info=error)
         text = _traceback(error, trace)
         return RemoteError(_shortened(_text_of(error)), _type_of(error), _shortened(text))
     _log.error("%s failed", operation, exc_info=error)
     return InternalError(f"{operation} failed inside the owner; its log says why ({type(error).__name__})")
+
+
+def whole_traceback(error: BaseException) -> str:
+    """The traceback of an exception, from where hosted code begins; all of it, if it was raised before."""
+    trace = error.__traceback__
+    return _traceback(error, _from_hosted_code(trace) or trace)
 
 
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:

@@ -109,12 +109,12 @@ class Execution:
     def queue(self) -> None:
         """Lets a compute thread run the request; the observer receives the answer."""
         self.ctx.restart()
-        self.ctx.engine.counters.running += 1
+        self.ctx.engine.counters.running += not self.operation.apart
         self.submit()
 
     def wait(self) -> None:
         """Lets the request wait for others, without a thread, until `start`."""
-        self.ctx.engine.counters.running += 1
+        self.ctx.engine.counters.running += not self.operation.apart
 
     def start(self) -> None:
         """Runs a request that has waited: inline if it is short, otherwise in a compute thread."""
@@ -181,7 +181,7 @@ class Execution:
         if self._answered:
             return
         self._answered = True
-        self.ctx.engine.counters.running -= 1
+        self.ctx.engine.counters.running -= not self.operation.apart
         self._observer.finished(self, answer)
 
     # In a compute thread

@@ -11,7 +11,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.calls import NO, REFERENCE, VALUE, Recording
-from ps_service.requests import fields, offers, spanning
+from ps_service.requests import fields, incidents, offers, spanning
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
@@ -38,7 +38,10 @@ def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseRe
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
     """Removes a named object and its dependents."""
-    ctx.engine.registry.delete(request.name)
+    registry = ctx.engine.registry
+    # Nothing refers to them afterwards.
+    dependents = incidents.dependents_of(registry.named(request.name))
+    incidents.deleted(ctx, registry.delete(request.name), dependents)
 
 
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:

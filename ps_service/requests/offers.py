@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import fields, reported_values, round_messages
-from ps_service.requests.error_answers import explain
+from ps_service.requests import fields, incidents, reported_values, round_messages
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
@@ -107,7 +106,7 @@ def offer_to_owners(
     waiting = offer(ctx, optimizer, id, request.wait_seconds, values, asked.number, asked.epoch)
 
     def finish(outcome: Outcome) -> None:
-        describe(ctx, reply, outcome)
+        describe(ctx, id, reply, outcome)
         round_messages.write(reply.decisions, aggregator.decisions(ctx.trainer, applied))
 
     ctx.defer(waiting, finish)
@@ -167,8 +166,9 @@ def _check_session(ctx: RequestContext, optimizer: HostedOptimizer) -> None:
         raise SessionLostError("the session of this trainer has ended")
 
 
-def describe(ctx: RequestContext, reply: pb.StepReply, outcome: Outcome) -> None:
-    """Writes what became of an offer."""
+def describe(ctx: RequestContext, id: ContextId | None, reply: pb.StepReply, outcome: Outcome) -> None:
+    """Writes what became of an offer of a pass, or of a push, and counts it as a step of its trainer."""
+    ctx.engine.sessions.stepped(ctx.trainer, id)
     reply.version, reply.staleness, reply.counted = outcome.version, outcome.staleness, outcome.counted
     reply.dropped = outcome.reason
     reported_values.write(ctx, reply, outcome.values)
@@ -209,15 +209,19 @@ def offer_all(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, 
 
 
 def describe_all(
-    ctx: RequestContext, reply: pb.BackwardReply, when_all_have: Callable[[], None], results: Sequence[Result]
+    ctx: RequestContext,
+    id: ContextId,
+    reply: pb.BackwardReply,
+    when_all_have: Callable[[], None],
+    results: Sequence[Result],
 ) -> None:
     """Writes the versions up to the first error, and the error; if there is none, calls a function."""
     for result in results:
         if isinstance(result, BaseException):
-            reply.step_error.CopyFrom(errors.to_message(explain(result, "step", hosted=True)))
+            reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", result)))
             return
         reply.versions.append(result.version)
-        describe(ctx, reply.stepped.add(), result)
+        describe(ctx, id, reply.stepped.add(), result)
     when_all_have()
 
 

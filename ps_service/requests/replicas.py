@@ -89,7 +89,7 @@ def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:
 def _finish(
     ctx: RequestContext, hosted: HostedObject, request: pb.PushRequest, reply: pb.PushReply, outcome: Outcome
 ) -> None:
-    offers.describe(ctx, reply.step, outcome)
+    offers.describe(ctx, None, reply.step, outcome)
     if request.HasField("pull"):
         _pull(ctx, hosted, request.pull, reply.pull)
 

@@ -2,50 +2,109 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from ps_service.measures.events import MOST_EVENTS
+from ps_service.memory.available import memory
 from ps_service.metrics import report
+from ps_service.requests import session_infos
 from ps_service.requests.directory import describe
+from ps_service.sessions.gate import Gate
 from ps_wire.release import RELEASE
+from ps_wire.status import OwnerStatus
+from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
+    from ps_service.engine import Engine
+    from ps_service.measures.histogram import Distribution
+    from ps_service.metrics.report import Report
     from ps_service.requests.context import RequestContext
-    from ps_wire.v1 import operations_pb2 as pb
 
-_STARTED: Final = time.monotonic()
+_USUAL: Final = 1000
+"""Entries of each list unless the request asks for another number."""
+
+_MOST: Final = 10_000
+"""Most entries of each list, so that the reply fits into one message."""
+
+_EVENT_CHARACTERS: Final = 512 * 1024
+"""Most characters of all events of one reply."""
 
 
 def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
-    """Reports the owner's objects, optimizers, sessions, counts and memory."""
-    now = report.report(ctx.engine)
-    reply.owner = ctx.engine.name
-    reply.version = RELEASE
-    reply.uptime_seconds = time.monotonic() - _STARTED
-    reply.serving = not ctx.engine.draining
-    reply.resident_bytes = psutil.Process().memory_info().rss
-    for name in ("parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers"):
-        setattr(reply, name, getattr(now, name))
-    reply.calls_per_second = now.calls_per_second
-    shared_memory = ctx.engine.shared_memory
-    reply.shared_memory_connections, reply.shared_bytes = len(shared_memory), shared_memory.shared_bytes
-    reply.direct_connections = len(ctx.engine.direct)
-    reply.requests_in_flight = ctx.engine.counters.running
-    reply.waiting = ctx.engine.counters.waiting
-    compute = ctx.engine.compute
+    """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
+    write(ctx.engine, request, reply)
+
+
+def status_of(engine: Engine, most: int = 0, events: int = 0, events_after: int = 0) -> OwnerStatus:
+    """The status of an owner, as trainers and `ps-service status --json` get it. May be called in any thread.
+
+    Args:
+        engine: The owner.
+        most: Most entries of each list; 0: 1000.
+        events: How many of the latest events it holds, up to 1000.
+        events_after: Only events with larger numbers.
+    """
+    reply = pb.StatusReply()
+    write(engine, pb.StatusRequest(most=most, events=events, events_after=events_after), reply)
+    return OwnerStatus.from_message(reply)
+
+
+def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+    """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
+    most = min(request.most or _USUAL, _MOST)
+    now = report.report(engine, most)
+    _write_owner(engine, reply)
+    _write_requests(engine, reply)
+    _write_hosted(now, reply)
+    reply.kinds.update(report.kinds(engine))
+    reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
+    reply.trainers.extend(session_infos.sessions(engine, most))
+    reply.contexts = len(engine.contexts)
+    reply.passes.extend(session_infos.contexts(engine, most, oldest=True))
+    _write_group(engine, most, reply)
+    _write_memory(engine, now, reply)
+    _write_events(engine, request, reply)
+
+
+def _write_owner(engine: Engine, reply: pb.StatusReply) -> None:
+    reply.owner, reply.version = engine.name, RELEASE
+    reply.uptime_seconds = engine.uptime_seconds()
+    reply.time_seconds = time.time()
+    reply.process_id, reply.host_name, reply.device = os.getpid(), socket.gethostname(), str(engine.device)
+    reply.serving = engine.gate.state is Gate.State.OPEN
+    reply.stalled = engine.compute.stalled
+    reply.state = "draining" if not reply.serving else "stalled" if reply.stalled else "serving"
+
+
+def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
+    counters, compute = engine.counters, engine.compute
+    reply.requests_in_flight, reply.waiting = counters.running, counters.waiting
+    reply.calls_per_second = counters.calls_per_second()
     reply.threads, reply.threads_spare = compute.threads, compute.spare
     reply.threads_waiting, reply.threads_lost = compute.waiting, compute.lost
-    reply.stalled = compute.stalled
-    budget, reply_cache = ctx.engine.budget, ctx.engine.reply_cache
-    reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
-    reply.answer_bytes, reply.paused_sessions = reply_cache.nbytes + budget.unsent, budget.paused
-    reply.context_bytes = ctx.engine.held.nbytes
-    reply.references = ctx.engine.registry.references
-    reply.borrowed = ctx.engine.membership.peers.borrowed
-    for member in ctx.engine.directory.members():
-        describe(reply.members.add(), member)
+    reply.paused_sessions = engine.budget.paused
+    reply.kept_answers = len(engine.reply_cache)
+    reply.shared_memory_connections, reply.direct_connections = len(engine.shared_memory), len(engine.direct)
+    for name, count in sorted(counters.operations().items()):
+        reply.operations.add(
+            name=name,
+            calls=count.calls,
+            errors=count.errors,
+            seconds=count.seconds,
+            p50_seconds=_quantile(count.durations, 0.5),
+            p99_seconds=_quantile(count.durations, 0.99),
+        )
+
+
+def _write_hosted(now: Report, reply: pb.StatusReply) -> None:
+    reply.parameters, reply.bytes = now.parameters, now.bytes
+    reply.steps_per_second = now.steps_per_second
+    reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = now.hosted, now.all_optimizers, now.all_tables
     for each in now.objects:
         reply.objects.add(
             name=each.name,
@@ -63,8 +122,98 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
             policy=one.policy,
             members=one.members,
             waiting_for=one.waiting_for,
+            lr=one.lr,
+            steps_per_second=one.steps_per_second,
+            staleness_p50=None if one.staleness is None else one.staleness.p50,
+            staleness_p99=None if one.staleness is None else one.staleness.p99,
+            owners=one.owners,
         )
     for table in now.tables:
         reply.tables.add(name=table.name, rows=table.rows, bytes=table.bytes, dim=table.dim, updates=table.updates)
-    for name, count in sorted(now.operations.items()):
-        reply.operations.add(name=name, calls=count.calls, errors=count.errors, seconds=count.seconds)
+
+
+def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
+    reply.references = engine.registry.references
+    reply.borrowed = engine.membership.peers.borrowed
+    reply.directory = engine.membership.peers.directory
+    members = engine.directory.members()
+    reply.members_known = len(members)
+    for member in members[:most]:
+        describe(reply.members.add(), member)
+        reply.members[-1].away = engine.sessions.is_away(member.session)
+    communicators = engine.communicators.snapshot()
+    reply.communicators_open = len(communicators)
+    for each in communicators[:most]:
+        reply.communicators.add(
+            name=each.name,
+            size=each.size,
+            members=each.members,
+            open=each.open,
+            waiting_for=each.waiting_for,
+            bytes=each.nbytes,
+            ended=each.ended,
+        )
+
+
+class _Memory(NamedTuple):
+    """Memory of one kind; the fields are those of `MemoryStatus`."""
+
+    kind: str
+    bytes: int
+    budget_bytes: int = 0
+    largest_bytes: int | None = None
+
+
+def _write_memory(engine: Engine, now: Report, reply: pb.StatusReply) -> None:
+    budget, limits, census = engine.budget, engine.limits, engine.registry.census
+    reply.resident_bytes = psutil.Process().memory_info().rss
+    reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
+    reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent
+    reply.context_bytes = engine.held.nbytes
+    reply.shared_bytes = engine.shared_memory.shared_bytes
+    for each in (
+        _Memory("process", reply.resident_bytes, memory()),
+        _Memory("parameters", census.parameter_bytes + census.buffer_bytes),
+        _Memory("tables", now.table_bytes),
+        _Memory("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
+        _Memory("requests", reply.request_bytes, limits.max_owner_bytes),
+        _Memory("waiting", reply.waiting_bytes),
+        _Memory("answers", reply.answer_bytes, limits.max_owner_bytes),
+        _Memory("collectives", engine.communicators.nbytes, limits.max_owner_bytes),
+        _Memory("shared_memory", reply.shared_bytes),
+    ):
+        reply.memory.add(**each._asdict())
+
+
+def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
+    reply.last_event = engine.events.last
+    found, characters = [], 0
+    for each in reversed(engine.events.latest(min(request.events, MOST_EVENTS), request.events_after)):
+        characters += len(each.text) + len(each.traceback) + len(each.subject)
+        if characters > _EVENT_CHARACTERS:
+            break
+        found.append(each)
+    for event in reversed(found):
+        reply.events.add(
+            number=event.number,
+            time_seconds=event.time_seconds,
+            kind=event.kind,
+            level=event.level,
+            text=event.text,
+            trainer=event.trainer,
+            subject=event.subject,
+            count=event.count,
+            traceback=event.traceback,
+        )
+
+
+def _quantile(durations: Distribution, share: float) -> float:
+    """A quantile in seconds, interpolated within its bucket; that of the last bucket is its lower bound."""
+    wanted, below, low = share * durations.count, 0, 0.0
+    if not wanted:
+        return 0.0
+    for high, count in zip(durations.bounds, durations.counts, strict=False):
+        if below + count >= wanted:
+            return low + (high - low) * (wanted - below) / count
+        below, low = below + count, high
+    return low

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from ps_service.parameters.alone import WouldBlock
+from ps_service.requests import incidents
 from ps_service.requests.error_answers import explain, failure
-from ps_wire.errors import RemoteError
+from ps_service.requests.titles import title
+from ps_wire.errors import PsError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_wire.runtime.scopes import Scope
-
-_log = logging.getLogger(__name__)
 
 
 def run_inline(ctx: RequestContext, operation: Operation, request: Any, number: int) -> Answer | None:
@@ -113,7 +112,7 @@ def handle(
         raise
     except BaseException as raised:
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
-        answer = _failed(ctx, operation, raised, number)
+        answer = _failed(ctx, operation, request, raised, number)
         error = answer.reply.error.code
     finally:
         if token is not None:
@@ -122,19 +121,21 @@ def handle(
         probe.write(answer.reply)
     # A request that was given up has been counted already.
     if not ctx.abandoned:
-        ctx.engine.counters.count(operation.name, time.perf_counter() - ctx.began, error)
+        engine, seconds = ctx.engine, time.perf_counter() - ctx.began
+        engine.counters.count(operation.name, seconds, error)
+        if seconds > engine.slow_seconds:
+            incidents.slow(ctx, operation, request, seconds)
     if error:
         ctx.give_back()
     return answer
 
 
-def _failed(ctx: RequestContext, operation: Operation, raised: BaseException, number: int) -> Answer:
+def _failed(ctx: RequestContext, operation: Operation, request: Any, raised: BaseException, number: int) -> Answer:
     """The answer for an exception.
 
     A function of its own: a variable of `handle` that held the exception would be a cycle, by its traceback, and would
     keep the tensors of the call until the garbage collector runs.
     """
-    told = explain(raised, operation.name, operation.hosted)
-    if isinstance(told, RemoteError) and ctx.engine.membership.joined:
-        _log.warning("on %s a %s raised %s", ctx.engine.name, operation.name, told)
-    return failure(told, number)
+    if not operation.hosted or isinstance(raised, PsError):
+        return failure(explain(raised, operation.name, operation.hosted), number)
+    return failure(incidents.explained(ctx, title(ctx.engine, operation.name, request), raised), number)

@@ -122,6 +122,7 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
     key = OfferKey(ctx.trainer, request.number, request.epoch)
     gradients = optimizer.contribution(context)
     reply.applied = _following(optimizer).hold(key, gradients, optimizer.read_version(context))
+    ctx.engine.sessions.stepped(ctx.trainer, id)
 
 
 def settle(ctx: RequestContext, request: pb.SettleRequest, reply: pb.SettleReply) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import PsError
 from ps_wire.refs import Ref
@@ -11,9 +11,13 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
 
 
+_MAKE: Final = ("create", "optimizer", "scheduler")
+"""The operations that run the constructor of a class that the request names."""
+
+
 def title(engine: Engine, operation: str, request: Any) -> str:
     """The name of the function that a request runs, as far as it is known before it runs."""
-    if operation == "create":
+    if operation in _MAKE:
         return f"the constructor of {request.class_name}"
     if operation != "call":
         return f"a {operation}"

@@ -47,6 +47,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     if context is None:
         return
     done = step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
+    if done:
+        ctx.engine.sessions.stepped(ctx.trainer, context.id)
     for (_, own), stepped in zip(stepping, done, strict=True):
         own.version, own.staleness, own.counted = stepped.version, stepped.staleness, 1
 

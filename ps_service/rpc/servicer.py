@@ -19,8 +19,10 @@ from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
+from ps_service.sessions import arrivals
 from ps_service.sessions.administration import end_unused
 from ps_service.sessions.gate import Gate
+from ps_service.sessions.sessions import Process
 from ps_wire import errors
 from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken, deliver
@@ -51,6 +53,10 @@ _END_SECONDS: Final = 1.0
 _MOST_UNSENT: Final = 2
 """Messages to a trainer that may wait to be sent, for each request that it may have in flight. Beyond that, nothing is
 read from it until they are sent."""
+
+
+_LONGEST_NAME: Final = 128
+"""Most characters that are kept of the names of a trainer's program and host."""
 
 
 class Servicer:
@@ -102,11 +108,13 @@ class Servicer:
         session = session_handler.session
         session.streams += 1
         session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
+        arrivals.came(self._engine, session)
         writer = asyncio.create_task(_drain(outbox, connection))
+        why = ""
         try:
             await self._listen(connection, session_handler, outbox)
         except (ConnectionBroken, InvalidArgumentError) as error:
-            _log.info("the stream of trainer %s ended: %s", session.trainer.hex()[:8], error)
+            why = str(error)
         except asyncio.CancelledError:
             if stream.outbox is outbox:
                 raise
@@ -119,6 +127,7 @@ class Servicer:
             session.streams -= 1
             session.touch()
             stream.leave(outbox)
+            arrivals.away(self._engine, session, why)
             await connection.close()
         return None
 
@@ -135,6 +144,7 @@ class Servicer:
         if hello.incarnation and known and not resumed:
             self.session_handlers.end(self.session_handlers.open(hello.trainer))
         session_handler = self.session_handlers.open(hello.trainer)
+        session_handler.session.process = _process(hello)
         turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
         self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
         limits = self._engine.limits
@@ -275,6 +285,15 @@ class Servicer:
             finally:
                 # What has arrived on it is read before.
                 asyncio.get_running_loop().call_later(_END_SECONDS, direct.cut, "the gRPC stream beside it has ended")
+
+
+def _process(hello: Hello) -> Process:
+    """What a trainer says of its process, fit for a terminal."""
+    program, host, member = (
+        "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_NAME])
+        for text in (hello.program, hello.host_name, hello.member)
+    )
+    return Process(program, host, hello.process_id, member)
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:

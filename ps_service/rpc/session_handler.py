@@ -96,6 +96,7 @@ class SessionHandler(Observer):
             # A request that does not mutate may run again if its answer is lost.
             session.taken_numbers.add(number)
         ctx = RequestContext(engine, session.trainer, message.payload)
+        session.last_request = ctx.began
         if envelope.HasField("probe"):
             ctx.probe = probe_of(engine, envelope.probe, name, request)
         answer, unanswered = self._look_back(follows, number) if follows else (None, ())
@@ -181,8 +182,10 @@ class SessionHandler(Observer):
         await self._settled.wait()
 
     def running(self) -> Iterator[Running]:
-        """The requests that have no answer yet."""
-        return (Running(self.session.trainer, execution.request) for execution in self._running.values())
+        """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
+        # A list is made at once, while other threads wait.
+        executions = list(self._running.values())
+        return (Running(self.session.trainer, each.request) for each in executions if not each.operation.apart)
 
     def end(self) -> None:
         """Cancels the running requests, because the session has ended."""
@@ -236,7 +239,7 @@ class SessionHandler(Observer):
         while left:
             execution = left.pop()
             if execution.drop(even_if_begun=False):
-                self._engine.counters.running -= 1
+                self._engine.counters.running -= not execution.operation.apart
                 self._forget(execution)
                 self.session.taken_numbers.discard(execution.number)
                 left += self._followers.take(execution.number)

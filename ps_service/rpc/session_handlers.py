@@ -60,15 +60,14 @@ class SessionHandlers:
         self.end(session_handler)
 
     def running(self) -> Iterator[Running]:
-        """The requests of all sessions that have no answer yet."""
-        return chain.from_iterable(session_handler.running() for session_handler in self._all.values())
+        """The requests of all sessions that have no answer yet. May be called in any thread."""
+        return chain.from_iterable(session_handler.running() for session_handler in list(self._all.values()))
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out."""
         for session in self._engine.sessions.expired():
             name = session.name
             self._engine.counters.sessions_ended["lease"] += 1
-            _log.info("the lease of trainer %s has run out", name)
             try:
                 self.end(self._all.get(session.trainer) or self._make(self._engine, session))
             except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ps_service.rpc.numbered_requests import NumberedRequests
 from ps_service.rpc.serializers import reading, writing
 from ps_service.rpc.unary_budget import UNNAMED, UnaryBudget
 from ps_service.rpc.unary_metadata import ERROR_KEY, INCARNATION_KEY, STATUS, Caller, caller_of, fit_for_metadata
+from ps_service.sessions import arrivals
 from ps_service.sessions.administration import BY_OPERATOR
 from ps_service.sessions.request_sources import Running
 from ps_wire.errors import OverloadedError, PsError, SessionLostError
@@ -38,12 +40,14 @@ class _Open:
         trainer: Id of the trainer that sent it.
         request: Its message.
         task: Waits for its answer.
+        apart: Whether it runs in a thread of its own.
         lost: Whether it was cancelled because the session of the trainer was ended.
     """
 
     trainer: bytes
     request: Any
     task: asyncio.Task[Any]
+    apart: bool = False
     lost: bool = False
 
 
@@ -94,8 +98,8 @@ class UnaryMethods:
         self._numbered.cut_off()
 
     def running(self) -> Iterator[Running]:
-        """The requests that have no answer yet."""
-        return (Running(each.trainer, each.request) for each in self._requests)
+        """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
+        return (Running(each.trainer, each.request) for each in list(self._requests) if not each.apart)
 
     def dismiss(self, session: SessionState) -> None:
         """Cancels the requests of a trainer whose session is ended, except the request that ends it."""
@@ -159,6 +163,8 @@ class UnaryMethods:
         session = self._engine.sessions.open(trainer)
         if not session.streams:
             session.transport, session.peer = "unary", peer
+        session.last_request = time.perf_counter()
+        arrivals.came(self._engine, session)
         # Its lease does not run while the request waits.
         session.streams += 1
         self._changing += 1
@@ -179,7 +185,7 @@ class UnaryMethods:
         """Runs an operation; administration lists it meanwhile, and may cancel it."""
         task = asyncio.current_task()
         assert task is not None
-        running = _Open(trainer, request, task)
+        running = _Open(trainer, request, task, OPERATIONS[operation].apart)
         self._requests.add(running)
         try:
             result = await answer(

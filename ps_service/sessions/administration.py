@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.passes.pass_context import PassContext
     from ps_service.sessions.sessions import SessionState
-
-_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,7 +43,8 @@ def end_unused(engine: Engine) -> None:
     for context in engine.contexts.unused(limit, in_use(engine)):
         if engine.contexts.lose(context.id, f"{why}; raise the limit there if passes take that long"):
             engine.counters.contexts_ended["unused"] += 1
-            _log.warning("context %s was ended: no request had used it for %g s", context.id, limit)
+            text = f"context {context.id} was ended: no request had used it for {limit:g} s"
+            engine.events.note("pass_ended", text, "warning", subject=str(context.id))
 
 
 def session_ids(engine: Engine) -> dict[bytes, str]:
@@ -87,7 +85,8 @@ def evict_session(engine: Engine, id: str) -> str:
     session = _only(f"session {id}", list(filter(is_meant, engine.sessions.all())), lambda each: ids[each.trainer])
     session.why_lost = BY_OPERATOR
     engine.counters.sessions_ended["operator"] += 1
-    _log.warning("session %s was ended by the operator", ids[session.trainer])
+    name = ids[session.trainer]
+    engine.events.note("ended", f"session {name} was ended by the operator", "warning", trainer=session.name)
     engine.requests.dismiss(session)
     return ids[session.trainer]
 
@@ -140,7 +139,8 @@ def _lose(engine: Engine, context: PassContext) -> bool:
     if not engine.contexts.lose(context.id, BY_OPERATOR):
         return False
     engine.counters.contexts_ended["operator"] += 1
-    _log.warning("context %s was ended by the operator", context.id)
+    text = f"context {context.id} was ended by the operator"
+    engine.events.note("pass_ended", text, "warning", subject=str(context.id))
     return True
 
 

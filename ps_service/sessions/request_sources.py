@@ -26,7 +26,7 @@ class RequestSource(Protocol):
     """A source of requests, such as the streams or the unary methods."""
 
     def running(self) -> Iterator[Running]:
-        """The requests from this source that have no answer yet."""
+        """The requests from this source that have no answer yet. May be called in any thread."""
 
     def dismiss(self, session: SessionState) -> None:
         """Cancels a session's requests from this source, and frees what the session holds here.
@@ -37,7 +37,7 @@ class RequestSource(Protocol):
 
 
 class RequestSources:
-    """All sources of requests of an owner. Used on the event loop."""
+    """All sources of requests of an owner. Used on the event loop, but for `running`."""
 
     def __init__(self) -> None:
         self._sources: list[RequestSource] = []
@@ -47,7 +47,7 @@ class RequestSources:
         self._sources.append(source)
 
     def running(self) -> Iterator[Running]:
-        """The requests that have no answer yet."""
+        """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
         for source in self._sources:
             yield from source.running()
 

@@ -5,15 +5,40 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.measures.pace import Pace
 from ps_wire.number_set import SeenNumbers
 
 if TYPE_CHECKING:
     from ps_wire.limits import Limits
+    from ps_wire.refs import ContextId
 
 _REMEMBERED: Final = 4096
 """Most trainers whose session the operator ended to remember until they come back."""
+
+
+class Process(NamedTuple):
+    """The process of a trainer, as it says itself.
+
+    Attributes:
+        program: Name of its program; empty if it has not told.
+        host_name: Name of its host.
+        id: Its number there.
+        member: Its name in a group; empty if it is no member.
+    """
+
+    program: str = ""
+    host_name: str = ""
+    id: int = 0
+    member: str = ""
+
+    def __str__(self) -> str:
+        if not self.id:
+            return self.member
+        told = f"{self.program or 'a program'}, process {self.id}"
+        told = f"{told} on {self.host_name}" if self.host_name else told
+        return f"{self.member}: {told}" if self.member else told
 
 
 class SessionState:
@@ -29,6 +54,11 @@ class SessionState:
         number: Distinguishes sessions whose trainers' ids have the same prefix.
         transport: Its current or last transport: `grpc`, `direct`, `shared_memory` or `unary`.
         peer: Address of the trainer, or its process, as the transport says it.
+        process: What the trainer says of its process.
+        pace: The passes with which it has stepped optimizers here, and its pushes.
+        last_request: When its latest request arrived, on the clock `time.perf_counter`.
+        is_known: Whether it was told that the trainer has come.
+        is_away: Whether it was told that its connection broke.
     """
 
     def __init__(self, trainer: bytes, clock: Callable[[], float], number: int = 0) -> None:
@@ -41,6 +71,10 @@ class SessionState:
         self.streams = 0
         self.ended = False
         self.said_goodbye = False
+        self.process = Process()
+        self.pace = Pace(clock)
+        self.last_request = time.perf_counter()
+        self.is_known = self.is_away = False
         self._clock = clock
         self._began = self._seen = clock()
 
@@ -96,12 +130,23 @@ class Sessions:
         return self._sessions.get(trainer)
 
     def describe(self, trainer: bytes) -> str:
-        """A trainer for messages: the first digits of its id, and its address or process."""
+        """A trainer for messages: the first digits of its id, and its process or address."""
         session = self._sessions.get(trainer)
         if session is None:
             return f"{trainer.hex()[:8]} (gone)"
         away = "" if session.streams else f", away for {session.idle_seconds():.0f} s"
-        return f"{session.name} ({session.peer or 'unknown'}{away})"
+        return f"{session.name} ({str(session.process) or session.peer or 'unknown'}{away})"
+
+    def stepped(self, trainer: bytes, of: ContextId | None = None) -> None:
+        """Counts that a trainer has stepped an optimizer, or has offered its gradients to a round.
+
+        Args:
+            trainer: Its id.
+            of: The pass. Its later steps do not count; None if it was a push.
+        """
+        session = self._sessions.get(trainer)
+        if session is not None:
+            session.pace.count(of)
 
     def is_away(self, trainer: bytes) -> bool:
         """Whether a trainer has no open stream; its lease may still run."""

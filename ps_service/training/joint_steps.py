@@ -51,7 +51,9 @@ class _Share:
 
     def count(self, context: PassContext) -> None:
         """Notes the step that was made."""
-        self.optimizer.counter.count(context.stepped(self.parameters, self.states))
+        staleness = context.stepped(self.parameters, self.states)
+        self.optimizer.counter.count(staleness)
+        self.optimizer.pace.count(None, staleness)
         for state in self.states:
             state.steps += 1
         self.optimizer.version += 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import optim
 
+from ps_service.measures.pace import Pace
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.tables.optimizer import RowOptimizer
@@ -84,6 +85,7 @@ class HostedOptimizer:
         latency: Moving average of the time a step takes.
         is_torchs: Whether its class is one of torch's own.
         counter: Counts its steps for the metrics.
+        pace: Counts them for the status.
         covered: Every covered parameter, in the order of the groups.
         aggregator: The rounds of its policy.
     """
@@ -110,6 +112,7 @@ class HostedOptimizer:
         self.lock = ReportingLock()
         self.latency = Latency()
         self.counter = StepCounter()
+        self.pace = Pace()
         described = [{"params": [each.parameter for each in members], **own} for members, own in groups]
         self.optimizer = cls(described, **options)
         self.is_torchs = is_torchs(self.optimizer)
@@ -290,7 +293,9 @@ class HostedOptimizer:
             undo = None if self.never_half_done else Snapshot(self.optimizer, parameters)
             try:
                 self.apply(present)
-                self.counter.count(gradients.stepped(parameters, parameter_states))
+                staleness = gradients.stepped(parameters, parameter_states)
+                self.counter.count(staleness)
+                self.pace.count(None, staleness)
                 for parameter_state in parameter_states:
                     parameter_state.steps += 1
             except BaseException:

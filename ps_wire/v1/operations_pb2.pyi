@@ -767,14 +767,16 @@ class LoadStateReply(_message.Message):
     def __init__(self, missing_keys: _Optional[_Iterable[str]] = ..., unexpected_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "address", "id")
+    __slots__ = ("name", "address", "id", "away")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     id: int
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+    away: bool
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., id: _Optional[int] = ..., away: bool = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("name", "address", "id", "world_size", "wait_seconds")
@@ -863,8 +865,14 @@ class RendezvousReply(_message.Message):
     def __init__(self, missing: _Optional[_Iterable[str]] = ..., absent: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("most", "events", "events_after")
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    most: int
+    events: int
+    events_after: int
+    def __init__(self, most: _Optional[int] = ..., events: _Optional[int] = ..., events_after: _Optional[int] = ...) -> None: ...
 
 class ObjectStatus(_message.Message):
     __slots__ = ("name", "class_name", "parameters", "bytes", "references")
@@ -881,7 +889,7 @@ class ObjectStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ...) -> None: ...
 
 class OptimizerStatus(_message.Message):
-    __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for")
+    __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for", "lr", "steps_per_second", "staleness_p50", "staleness_p99", "owners")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -889,6 +897,11 @@ class OptimizerStatus(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P50_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_P99_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     class_name: str
     version: int
@@ -896,7 +909,12 @@ class OptimizerStatus(_message.Message):
     policy: str
     members: int
     waiting_for: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ...) -> None: ...
+    lr: _containers.RepeatedScalarFieldContainer[float]
+    steps_per_second: float
+    staleness_p50: int
+    staleness_p99: int
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ..., lr: _Optional[_Iterable[float]] = ..., steps_per_second: _Optional[float] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TableStatus(_message.Message):
     __slots__ = ("name", "rows", "bytes", "dim", "updates")
@@ -913,19 +931,82 @@ class TableStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., dim: _Optional[int] = ..., updates: _Optional[int] = ...) -> None: ...
 
 class OperationStatus(_message.Message):
-    __slots__ = ("name", "calls", "errors", "seconds")
+    __slots__ = ("name", "calls", "errors", "seconds", "p50_seconds", "p99_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    P50_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    P99_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     calls: int
     errors: int
     seconds: float
-    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+    p50_seconds: float
+    p99_seconds: float
+    def __init__(self, name: _Optional[str] = ..., calls: _Optional[int] = ..., errors: _Optional[int] = ..., seconds: _Optional[float] = ..., p50_seconds: _Optional[float] = ..., p99_seconds: _Optional[float] = ...) -> None: ...
+
+class CommunicatorStatus(_message.Message):
+    __slots__ = ("name", "size", "members", "open", "waiting_for", "bytes", "ended")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    members: int
+    open: int
+    waiting_for: _containers.RepeatedScalarFieldContainer[str]
+    bytes: int
+    ended: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., members: _Optional[int] = ..., open: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ..., bytes: _Optional[int] = ..., ended: _Optional[str] = ...) -> None: ...
+
+class MemoryStatus(_message.Message):
+    __slots__ = ("kind", "bytes", "budget_bytes", "largest_bytes")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    bytes: int
+    budget_bytes: int
+    largest_bytes: int
+    def __init__(self, kind: _Optional[str] = ..., bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ..., largest_bytes: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("number", "time_seconds", "kind", "level", "text", "trainer", "subject", "count", "traceback")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time_seconds: float
+    kind: str
+    level: str
+    text: str
+    trainer: str
+    subject: str
+    count: int
+    traceback: str
+    def __init__(self, number: _Optional[int] = ..., time_seconds: _Optional[float] = ..., kind: _Optional[str] = ..., level: _Optional[str] = ..., text: _Optional[str] = ..., trainer: _Optional[str] = ..., subject: _Optional[str] = ..., count: _Optional[int] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables")
+    __slots__ = ("owner", "version", "uptime_seconds", "serving", "objects", "optimizers", "parameters", "bytes", "sessions", "connected_sessions", "contexts", "kept_answers", "requests_in_flight", "operations", "calls_per_second", "resident_bytes", "shared_memory_connections", "shared_bytes", "references", "borrowed", "waiting", "members", "threads", "threads_waiting", "threads_lost", "threads_spare", "stalled", "request_bytes", "waiting_bytes", "answer_bytes", "paused_sessions", "context_bytes", "direct_connections", "tables", "time_seconds", "process_id", "host_name", "state", "device", "trainers", "communicators", "memory", "passes", "objects_hosted", "kinds", "communicators_open", "directory", "events", "last_event", "steps_per_second", "optimizers_hosted", "tables_hosted", "members_known")
+    class KindsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     OWNER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -960,6 +1041,25 @@ class StatusReply(_message.Message):
     CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     DIRECT_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    TRAINERS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    PASSES_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_HOSTED_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    COMMUNICATORS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZERS_HOSTED_FIELD_NUMBER: _ClassVar[int]
+    TABLES_HOSTED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_KNOWN_FIELD_NUMBER: _ClassVar[int]
     owner: str
     version: str
     uptime_seconds: float
@@ -994,14 +1094,33 @@ class StatusReply(_message.Message):
     context_bytes: int
     direct_connections: int
     tables: _containers.RepeatedCompositeFieldContainer[TableStatus]
-    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ...) -> None: ...
+    time_seconds: float
+    process_id: int
+    host_name: str
+    state: str
+    device: str
+    trainers: _containers.RepeatedCompositeFieldContainer[SessionInfo]
+    communicators: _containers.RepeatedCompositeFieldContainer[CommunicatorStatus]
+    memory: _containers.RepeatedCompositeFieldContainer[MemoryStatus]
+    passes: _containers.RepeatedCompositeFieldContainer[ContextInfo]
+    objects_hosted: int
+    kinds: _containers.ScalarMap[str, int]
+    communicators_open: int
+    directory: str
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    last_event: int
+    steps_per_second: float
+    optimizers_hosted: int
+    tables_hosted: int
+    members_known: int
+    def __init__(self, owner: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., serving: bool = ..., objects: _Optional[_Iterable[_Union[ObjectStatus, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerStatus, _Mapping]]] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., contexts: _Optional[int] = ..., kept_answers: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., calls_per_second: _Optional[float] = ..., resident_bytes: _Optional[int] = ..., shared_memory_connections: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., references: _Optional[int] = ..., borrowed: _Optional[int] = ..., waiting: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., threads: _Optional[int] = ..., threads_waiting: _Optional[int] = ..., threads_lost: _Optional[int] = ..., threads_spare: _Optional[int] = ..., stalled: bool = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., paused_sessions: _Optional[int] = ..., context_bytes: _Optional[int] = ..., direct_connections: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableStatus, _Mapping]]] = ..., time_seconds: _Optional[float] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., state: _Optional[str] = ..., device: _Optional[str] = ..., trainers: _Optional[_Iterable[_Union[SessionInfo, _Mapping]]] = ..., communicators: _Optional[_Iterable[_Union[CommunicatorStatus, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[MemoryStatus, _Mapping]]] = ..., passes: _Optional[_Iterable[_Union[ContextInfo, _Mapping]]] = ..., objects_hosted: _Optional[int] = ..., kinds: _Optional[_Mapping[str, int]] = ..., communicators_open: _Optional[int] = ..., directory: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., last_event: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., optimizers_hosted: _Optional[int] = ..., tables_hosted: _Optional[int] = ..., members_known: _Optional[int] = ...) -> None: ...
 
 class SessionsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class SessionInfo(_message.Message):
-    __slots__ = ("id", "transport", "peer", "connected", "away_seconds", "age_seconds", "contexts", "oldest_context_seconds", "requests_in_flight", "request_bytes", "waiting_bytes", "answer_bytes", "references", "context_bytes")
+    __slots__ = ("id", "transport", "peer", "connected", "away_seconds", "age_seconds", "contexts", "oldest_context_seconds", "requests_in_flight", "request_bytes", "waiting_bytes", "answer_bytes", "references", "context_bytes", "program", "host_name", "process_id", "member", "steps", "steps_per_second", "last_seen_seconds")
     ID_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -1016,6 +1135,13 @@ class SessionInfo(_message.Message):
     ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     transport: str
     peer: str
@@ -1030,7 +1156,14 @@ class SessionInfo(_message.Message):
     answer_bytes: int
     references: int
     context_bytes: int
-    def __init__(self, id: _Optional[str] = ..., transport: _Optional[str] = ..., peer: _Optional[str] = ..., connected: bool = ..., away_seconds: _Optional[float] = ..., age_seconds: _Optional[float] = ..., contexts: _Optional[int] = ..., oldest_context_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., references: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+    program: str
+    host_name: str
+    process_id: int
+    member: str
+    steps: int
+    steps_per_second: float
+    last_seen_seconds: float
+    def __init__(self, id: _Optional[str] = ..., transport: _Optional[str] = ..., peer: _Optional[str] = ..., connected: bool = ..., away_seconds: _Optional[float] = ..., age_seconds: _Optional[float] = ..., contexts: _Optional[int] = ..., oldest_context_seconds: _Optional[float] = ..., requests_in_flight: _Optional[int] = ..., request_bytes: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., references: _Optional[int] = ..., context_bytes: _Optional[int] = ..., program: _Optional[str] = ..., host_name: _Optional[str] = ..., process_id: _Optional[int] = ..., member: _Optional[str] = ..., steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., last_seen_seconds: _Optional[float] = ...) -> None: ...
 
 class ContextInfo(_message.Message):
     __slots__ = ("id", "age_seconds", "unused_seconds", "requests_in_flight", "sessions")

@@ -8,7 +8,7 @@ from typing import Final
 from examples.digits.cluster.messages import Accuracy, Step
 from ps_service.cli import probe
 from ps_wire.errors import UnavailableError
-from ps_wire.v1.operations_pb2 import StatusReply
+from ps_wire.status import OwnerStatus
 from tests.cluster.engine import EngineError, docker
 
 GRPC: Final = 50051
@@ -101,7 +101,7 @@ class Owner(Container):
         except (EngineError, IndexError):
             return None
 
-    def status(self) -> StatusReply | None:
+    def status(self) -> OwnerStatus | None:
         """How it is; None while it does not answer."""
         address = self.address()
         try:

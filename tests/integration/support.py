@@ -21,8 +21,8 @@ from ps_wire.connections.connection import Connection, ConnectionBroken, Connect
 from ps_wire.connections.frames import Packet
 from ps_wire.limits import PROTOCOL, Limits
 from ps_wire.refs import new_trainer_id
+from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello, SharedMemoryOffer
-from ps_wire.v1.operations_pb2 import StatusReply
 from tests import hosted_models
 from tests.integration import wire_models
 from trainer_client.transport.in_process import MemoryConnector
@@ -69,7 +69,7 @@ async def in_memory(limits: Limits | None = None) -> AsyncIterator[MemoryOwner]:
         await asyncio.to_thread(owner.close)
 
 
-async def until(ps: tc.Client, so: Callable[[StatusReply], bool], owner: str = "") -> StatusReply:
+async def until(ps: tc.Client, so: Callable[[OwnerStatus], bool], owner: str = "") -> OwnerStatus:
     """The first status of an owner in which something is so; asks again and again, for at most twenty seconds."""
     last = asyncio.get_running_loop().time() + 20
     while asyncio.get_running_loop().time() < last:

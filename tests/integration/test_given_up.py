@@ -115,7 +115,7 @@ async def test_an_object_whose_maker_is_cancelled_without_a_connection_is_not_ke
                 making.cancel()
                 SlowToMake.go_on.release()
                 line.plug_in()
-                status = await until(ps, lambda status: status.requests_in_flight <= 1 and not status.objects)
+                status = await until(ps, lambda status: status.requests_in_flight == 0 and not status.objects)
                 assert status.sessions == 1, "the trainer is back"
 
 

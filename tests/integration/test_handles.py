@@ -171,7 +171,7 @@ async def test_an_object_whose_creation_was_not_awaited_is_freed(how: str) -> No
             making.cancel()
         with pytest.raises(tc.CancelledCallError if how == "cancelled" else tc.DeadlineExceededError):
             await making
-        await until(ps, lambda status: status.requests_in_flight == 1)
+        await until(ps, lambda status: status.requests_in_flight == 0)
         SlowToMake.go_on.release()
         # The only other thread of the pool may be free before the constructor's, so wait for all of them.
         await asyncio.to_thread(owner.engine.compute.close)

@@ -10,7 +10,7 @@ import torch
 
 import trainer_client as tc
 from ps_wire.limits import MIB
-from ps_wire.v1.operations_pb2 import StatusReply
+from ps_wire.status import OwnerStatus
 from tests.integration.test_idle_memory import shared
 from tests.owner_processes import StartOwner, owner_processes
 from tests.transports import TRANSPORTS
@@ -61,7 +61,7 @@ async def burst(address: str, transport: str) -> tc.Client:
     return ps
 
 
-async def status_when(ps: tc.Client, so: Callable[[StatusReply], bool]) -> StatusReply:
+async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> OwnerStatus:
     """The first status in which something is so; it is asked for a few times a second."""
     async with asyncio.timeout(60):
         while not so(status := await ps.status()):  # noqa: ASYNC110

@@ -35,7 +35,7 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 async def idle(ps: tc.Client, owner: Server, objects: int) -> None:
     """Waits until an owner has no more than these objects, and nothing in flight but the question."""
     registry = owner.engine.registry
-    await until(ps, lambda status: len(registry) == objects and status.requests_in_flight == 1)
+    await until(ps, lambda status: len(registry) == objects and status.requests_in_flight == 0)
 
 
 async def test_an_error_names_the_call_that_failed(ps: tc.Client, owner: Server) -> None:

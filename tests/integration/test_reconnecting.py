@@ -78,7 +78,7 @@ async def test_an_answer_that_comes_while_the_trainer_is_away_waits_for_it() -> 
             assert await opener.wait_for(1) == 1
             await line.unplug()
             await opener.open()
-            await until(other, lambda status: status.requests_in_flight == 1)
+            await until(other, lambda status: status.requests_in_flight == 0)
             assert not waiting.done()
             line.plug_in()
             assert await waiting == "through"

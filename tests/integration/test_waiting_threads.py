@@ -110,7 +110,7 @@ async def test_a_request_for_an_object_that_is_being_made_may_be_given_up() -> N
             await ps.create(f"{MODELS}.SlowToMake", name="slow", timeout=0.1)
         SlowToMake.go_on.release()
         made = await first
-        await until(ps, lambda status: status.requests_in_flight == 1 and status.waiting == 0)
+        await until(ps, lambda status: status.requests_in_flight == 0 and status.waiting == 0)
         assert server.engine.registry.find(made.ref).references == 1
 
 

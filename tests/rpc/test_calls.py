@@ -216,8 +216,9 @@ def test_a_member_logs_what_its_functions_raise(caplog: pytest.LogCaptureFixture
     with pytest.raises(ValueError, match="expected"):
         rpc.rpc_sync("worker0", s.raises)
     (record,) = (each for each in caplog.records if each.name.startswith("ps_service"))
-    assert record.levelname == "WARNING" and "in raises" in record.getMessage()
-    assert record.getMessage().startswith("on worker0 a call raised builtins.ValueError: expected")
+    assert record.levelname == "WARNING" and "in raises" in vars(record)["traceback"]
+    text = "on worker0 tests.rpc.situations.raises raised builtins.ValueError: expected, called by trainer "
+    assert record.getMessage().startswith(text)
     with pytest.raises(NotAllowedError):  # this is the caller's mistake
         rpc.rpc_sync("worker0", eval, args=("1",))
     assert len(caplog.records) == 1

@@ -12,8 +12,9 @@ from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
+from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusReply, StatusRequest
+from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusRequest
 from trainer_client.client import objects
 from trainer_client.client.connected import Connected
 from trainer_client.client.sessions import Sessions
@@ -385,13 +386,19 @@ class Client(Connected, Joins, OffersTables):
         """
         self._seeding.begin(seed)
 
-    def status(self, owner: str = "") -> Pending[StatusReply]:
-        """The status of an owner: its objects, optimizers, sessions, counts and memory.
+    def status(self, owner: str = "", *, most: int = 0, events: int = 0, events_after: int = 0) -> Pending[OwnerStatus]:
+        """The status of an owner: its trainers, objects, optimizers, passes, counts and memory.
 
         Args:
             owner: Name of the owner; empty for the first.
+            most: Most entries of each of its lists, up to 10,000; 0: 1,000. The numbers beside the lists count all.
+            events: How many of the latest events it holds, up to 1,000.
+            events_after: Only events with larger numbers than this.
         """
-        return self.session(owner).submit(Request(status=StatusRequest()), None, lambda reply, _: reply.status)
+        request = StatusRequest(most=most, events=events, events_after=events_after)
+        return self.session(owner).submit(
+            Request(status=request), None, lambda reply, _: OwnerStatus.from_message(reply.status)
+        )
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._sessions.opening)}>"

@@ -118,6 +118,7 @@ def init_rpc(
                 default or None, join_timeout or DAY, shared_memory=shared_memory, direct=direct, marks=True
             )
             settings.tracing = tracing.of_program(name)
+            settings.member = name
             engine = Engine(
                 name,
                 _allowed(allow),
@@ -166,6 +167,7 @@ async def join(
         UnavailableError: The directory cannot be reached in time.
         NameConflictError: The name or number is taken.
     """
+    settings.member = server.engine.name
     member = Agent(server, settings, address)
     try:
         await member.join(Plan(directory, id))

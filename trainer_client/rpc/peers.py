@@ -72,6 +72,11 @@ class GroupPeers:
         return self._agent.keeps_directory
 
     @property
+    def directory(self) -> str:
+        session = self._agent.client.others.directory
+        return "" if self._agent.keeps_directory or session is None else session.address
+
+    @property
     def borrowed(self) -> int:
         return self._agent.client.others.borrowed
 

@@ -21,6 +21,7 @@ from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
+from trainer_client.session import process
 from trainer_client.session.borrowing import Borrowing
 from trainer_client.session.in_flight import InFlightRequest, WatchedRequest, nothing
 from trainer_client.session.link import Link
@@ -224,7 +225,16 @@ class Session:
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else ""
         expected = self.owner or self._expected
-        hello = Hello(protocol=PROTOCOL, trainer=self.trainer, incarnation=known, owner=expected)
+        hello = Hello(
+            protocol=PROTOCOL,
+            trainer=self.trainer,
+            incarnation=known,
+            owner=expected,
+            process_id=process.process_id(),
+            host_name=process.host_name(),
+            program=process.program(),
+            member=self.settings.member,
+        )
         hello.unanswered.extend((*self._requests.window.unanswered, *self._requests.given_up))
         return hello
 

@@ -29,6 +29,7 @@ class Settings:
         seeding: Makes the seeds of its calls.
         members: Names and numbers of the processes in profiles.
         on_state: Is called when an owner is reached, cannot be reached any more, or is given up.
+        member: Name of this process in its group; empty if it is in none.
         tracing: Makes the spans of its passes and requests; None if the program is not traced.
     """
 
@@ -41,4 +42,5 @@ class Settings:
     seeding: Seeding = field(default_factory=Seeding)
     members: Members = field(default_factory=Numbered)
     on_state: OnState | None = None
+    member: str = ""
     tracing: Tracing | None = field(default_factory=lambda: tracing.of_program())

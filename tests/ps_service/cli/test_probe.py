@@ -16,10 +16,13 @@ from ps_wire.errors import UnavailableError
 
 async def test_an_owner_of_very_many_objects_tells_its_status(owner: Server) -> None:
     registry, parameter_locks = owner.engine.registry, owner.engine.parameter_locks
-    for number in range(25_000):
-        registry.add(HostedObject("ps0", None, parameter_locks, f"{number:0>200}"))
+    for number in range(10_001):
+        registry.add(HostedObject("ps0", None, parameter_locks, f"{number:0>500}"))
     status = await asyncio.to_thread(probe.status, owner.address, 60.0)
-    assert len(status.objects) == 25_000 and status.ByteSize() > 5_000_000
+    assert (len(status.objects), status.objects_hosted) == (1000, 10_001)
+    # More than gRPC's usual limit of a message.
+    status = await asyncio.to_thread(probe.status, owner.address, 60.0, most=20_000)
+    assert (len(status.objects), status.objects_hosted) == (10_000, 10_001)
 
 
 async def test_the_port_of_another_protocol_is_told() -> None:

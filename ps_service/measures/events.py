@@ -1,0 +1,189 @@
+"""What has happened on an owner: the latest events, for status and page, each of them in the log as well."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Literal
+
+_log = logging.getLogger("ps_service.events")
+
+MOST_EVENTS: Final = 1000
+"""Events that are kept; older ones are only in the log."""
+
+_MOST_ALIKE: Final = 1024
+"""Kinds of repeated events that are told apart; the one that has not happened for the longest time is forgotten."""
+
+_LONGEST_TRACEBACK: Final = 8 * 1024
+"""Most characters of a traceback that an event keeps: its end, because the last lines say most."""
+
+_LONGEST_TEXT: Final = 1024
+"""Most characters of a text."""
+
+Level = Literal["info", "warning", "error"]
+"""How grave an event is."""
+
+_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+KINDS: Final = {
+    "joined": "a trainer has connected for the first time",
+    "away": "the connection of a trainer broke; its session lives on until its lease runs out",
+    "back": "such a trainer has connected again",
+    "left": "a trainer has ended its session",
+    "lost": "the lease of a trainer has run out, or it came back without its session",
+    "ended": "an operator has ended the session of a trainer",
+    "made": "a named object was made",
+    "deleted": "a named object was deleted",
+    "raised": "a hosted method, function or constructor raised an exception; the first has its traceback",
+    "slow": "a request took longer than `slow_call_seconds`",
+    "pass_ended": "the owner or an operator has ended a pass",
+    "restored": "the owner has continued from a checkpoint",
+    "checkpoint": "a checkpoint was written",
+    "started": "the owner serves",
+    "draining": "the owner takes no new work",
+    "drained": "the owner has finished its work",
+}
+"""The kinds of events, and what each of them says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that has happened.
+
+    Attributes:
+        number: Counts up from 1.
+        time_seconds: Unix time.
+        kind: One of `KINDS`.
+        level: How grave it is.
+        text: What has happened, as a sentence without a full stop.
+        trainer: Id of the session that it concerns; empty if it concerns none.
+        subject: The object or method that it concerns; empty if it concerns none.
+        count: How often the same has happened by then.
+        traceback: Of an exception, without values of variables; empty if there is none.
+    """
+
+    number: int
+    time_seconds: float
+    kind: str
+    level: Level
+    text: str
+    trainer: str = ""
+    subject: str = ""
+    count: int = 1
+    traceback: str = ""
+
+
+class Events:
+    """The latest events of an owner. Safe from several threads.
+
+    Args:
+        clock: Unix time, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._number = 0
+        self._alike: OrderedDict[Hashable, int] = OrderedDict()
+
+    @property
+    def last(self) -> int:
+        """The number of the latest event; 0 if there was none."""
+        return self._number
+
+    def latest(self, most: int = MOST_EVENTS, after: int = 0) -> list[Event]:
+        """The latest events, in the order of their numbers.
+
+        Args:
+            most: How many at most.
+            after: Only those with larger numbers.
+        """
+        with self._lock:
+            found = [each for each in islice(reversed(self._latest), max(most, 0)) if each.number > after]
+        return found[::-1]
+
+    def note(
+        self,
+        kind: str,
+        text: str,
+        level: Level = "info",
+        *,
+        trainer: str = "",
+        subject: str = "",
+        count: int = 1,
+        traceback: str = "",
+    ) -> None:
+        """Keeps an event, and logs it. The arguments are those of `Event`."""
+        with self._lock:
+            self._number += 1
+            event = Event(
+                self._number,
+                self._clock(),
+                kind,
+                level,
+                text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 2]} …",
+                trainer,
+                subject,
+                count,
+                traceback if len(traceback) <= _LONGEST_TRACEBACK else f"… {traceback[-_LONGEST_TRACEBACK + 2 :]}",
+            )
+            self._latest.append(event)
+        _tell(event, text, traceback)
+
+    def note_again(
+        self,
+        alike: Hashable,
+        kind: str,
+        text: str,
+        level: Level = "warning",
+        *,
+        trainer: str = "",
+        subject: str = "",
+        traceback: str = "",
+    ) -> None:
+        """Keeps an event that may happen often: the first time, and then the tenth, the hundredth and so on.
+
+        Args:
+            alike: Tells whether it is the same as an earlier one.
+            kind, text, level, trainer, subject: As for `note`.
+            traceback: As for `note`; told the first time only.
+        """
+        with self._lock:
+            count = self._alike[alike] = self._alike.pop(alike, 0) + 1
+            if len(self._alike) > _MOST_ALIKE:
+                self._alike.popitem(last=False)
+        if count == 1:
+            self.note(kind, text, level, trainer=trainer, subject=subject, traceback=traceback)
+        elif _is_power_of_ten(count):
+            text = f"{text} (this has happened {count:,} times)"
+            self.note(kind, text, level, trainer=trainer, subject=subject, count=count)
+
+
+def _tell(event: Event, text: str, traceback: str) -> None:
+    level = _LEVELS[event.level]
+    if not _log.isEnabledFor(level):
+        return
+    fields = {
+        "kind": event.kind,
+        "number": event.number,
+        "trainer": event.trainer,
+        "subject": event.subject,
+        "count": event.count if event.count > 1 else 0,
+        "traceback": traceback,
+    }
+    told = {name: value for name, value in fields.items() if value}
+    record = _log.makeRecord(_log.name, level, "", 0, "%s", (text,), None, "note", told)
+    # What formatters print behind the text. The exception itself would keep the tensors of its frames.
+    record.exc_text = traceback.rstrip("\n") or None
+    _log.handle(record)
+
+
+def _is_power_of_ten(number: int) -> bool:
+    digits = str(number)
+    return digits[0] == "1" and not digits[1:].strip("0")

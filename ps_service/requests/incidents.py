@@ -1,0 +1,105 @@
+"""Tells of objects that were made and deleted, of hosted code that raised, and of requests that took long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.requests.error_answers import explain, whole_traceback
+from ps_service.requests.titles import title
+from ps_wire.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from ps_service.hosting.objects import HostedObject
+    from ps_service.requests.context import RequestContext
+    from ps_service.requests.operations import Operation
+    from ps_wire.errors import PsError
+
+_FEW: Final = 4
+"""Names of deleted objects that are listed."""
+
+_LONGEST: Final = 300
+"""Most characters of an exception's message in an event; the traceback has more of it."""
+
+
+def made(ctx: RequestContext, hosted: HostedObject) -> None:
+    """An object was made. Anonymous ones come and go too often to be told of."""
+    if hosted.name:
+        text = f"{hosted} was made by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
+        ctx.engine.events.note("made", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
+
+
+def deleted(ctx: RequestContext, hosted: HostedObject, dependents: list[str]) -> None:
+    """A named object was deleted, and with it what depended on it: named objects with these names."""
+    some = f", and with it {_few(dependents)}" if dependents else ""
+    text = f"{hosted} was deleted by trainer {ctx.engine.sessions.describe(ctx.trainer)}{some}"
+    ctx.engine.events.note("deleted", text, trainer=ctx.trainer.hex()[:8], subject=hosted.name)
+
+
+def dependents_of(hosted: HostedObject) -> list[str]:
+    """The names of the objects that are removed with an object, in quotes."""
+    return sorted({repr(each.name) for each in _dependents(hosted) if each.name})
+
+
+def _dependents(hosted: HostedObject) -> Iterator[HostedObject]:
+    for each in list(hosted.dependents):
+        yield each
+        yield from _dependents(each)
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:_FEW])
+    return f"{shown} and {len(names) - _FEW} more" if len(names) > _FEW else shown
+
+
+def explained(ctx: RequestContext, what: str, error: BaseException) -> PsError:
+    """The error that a caller gets for an exception of hosted code.
+
+    It is told of with its traceback the first time that it is raised at a place, and then ever more rarely.
+
+    Args:
+        ctx: The request.
+        what: What has run.
+        error: The exception. An error of this project comes from the caller, or from another owner, and is not told of.
+    """
+    told = explain(error, what, hosted=True)
+    if told is error or not isinstance(told, RemoteError):
+        return told
+    engine, message = ctx.engine, f"{told.remote_type}: {told.remote_message}"
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]} …"
+    where = f"on {engine.name} " if engine.membership.joined else ""
+    engine.events.note_again(
+        ("raised", what, told.remote_type, _place(error.__traceback__)),
+        "raised",
+        f"{where}{what} raised {message}, called by trainer {engine.sessions.describe(ctx.trainer)}",
+        "warning",
+        trainer=ctx.trainer.hex()[:8],
+        subject=what,
+        traceback=whole_traceback(error),
+    )
+    return told
+
+
+def _place(trace: TracebackType | None) -> tuple[str, int]:
+    """The file and line where an exception was raised."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return ("", 0) if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+def slow(ctx: RequestContext, operation: Operation, request: Any, seconds: float) -> None:
+    """A request took long, from its arrival to its answer. Those that wait for other trainers are not told of."""
+    if not operation.hosted or ctx.deferred is not None:
+        return
+    engine, what = ctx.engine, title(ctx.engine, operation.name, request)
+    engine.events.note_again(
+        ("slow", what, ctx.trainer),
+        "slow",
+        f"{what} took {seconds:.1f} s for trainer {engine.sessions.describe(ctx.trainer)}",
+        "warning",
+        trainer=ctx.trainer.hex()[:8],
+        subject=what,
+    )
