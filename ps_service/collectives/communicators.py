@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.collectives import report
 from ps_service.collectives.communicator import Arrival, Collective, Communicator, Exchange, exchanged, pieces_of
 from ps_service.collectives.forming import Formations, Joining, check_join
 from ps_service.collectives.reducing import reduced
@@ -27,6 +28,7 @@ from ps_wire.errors import (
 )
 
 if TYPE_CHECKING:
+    from ps_service.collectives.report import CommunicatorReport
     from ps_service.sessions.sessions import Sessions
     from ps_wire.collectives import Signature
     from ps_wire.limits import Limits
@@ -39,9 +41,6 @@ _SHORT_SECONDS: Final = 5.0
 
 _MOST_OF_ONE: Final = 256
 """Most memberships of one trainer."""
-
-_MOST_AWAITED: Final = 16
-"""Most members that are named because others wait for them."""
 
 Key = tuple[bytes, int]
 """A membership: the session, and the number by which its trainer names it."""
@@ -57,28 +56,6 @@ class Membership(NamedTuple):
 
     communicator: Communicator
     rank: int
-
-
-class CommunicatorReport(NamedTuple):
-    """A communicator at one moment.
-
-    Attributes:
-        name: Its name.
-        size: How many members it has.
-        members: Those that have joined and not left.
-        open: Collectives that wait for members.
-        waiting_for: The members that these wait for, up to 16.
-        nbytes: Bytes of values that it holds.
-        ended: Why it has ended; empty if it has not.
-    """
-
-    name: str
-    size: int
-    members: int
-    open: int
-    waiting_for: tuple[str, ...]
-    nbytes: int
-    ended: str
 
 
 class Communicators:
@@ -115,12 +92,10 @@ class Communicators:
         return sum(communicator.nbytes for communicator in list(self._present))
 
     def snapshot(self) -> list[CommunicatorReport]:
-        """All communicators: those that are complete, and those whose members are still joining."""
+        """All communicators, also those whose members are still joining."""
         with self._lock:
-            found = [_report(each, present) for each, present in self._present.items()]
-            for forming in self._formations.all():
-                found.append(CommunicatorReport(forming.name, forming.size, len(forming.joined), 0, (), 0, ""))
-        return found
+            found = [report.of(each, present) for each, present in self._present.items()]
+            return [*found, *map(report.of_forming, self._formations.all())]
 
     def join(
         self,
@@ -409,19 +384,6 @@ class Communicators:
             return
         for arrival in arrivals.values():
             arrival.future.set_result(result)
-
-
-def _report(communicator: Communicator, present: int) -> CommunicatorReport:
-    late = sorted(communicator.awaited())[:_MOST_AWAITED]
-    return CommunicatorReport(
-        communicator.name,
-        communicator.size,
-        present,
-        len(communicator.open),
-        tuple(map(communicator.member, late)),
-        communicator.nbytes,
-        "" if communicator.ending is None else communicator.ending.why,
-    )
 
 
 def _fail(failed: list[Future[Exchange]], communicator: Communicator) -> None:

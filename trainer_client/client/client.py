@@ -12,10 +12,9 @@ from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
-from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest, StatusRequest
-from trainer_client.client import objects
+from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest
+from trainer_client.client import objects, status
 from trainer_client.client.connected import Connected
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
@@ -35,6 +34,7 @@ from trainer_client.tables.offered import OffersTables
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from ps_wire.policies import Policy
+    from ps_wire.status import OwnerStatus
     from trainer_client.contexts.local_gradients import LocalGradients
     from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.handles.handles import RemoteModule, RemoteObject
@@ -391,14 +391,11 @@ class Client(Connected, Joins, OffersTables):
 
         Args:
             owner: Name of the owner; empty for the first.
-            most: Most entries of each of its lists, up to 10,000; 0: 1,000. The numbers beside the lists count all.
+            most: Most entries of each of its lists; 0: 1,000. The numbers beside them count all.
             events: How many of the latest events it holds, up to 1,000.
             events_after: Only events with larger numbers than this.
         """
-        request = StatusRequest(most=most, events=events, events_after=events_after)
-        return self.session(owner).submit(
-            Request(status=request), None, lambda reply, _: OwnerStatus.from_message(reply.status)
-        )
+        return status.ask(self.session(owner), most, events, events_after)
 
     def __repr__(self) -> str:
         return f"<Client of {', '.join(repr(session) for session in self._sessions.opening)}>"

@@ -1,0 +1,24 @@
+"""The status of an owner, as `Client.status`, `ps-service status --json` and `/status.json` give it.
+
+docs/status.md is made from the docstrings of this package. The fields have the names of those of `StatusReply` in
+proto/ps_wire/v1/operations.proto.
+"""
+
+from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
+from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
+from ps_wire.status.owner import OwnerStatus
+from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
+
+__all__ = [
+    "CommunicatorStatus",
+    "EventStatus",
+    "MemberStatus",
+    "MemoryStatus",
+    "ObjectStatus",
+    "OperationStatus",
+    "OptimizerStatus",
+    "OwnerStatus",
+    "PassStatus",
+    "TableStatus",
+    "TrainerStatus",
+]

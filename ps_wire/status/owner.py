@@ -1,0 +1,126 @@
+"""The status of an owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
+from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
+from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
+from ps_wire.status.reading import Readable
+from ps_wire.status.trainers import MemberStatus, PassStatus, TrainerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerStatus(Readable):
+    """The status of an owner at one moment. Lists have at most 1000 entries each, unless another number was asked for.
+
+    Attributes:
+        owner: Its name.
+        version: Its release.
+        uptime_seconds: Seconds since its process has started.
+        serving: Whether it takes new work.
+        objects: Objects but for optimizers; those with names first if there are more than are listed.
+        optimizers: Optimizers; those with names first if there are more than are listed.
+        parameters: Elements of all parameters, and numbers in rows of tables.
+        bytes: Bytes of all parameters, buffers and tables.
+        sessions: Number of sessions of trainers.
+        connected_sessions: Those with an open connection.
+        contexts: Number of open passes.
+        kept_answers: Answers that are kept until they are confirmed.
+        requests_in_flight: Requests without an answer, but for those for this status.
+        operations: Finished requests by operation.
+        calls_per_second: Finished requests per second over the last ten seconds, but for those for this status.
+        resident_bytes: Resident memory of the process.
+        shared_memory_connections: Open shared-memory connections.
+        shared_bytes: Shared memory that the owner writes to.
+        references: References of trainers to objects of this owner.
+        borrowed: References to objects of other owners, held by code that runs here.
+        waiting: Requests that wait for a result while no thread runs them.
+        members: Members of the group whose directory this owner keeps.
+        threads: Compute threads that may run at once.
+        threads_waiting: Compute threads whose work waits for another process or for a lock.
+        threads_lost: Compute threads that run abandoned work.
+        threads_spare: Most additional threads that may replace lost ones.
+        stalled: Whether abandoned work holds all threads, spare ones included.
+        request_bytes: Bytes of large requests that are being received, wait for a thread or run.
+        waiting_bytes: Bytes of large requests that wait for other requests.
+        answer_bytes: Bytes of answers that are not confirmed or not sent.
+        paused_sessions: Sessions that are not read from, because messages hold too many bytes.
+        context_bytes: Bytes of tensors that open passes hold, and of results that stay on the owner.
+        direct_connections: Open direct connections.
+        tables: Embedding tables.
+        time_seconds: Unix time on the owner.
+        process_id: Its process number.
+        host_name: Name of its host.
+        state: `serving`, `stalled` or `draining`.
+        device: Where hosted modules are, such as `cuda:0`.
+        trainers: Trainers, the oldest first; `sessions` counts all.
+        communicators: Communicators.
+        memory: Memory by kind.
+        passes: Open passes, the oldest first; `contexts` counts all.
+        objects_hosted: Number of all objects, optimizers included.
+        kinds: Number of objects by kind: `module`, `optimizer`, `scheduler`, `table`, `tensor`, `other`.
+        communicators_open: Number of all communicators.
+        directory: Address of the owner with the directory of the group; empty if it is this one, or there is no group.
+        events: The latest events, if they were asked for.
+        last_event: Number of the latest event; 0 if there was none.
+        steps_per_second: Steps per second of all optimizers together.
+        optimizers_hosted: Number of all optimizers.
+        tables_hosted: Number of all tables.
+        members_known: Number of all members in the directory.
+    """
+
+    owner: str
+    version: str
+    uptime_seconds: float
+    serving: bool
+    objects: tuple[ObjectStatus, ...]
+    optimizers: tuple[OptimizerStatus, ...]
+    parameters: int
+    bytes: int
+    sessions: int
+    connected_sessions: int
+    contexts: int
+    kept_answers: int
+    requests_in_flight: int
+    operations: tuple[OperationStatus, ...]
+    calls_per_second: float
+    resident_bytes: int
+    shared_memory_connections: int
+    shared_bytes: int
+    references: int
+    borrowed: int
+    waiting: int
+    members: tuple[MemberStatus, ...]
+    threads: int
+    threads_waiting: int
+    threads_lost: int
+    threads_spare: int
+    stalled: bool
+    request_bytes: int
+    waiting_bytes: int
+    answer_bytes: int
+    paused_sessions: int
+    context_bytes: int
+    direct_connections: int
+    tables: tuple[TableStatus, ...]
+    time_seconds: float
+    process_id: int
+    host_name: str
+    state: str
+    device: str
+    trainers: tuple[TrainerStatus, ...]
+    communicators: tuple[CommunicatorStatus, ...]
+    memory: tuple[MemoryStatus, ...]
+    passes: tuple[PassStatus, ...]
+    objects_hosted: int
+    kinds: dict[str, int]
+    communicators_open: int
+    directory: str
+    events: tuple[EventStatus, ...]
+    last_event: int
+    steps_per_second: float
+    optimizers_hosted: int
+    tables_hosted: int
+    members_known: int
