@@ -94,8 +94,7 @@ class Communicators:
     def snapshot(self) -> list[CommunicatorReport]:
         """All communicators, also those whose members are still joining."""
         with self._lock:
-            found = [report.of(each, present) for each, present in self._present.items()]
-            return [*found, *map(report.of_forming, self._formations.all())]
+            return report.of_all(self._present, self._formations.all())
 
     def join(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ps_service.collectives.communicator import Communicator
     from ps_service.collectives.forming import Forming
 
@@ -34,8 +36,13 @@ class CommunicatorReport(NamedTuple):
     ended: str = ""
 
 
-def of(communicator: Communicator, present: int) -> CommunicatorReport:
-    """A communicator whose members have all joined; so many have not left."""
+def of_all(complete: Mapping[Communicator, int], forming: Iterable[Forming]) -> list[CommunicatorReport]:
+    """Communicators, with the number of members that have not left, and those whose members are still joining."""
+    found = [_of(communicator, present) for communicator, present in complete.items()]
+    return [*found, *(CommunicatorReport(each.name, each.size, len(each.joined)) for each in forming)]
+
+
+def _of(communicator: Communicator, present: int) -> CommunicatorReport:
     late = sorted(communicator.awaited())[:_MOST_AWAITED]
     return CommunicatorReport(
         communicator.name,
@@ -46,8 +53,3 @@ def of(communicator: Communicator, present: int) -> CommunicatorReport:
         communicator.nbytes,
         "" if communicator.ending is None else communicator.ending.why,
     )
-
-
-def of_forming(forming: Forming) -> CommunicatorReport:
-    """A communicator whose members are still joining."""
-    return CommunicatorReport(forming.name, forming.size, len(forming.joined))

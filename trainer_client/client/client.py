@@ -392,8 +392,7 @@ class Client(Connected, Joins, OffersTables):
         Args:
             owner: Name of the owner; empty for the first.
             most: Most entries of each of its lists; 0: 1,000. The numbers beside them count all.
-            events: How many of the latest events it holds, up to 1,000.
-            events_after: Only events with larger numbers than this.
+            events, events_after: How many of the latest events it holds at most, and only those with larger numbers.
         """
         return status.ask(self.session(owner), most, events, events_after)
 
