@@ -32,6 +32,8 @@ PLAIN = {
     "ps_service/server.py": NO_THREAD,
     "ps_service/parameters/locks.py": REPORTED,
     "ps_service/passes/contexts.py": SHORT,
+    "ps_service/measures/events.py": SHORT,
+    "ps_service/measures/pace.py": SHORT,
     "ps_service/metrics/counters.py": SHORT,
     "ps_service/group/directory.py": SHORT,
     "ps_service/memory/held.py": SHORT,
