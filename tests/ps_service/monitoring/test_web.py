@@ -92,12 +92,13 @@ async def test_each_owner_of_a_process_tells_its_own(http: aiohttp.ClientSession
     async with Server(owner("ps0"), http=HERE) as one, Server(owner("ps1"), http=HERE) as other:
         assert one.http_address != other.http_address
         async with tc.connect(one.address) as ps:
-            await ps.create("tests.ps_service.service_models.Latch")
+            latch = await ps.create("tests.ps_service.service_models.Latch")
             for server, name, objects in ((one, "ps0", 1), (other, "ps1", 0)):
                 async with http.get(f"http://{server.http_address}/metrics") as response:
                     text = await response.text()
                 assert f'ps_owner_info{{owner="{name}",' in text
                 assert f'ps_objects{{kind="other"}} {objects}.0' in text
+            del latch  # an object without handles is gone
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("POST", "/metrics", 405)])
