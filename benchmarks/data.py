@@ -38,6 +38,15 @@ TABLE_EXPONENT: Final = 1.2
 TABLE_LR: Final = 0.005
 """The learning rate of that row: the most frequent id has a fifth of all places."""
 
+TABLES: Final = 26
+"""Tables of `tables_26`, as many as the categorical features of Criteo's data."""
+
+SMALL_BAG: Final = 3
+"""Ids in a bag of that row."""
+
+GROW_DIM: Final = 16
+"""Width of the rows of `table_grow`."""
+
 
 def bags(sizes: Sizes, rank: int = 0, trainers: int = 1, zipf: bool = False) -> list[Batch]:
     """Batches of bags of ids, and their target sums.
@@ -63,8 +72,13 @@ def _ids(rows: int, shape: tuple[int, int], zipf: bool, generator: torch.Generat
     return torch.randint(rows, shape, generator=generator)
 
 
-def table_bags(sizes: Sizes) -> list[Batch]:
-    """Batches of bags of ids whose frequency is the place to the power of -1.2, and their target sums."""
+def table_bags(sizes: Sizes, zipf: bool = True) -> list[Batch]:
+    """Batches of bags of ids, and their target sums.
+
+    With `zipf`, the frequency of an id is its place to the power of -1.2; otherwise all are equally frequent.
+    """
+    if not zipf:
+        return bags(sizes)
     generator = torch.Generator().manual_seed(1000)
     places = torch.arange(1, sizes.table_rows + 1, dtype=torch.float64)
     chances = places.pow(-TABLE_EXPONENT).cumsum(0)
@@ -74,6 +88,39 @@ def table_bags(sizes: Sizes) -> list[Batch]:
         ids = torch.searchsorted(chances, drawn).clamp_(max=sizes.table_rows - 1)
         batches.append((ids, torch.randn(sizes.bags, sizes.dim, generator=generator)))
     return batches
+
+
+def many_bags(sizes: Sizes, tables: int) -> list[Batch]:
+    """Batches of bags of ids of several tables, [tables, bags, size], and their target sums, [tables * bags, dim].
+
+    The ids are the same for one table as for `TABLES`, and count on from one table to the next.
+    """
+    generator = torch.Generator().manual_seed(4000)
+    rows, samples = rows_of_each(sizes), sizes.bags // 4
+    batches = []
+    for _ in range(sizes.batches):
+        ids = torch.randint(rows, (TABLES, samples, SMALL_BAG), generator=generator)
+        if tables == 1:
+            ids = (ids + torch.arange(TABLES)[:, None, None] * rows).view(1, TABLES * samples, SMALL_BAG)
+        batches.append((ids, torch.randn(TABLES * samples, sizes.dim, generator=generator)))
+    return batches
+
+
+def rows_of_each(sizes: Sizes, tables: int = TABLES) -> int:
+    """Rows of each table: all have as many together, however many there are."""
+    return sizes.table_rows // TABLES * (TABLES // tables)
+
+
+def probe_of_many(batches: list[Batch]) -> Tensor:
+    """Bags of a single id of the first table, [1, bags, 1]."""
+    return batches[0][0][:1].flatten()[:PROBE].view(1, -1, 1)
+
+
+def new_ids(sizes: Sizes, number: int) -> Tensor:
+    """Ids that no other number has, in an order without a pattern: int64, as many as a batch of bags has."""
+    count = sizes.bags * sizes.per_bag
+    # An odd factor is a bijection of 64-bit numbers.
+    return torch.arange(number * count, (number + 1) * count) * 0x1E3779B97F4A7C15
 
 
 def emb_lr(zipf: bool) -> float:

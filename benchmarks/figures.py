@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from benchmarks import machine
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
-from benchmarks.report import Report
+from benchmarks.report import AT_MOST, Report
 
 README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
@@ -69,6 +69,10 @@ def _remarks(report: Report) -> list[str]:
     for row in report["rows"]:
         if "over_one_owner" in row["target"]:
             said.append(f"- {row['name']}: {_ratio(row, 'over_one_owner')} times the steps of one owner.")
+        if "over_baseline" in row["target"]:
+            said.append(
+                f"- {row['name']}: {_ratio(row, 'over_baseline')} times the time of the same work in its baseline."
+            )
         said += [f"- {row['name']}, {column}: {lost}." for column, lost in row["lost"].items()]
         said += [f"- {row['name']}, {column}: **{error}**" for column, error in row["errors"].items()]
     return said
@@ -81,7 +85,7 @@ def _ratio(row: Report, name: str) -> str:
     text = f"{figure:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})"
     if wanted is None:
         return text
-    sign = "at most" if name == "over_paused" else "at least"
+    sign = "at most" if name in AT_MOST else "at least"
     reached = "reached" if row["reached"][name] else "**not reached**"
     return f"{text}, {reached}: {sign} {wanted:g}"
 

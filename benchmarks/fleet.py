@@ -29,6 +29,8 @@ SIDES: Final = (OURS, GLOO, TORCH, OURS_TCP, TORCH_TCP, *LOCALS)
 
 def takes_part(side: str, row: Row) -> bool:
     """Whether a side has a turn in the rounds of a row."""
+    if row.ours_only:
+        return side in (OURS, OURS_TCP)
     if side in LOCALS:
         return row.local
     return row.gloo == (side == GLOO) if side in (GLOO, TORCH, TORCH_TCP) else True

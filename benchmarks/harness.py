@@ -76,9 +76,9 @@ def measure(
     entrants = [Entrant(fleet.side, fleet, row) for fleet in fleets if takes_part(fleet.side, row)]
     if row.baseline:
         entrants += [
-            Entrant(f"{fleet.side}_one_owner", fleet, row_named(row.baseline))
+            Entrant(f"{fleet.side}_{row.baseline}", fleet, row_named(row.baseline))
             for fleet in fleets
-            if fleet.side in (OURS, TORCH, LOCAL)
+            if fleet.side in (OURS, TORCH, LOCAL) and takes_part(fleet.side, row)
         ]
     for entrant in entrants:
         _awake(entrant, lambda entrant=entrant: entrant.fleet.ask(do="prepare", row=entrant.row.name))

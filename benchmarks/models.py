@@ -76,6 +76,24 @@ class ZeroBags(nn.EmbeddingBag):
         nn.init.zeros_(self.weight)
 
 
+class ManyBags(nn.Module):
+    """Several such tables, which are looked up together.
+
+    Args:
+        tables: Number of tables.
+        rows: Rows of each.
+        dim: Their width.
+    """
+
+    def __init__(self, tables: int, rows: int, dim: int) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(ZeroBags(rows, dim, mode="sum", sparse=True) for _ in range(tables))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The sums of bags of ids, [tables, bags, size], one table after the other."""
+        return torch.cat([bags(each) for bags, each in zip(self.bags, ids, strict=False)])
+
+
 @hosted
 class EmbeddingTable(nn.Module):
     """The encoder of the tutorial's RNN.

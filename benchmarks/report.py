@@ -6,13 +6,17 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, SIDES, TORCH, TORCH_TCP
 from benchmarks.harness import Entrant
 from benchmarks.rows import Row
 
 Report = dict[str, Any]
+
+AT_MOST: Final = ("over_paused", "over_baseline")
+"""Ratios that are to be small."""
+
 FairQueue = Sequence[float | None]
 
 
@@ -21,8 +25,8 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
 
     `speedup` and the other ratios are medians over rounds of the ratio within a round; above 1 we are faster, than
     gloo in its rows.
-    `over_local` and `over_paused` are our time divided by that of local torch without and with pauses. A side with an
-    error has no result and no ratio.
+    `over_baseline` is our time divided by that of the row's baseline; `over_local` and `over_paused`, by that of local
+    torch without and with pauses. A side with an error has no result and no ratio.
     """
     turns: dict[str, FairQueue] = {each.column: each.turns for each in entrants if not each.error}
     ratios = {
@@ -32,8 +36,10 @@ def row_report(row: Row, entrants: Sequence[Entrant]) -> Report:
     if row.local:
         ratios["over_local"] = _ratios(turns, OURS, LOCAL)
         ratios["over_paused"] = _ratios(turns, OURS, LOCAL_PAUSED)
-    if row.baseline:
-        ratios["over_one_owner"] = _ratios(turns, f"{OURS}_one_owner", OURS)
+    if row.over_baseline is not None:
+        ratios["over_baseline"] = _ratios(turns, OURS, f"{OURS}_{row.baseline}")
+    elif row.baseline:
+        ratios["over_one_owner"] = _ratios(turns, f"{OURS}_{row.baseline}", OURS)
     target = _target(row)
     figures = {name: _median(values) for name, values in ratios.items()}
     return {
@@ -67,7 +73,8 @@ def write(path: Path, report: Report) -> None:
 
 def _target(row: Row) -> dict[str, float]:
     wanted = {"speedup": row.target, "speedup_tcp": row.target_tcp, "over_paused": row.over_paused}
-    if row.baseline:
+    wanted["over_baseline"] = row.over_baseline
+    if row.baseline and row.over_baseline is None:
         wanted["over_one_owner"] = 1.0
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -75,7 +82,7 @@ def _target(row: Row) -> dict[str, float]:
 def _reached(name: str, figure: float | None, wanted: float) -> bool:
     if figure is None:
         return False
-    return figure <= wanted if name == "over_paused" else figure >= wanted
+    return figure <= wanted if name in AT_MOST else figure >= wanted
 
 
 def _ratios(turns: dict[str, FairQueue], over: str, under: str) -> list[float]:

@@ -52,6 +52,9 @@ class Row:
         seconds: Approximate time of one turn of one side.
         gloo: Whether it is compared with an all-reduce of gloo instead of torch.distributed.rpc.
         baseline: The row that it is compared with in the same rounds.
+        over_baseline: The target of our time divided by that of the baseline; None if there is no target.
+        tables: Number of tables of one look-up.
+        ours_only: Whether no other side has such work.
     """
 
     name: str
@@ -72,6 +75,9 @@ class Row:
     seconds: float = 0.4
     gloo: bool = False
     baseline: str = ""
+    over_baseline: float | None = None
+    tables: int = 1
+    ours_only: bool = False
 
     def shown(self, seconds: float) -> float:
         """Seconds per operation, in this row's unit."""
@@ -101,6 +107,18 @@ ROWS: Final = (
     Row(
         "table_step_zipf", "a table of 1M x 64, 4096 bags of 20 by Zipf 1.2, step of SGD", "table_step", "ms", 4, 2.5,
         stateful=True, local=True, zipf=True,
+    ),
+    Row(
+        "table_step_uniform", "the same, with all ids equally frequent", "table_step", "ms", 2,
+        stateful=True, local=True,
+    ),
+    Row(
+        "table_grow", "a look-up of 81,920 new ids in a pass, rows of 16", "table_grow", "ms",
+        seconds=0.2, baseline="table_seen", over_baseline=3, ours_only=True,
+    ),
+    Row(
+        "tables_26", "26 tables with 1024 bags of 3 ids each in one look-up, step of SGD", "tables", "ms",
+        stateful=True, local=True, baseline="tables_1", over_baseline=1.5, tables=26,
     ),
     Row(
         "convnet_step", "the tutorial's ConvNet, batch 32, full step", "convnet_step", "ms", 1.1, 1,
@@ -154,11 +172,24 @@ ROWS: Final = (
         "owners_2", "emb_step, the table split over 2 owners", "split_step", "steps/s", 3, 1.5,
         shape=Shape(owners=2), stateful=True, local=True, seconds=0.6, baseline="owners_1",
     ),
+    Row(
+        "table_owners_2", "table_step_uniform, the table on 2 owners", "table_split", "ms",
+        shape=Shape(owners=2), stateful=True, local=True, seconds=0.6, baseline="table_owners_1", over_baseline=1,
+    ),
 )  # fmt: skip
 
 BASELINES: Final = (
     Row(
         "owners_1", "emb_step on 1 owner", "emb_step", "steps/s",
+        shape=Shape(owners=2), stateful=True, local=True, seconds=0.6,
+    ),
+    Row("table_seen", "the same of ids that have rows", "table_seen", "ms", seconds=0.2, ours_only=True),
+    Row(
+        "tables_1", "the same ids in one table, whose rows are those of all", "tables", "ms",
+        stateful=True, local=True,
+    ),
+    Row(
+        "table_owners_1", "table_step_uniform on 1 owner", "table_step", "ms",
         shape=Shape(owners=2), stateful=True, local=True, seconds=0.6,
     ),
 )  # fmt: skip

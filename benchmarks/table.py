@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks.fleet import GLOO, LOCAL, LOCAL_PAUSED, OURS, OURS_TCP, TORCH, TORCH_TCP
-from benchmarks.report import Report
+from benchmarks.report import AT_MOST, Report
 from benchmarks.rows import Row
 
 _COLUMNS = {
@@ -174,6 +174,8 @@ def remarks(report: Report) -> list[str]:
         said.append(f"{report['name']}: {_ratio(report, 'over_local')} of the time of local torch without pauses")
     if "over_one_owner" in report["target"]:
         said.append(f"{report['name']}: {_ratio(report, 'over_one_owner')} of the steps of one owner")
+    if "over_baseline" in report["target"]:
+        said.append(f"{report['name']}: {_ratio(report, 'over_baseline')} of the time of the same work in its baseline")
     said += [f"{report['name']}, {column}: {lost}" for column, lost in report["lost"].items()]
     said += [f"[red]{report['name']}, {column}: {escape(error)}[/]" for column, error in report["errors"].items()]
     return said
@@ -193,7 +195,7 @@ def _ratio(report: Report, name: str, spread_too: bool = True) -> str:
     if wanted is None:
         return text
     sign, color = ("✓", "green") if report["reached"][name] else ("✗", "red")
-    return f"[{color}]{text} {sign} {'≤' if name == 'over_paused' else '≥'} {wanted:g}[/]"
+    return f"[{color}]{text} {sign} {'≤' if name in AT_MOST else '≥'} {wanted:g}[/]"
 
 
 def _number(value: Any) -> str:

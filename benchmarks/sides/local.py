@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, Net, NeuMF, Weights, ZeroBags
+from benchmarks.models import ChannelsLastNet, Decoder, EmbeddingTable, ManyBags, Net, NeuMF, Weights, ZeroBags
 from benchmarks.rows import Row
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import Forwards, Pause, Steps, Work
@@ -47,13 +47,15 @@ class Local:
                 table = _table(self._sizes.table_rows, self._sizes.dim, data.MODEL_SEED)
                 with torch.no_grad():
                     yield Forwards(table, data.bags(self._sizes, zipf=row.zipf), self._pause)
-            case "emb_step" | "emb_step_whole" | "split_step":
-                yield self._bags(row)
-            case "table_step":
+            case "table_step" | "table_split":
                 table = ZeroBags(self._sizes.table_rows, self._sizes.dim, mode="sum", sparse=True)
-                batches = data.table_bags(self._sizes)
+                batches = data.table_bags(self._sizes, row.zipf)
                 step = self._training(lambda ids, wanted: data.bag_loss(table(ids), wanted), _sgd(table, data.TABLE_LR))
                 yield Steps(step, batches, lambda: {"rows 0": table(data.probe_ids(batches)).detach()}, self._pause)
+            case "tables":
+                yield self._many_bags(row)
+            case "emb_step" | "emb_step_whole" | "split_step":
+                yield self._bags(row)
             case "convnet_step":
                 yield self._convnet(Net)
             case "convnet_overlapped":
@@ -88,6 +90,12 @@ class Local:
             lambda: {f"rows {rank}": table(data.probe_ids(each[rank])).detach() for rank in range(trainers)},
             self._pause,
         )
+
+    def _many_bags(self, row: Row) -> Work:
+        net = ManyBags(row.tables, data.rows_of_each(self._sizes, row.tables), self._sizes.dim)
+        batches = data.many_bags(self._sizes, row.tables)
+        step = self._training(lambda ids, wanted: data.bag_loss(net(ids), wanted), _sgd(net, data.TABLE_LR))
+        return Steps(step, batches, lambda: {"rows 0": net(data.probe_of_many(batches)).detach()}, self._pause)
 
     def _convnet(self, cls: type[Net]) -> Work:
         net = _seeded(data.MODEL_SEED, cls)

@@ -17,7 +17,7 @@ from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
 from benchmarks.models import Calls, ChannelsLastNet, Decoder, EmbeddingTable, LossOfBags, Net, NeuMF, Weights
 from benchmarks.rows import Row
-from benchmarks.sides import shared_memory
+from benchmarks.sides import our_tables, shared_memory
 from benchmarks.trainer import Config, Wire, serve
 from benchmarks.work import OVERLAPPED, AwaitedCalls, AwaitedSteps, Bursts, Echoes, Forwards, Steps, Work
 from benchmarks.work import Calls as CallsWork
@@ -65,7 +65,11 @@ class Ours:
             else:
                 make = {
                     "emb_step": lambda ps: self._bags(ps, row.zipf),
-                    "table_step": self._tables,
+                    "table_step": lambda ps: our_tables.one(ps, self._sizes, row),
+                    "table_split": lambda ps: our_tables.one(ps, self._sizes, row, owners=ps.owners),
+                    "tables": lambda ps: our_tables.several(ps, self._sizes, row),
+                    "table_grow": lambda ps: our_tables.Looks(ps, self._sizes, grows=True),
+                    "table_seen": lambda ps: our_tables.Looks(ps, self._sizes, grows=False),
                     "emb_step_whole": self._whole_bags,
                     "split_step": self._split,
                     "convnet_step": self._convnet,
@@ -116,20 +120,6 @@ class Ours:
 
         batches = data.bags(self._sizes, config.rank, config.trainers, zipf)
         return Steps(step, batches, lambda: {f"rows {config.rank}": table(data.probe_ids(batches))})
-
-    def _tables(self, ps: Any) -> Work:
-        table = ps.table(
-            "table", self._sizes.dim, tc.SGD(lr=data.TABLE_LR), rows=self._sizes.table_rows, init=tc.Zeros()
-        )
-
-        def step(ids: Tensor, wanted: Tensor) -> Tensor:
-            with ps.context() as ctx:
-                loss = data.bag_loss(table.bag(ids), wanted)
-                ctx.backward(loss, step=table.optimizer)
-            return loss
-
-        batches = data.table_bags(self._sizes)
-        return Steps(step, batches, lambda: {"rows 0": table.bag(data.probe_ids(batches))})
 
     def _whole_bags(self, ps: Any) -> Work:
         net = ps.module(LossOfBags, self._sizes.table_rows, self._sizes.dim, seed=data.MODEL_SEED)

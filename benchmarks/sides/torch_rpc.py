@@ -18,7 +18,7 @@ from torch.distributed.optim import DistributedOptimizer
 
 from benchmarks import data
 from benchmarks.data import RECOMMENDER, RNN
-from benchmarks.models import Decoder, EmbeddingTable, Net, NeuMF, Ratings, Weights, ZeroBags
+from benchmarks.models import Decoder, EmbeddingTable, ManyBags, Net, NeuMF, Ratings, Weights, ZeroBags
 from benchmarks.rows import Row
 from benchmarks.sides import torch_owner as owner
 from benchmarks.trainer import Config, Wire, serve
@@ -82,7 +82,11 @@ class TorchRpc:
             case "emb_step":
                 yield self._bags()
             case "table_step":
-                yield self._table_bags()
+                yield self._table_bags(row)
+            case "table_split":
+                yield self._split_zeros()
+            case "tables":
+                yield self._many_bags(row)
             case "split_step":
                 yield self._split()
             case "convnet_step":
@@ -119,20 +123,41 @@ class TorchRpc:
         probe = data.probe_ids(batches)
         return Steps(step, batches, lambda: {f"rows {config.rank}": _sync(nn.EmbeddingBag.forward, table, probe)})
 
-    def _table_bags(self) -> Work:
+    def _table_bags(self, row: Row) -> Work:
         sizes = self._sizes
         table = self._make(self._owner, "zeros", 0, ZeroBags, sizes.table_rows, sizes.dim, mode="sum", sparse=True)
         step = _training(
             lambda ids, wanted: data.bag_loss(_sync(nn.EmbeddingBag.forward, table, ids), wanted),
             _sgd(_parameters(table), data.TABLE_LR),
         )
-        batches = data.table_bags(sizes)
+        batches = data.table_bags(sizes, row.zipf)
         probe = data.probe_ids(batches)
         return Steps(step, batches, lambda: {"rows 0": _sync(nn.EmbeddingBag.forward, table, probe)})
 
     def _split(self) -> Work:
         half = self._sizes.table_rows // 2
         tables = [self._table(to, half, data.MODEL_SEED + place) for place, to in enumerate(self._config.owners)]
+        return self._over_owners(tables, half, data.EMB_LR)
+
+    def _split_zeros(self) -> Work:
+        half, dim = self._sizes.table_rows // 2, self._sizes.dim
+        tables = [self._make(to, "half", 0, ZeroBags, half, dim, mode="sum", sparse=True) for to in self._config.owners]
+        return self._over_owners(tables, half, data.TABLE_LR)
+
+    def _many_bags(self, row: Row) -> Work:
+        sizes = self._sizes
+        rows = data.rows_of_each(sizes, row.tables)
+        net = self._make(self._owner, row.name, 0, ManyBags, row.tables, rows, sizes.dim)
+        step = _training(
+            lambda ids, wanted: data.bag_loss(_sync(ManyBags.forward, net, ids), wanted),
+            _sgd(_parameters(net), data.TABLE_LR),
+        )
+        batches = data.many_bags(sizes, row.tables)
+        probe = data.probe_of_many(batches)
+        return Steps(step, batches, lambda: {"rows 0": _sync(ManyBags.forward, net, probe)})
+
+    def _over_owners(self, tables: list[rpc.RRef], half: int, lr: float) -> Work:
+        """A step of tables with half of the rows each."""
 
         def sums(ids: Tensor) -> Tensor:
             # Both calls are in flight before either is awaited.
@@ -142,7 +167,7 @@ class TorchRpc:
             ]
             return futures[0].wait() + futures[1].wait()
 
-        step = _training(lambda ids, wanted: data.bag_loss(sums(ids), wanted), _sgd(_parameters(*tables), data.EMB_LR))
+        step = _training(lambda ids, wanted: data.bag_loss(sums(ids), wanted), _sgd(_parameters(*tables), lr))
         batches = data.bags(self._sizes)
         return Steps(step, batches, lambda: {"rows 0": sums(data.probe_ids(batches))})
 

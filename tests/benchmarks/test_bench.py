@@ -128,11 +128,20 @@ def test_scale(start: Start, tmp_path: Path) -> None:
 def test_rows_are_those_that_were_promised() -> None:
     assert [row.name for row in ROWS] == [
         *("empty_call", "empty_call_async", "echo_4B", "echo_64KiB", "echo_1MiB", "echo_16MiB", "echo_64MiB"),
-        *("calls_in_flight", "emb_forward", "emb_step", "table_step_zipf", "convnet_step"),
+        *(
+            "calls_in_flight",
+            "emb_forward",
+            "emb_step",
+            "table_step_zipf",
+            "table_step_uniform",
+            "table_grow",
+            "tables_26",
+        ),
+        "convnet_step",
         *("replica_step", "replica_small", "rnn_step"),
         *("small_recommender", "small_recommender_whole", "small_recommender_pipelined"),
         *("small_recommender_2", "small_recommender_pipelined_2"),
-        *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2"),
+        *("replica_sync_2", "replica_small_sync_2", "trainers_4", "owners_2", "table_owners_2"),
     ]
     assert [row.name for row in choose(["64", "rnn"])] == ["echo_64KiB", "echo_64MiB", "rnn_step"]
     with pytest.raises(ValueError, match="no row"):
