@@ -30,6 +30,7 @@ def create(
     seed: int | None = None,
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
+    replace: bool = False,
 ) -> tuple[HostedObject, bool]:
     """Makes an object of an allowed class, or finds the existing one of that name.
 
@@ -42,6 +43,7 @@ def create(
             process are not changed.
         fingerprint: Identifies the arguments, to compare requests for the same name.
         object_id: Its id before a restart of the owner; empty for a new one.
+        replace: Whether it takes the place of an object of that name that was made from something else.
 
     Returns:
         The object, and whether it was made.
@@ -70,7 +72,7 @@ def create(
         made.class_name = class_name
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make)
+    return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
 
 
 def attach(engine: Engine, target: str | Ref) -> HostedObject:

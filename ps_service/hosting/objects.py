@@ -95,6 +95,7 @@ class HostedObject:
         latency: Measures the time of its calls.
         backward_latency: Measures the time of their backwards.
         references: Number of references of all sessions.
+        made_with: The call of a client that makes such an object, for messages.
         creation_spec: The request that it was made from; None unless the owner keeps checkpoints and a trainer made it.
         shares: Count the bytes of a result that stays on the owner.
         dependents: Objects that are removed with it: optimizers of its parameters, schedulers of an optimizer. It does
@@ -117,8 +118,11 @@ class HostedObject:
         self.fingerprint = fingerprint
         self.class_name = full_name(type(value))
         self.references = 0
+        self.made_with = "ps.module(…)" if isinstance(value, nn.Module) else "ps.create(…)"
         self.is_tensor = isinstance(value, torch.Tensor)
         self.is_table = isinstance(value, RowsOfTable)
+        if self.is_table:
+            self.made_with = "ps.table(…)"
         self.is_detached = False
         self.is_layer = isinstance(value, nn.Module) and all(map(_is_torch, value.modules()))
         self.layer_check = LayerCheck(value) if self.is_layer else None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from ps_service.hosting.removals import Removals
 from ps_wire.errors import (
     ForeignHandleError,
     InvalidArgumentError,
@@ -41,6 +42,7 @@ class Registry:
         # By name: a future that is done when the object has been made, or could not be made.
         self._making: dict[str, Future[None]] = {}
         self._holders: dict[bytes, Counter[str]] = {}
+        self._removals = Removals()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -67,7 +69,12 @@ class Registry:
             return list(self._objects.values())
 
     def get_or_make(
-        self, name: str, fingerprint: Fingerprint, make: Callable[[], HostedObject], remedy: str = ""
+        self,
+        name: str,
+        fingerprint: Fingerprint,
+        make: Callable[[], HostedObject],
+        remedy: str = "",
+        replace: bool = False,
     ) -> tuple[HostedObject, bool]:
         """The object of that name; makes it if there is none. Concurrent requests get the same object.
 
@@ -76,6 +83,8 @@ class Registry:
             fingerprint: Identifies the class and arguments.
             make: Makes the object. Other requests for the same name wait meanwhile.
             remedy: What else a trainer can do that asked with other arguments, ending with a comma.
+            replace: Whether an object that was made with another class or other arguments is removed, with its
+                dependents, once this one is made. It stays if `make` raises.
 
         Returns:
             The object, and whether it was made.
@@ -85,10 +94,10 @@ class Registry:
         """
         if not name:
             return self.add(make()), True
-        known = self._begin(name)
+        known = self._begin(name, fingerprint if replace else None)
         if known is None:
             try:
-                return self.add(make()), True
+                return self._place(make()), True
             finally:
                 with self._lock:
                     made = self._making.pop(name)
@@ -97,7 +106,7 @@ class Registry:
             raise NameConflictError(
                 f"{name!r} exists already: it is a {known.class_name}, {known.fingerprint.difference(fingerprint)}. "
                 f"Ask with the same arguments, {remedy}use it as it is with attach({name!r}), give yours another name "
-                f"with name=, or remove it for all trainers with delete({name!r})"
+                "with name=, or put yours in its place for all trainers with replace=True"
             )
         return known, False
 
@@ -106,18 +115,33 @@ class Registry:
         with self._lock:
             return self._making.get(name)
 
-    def _begin(self, name: str) -> HostedObject | None:
-        """The object of that name; None if the caller has to make it. Waits while another thread makes it."""
+    def _begin(self, name: str, instead: Fingerprint | None) -> HostedObject | None:
+        """The object of that name; None if the caller has to make it. Waits while another thread makes it.
+
+        Args:
+            name: The name.
+            instead: What the object has to be made from, if any other is replaced.
+        """
         while True:
             with self._lock:
                 known = self._names.get(name)
                 made = self._making.get(name)
                 if made is None:
+                    if known is not None and instead is not None and known.fingerprint.digest != instead.digest:
+                        known = None
                     if known is None:
                         self._making[name] = Future()
                     return known
             with waiting:
                 made.result()
+
+    def _place(self, made: HostedObject) -> HostedObject:
+        """Adds a new object under its name, and removes the one that had it."""
+        with self._lock:
+            before = self._names.get(made.name)
+            if before is not None:
+                self._remove(before, before, is_replaced=True)
+            return self.add(made)
 
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
@@ -170,10 +194,8 @@ class Registry:
             raise ForeignHandleError(f"the handle {ref} belongs to owner {ref.owner!r}; this is {self.owner!r}")
         found = self._objects.get(ref.object_id)
         if found is None:
-            raise StaleHandleError(
-                f"the object of {ref} is gone: it was deleted, its last handle was dropped, or the owner restarted. "
-                "Attach to it by name, or make it again"
-            )
+            with self._lock:
+                raise StaleHandleError(self._removals.told(ref))
         if ref.parameter:
             found.parameter(ref.parameter)
         return found
@@ -212,7 +234,7 @@ class Registry:
         """
         with self._lock:
             found = self.named(name)
-            self._remove(found)
+            self._remove(found, found)
             return found
 
     def withdraw(self, hosted: HostedObject) -> None:
@@ -226,11 +248,14 @@ class Registry:
             self._objects[hosted.ref.object_id] = hosted
             self.census.add(hosted)
 
-    def _take_down(self, hosted: HostedObject) -> None:
-        if self._objects.pop(hosted.ref.object_id, None) is not None:
-            self.census.remove(hosted)
-            if hosted.when_removed is not None:
-                hosted.when_removed()
+    def _take_down(self, hosted: HostedObject) -> bool:
+        """Frees an object; false if it was gone already."""
+        if self._objects.pop(hosted.ref.object_id, None) is None:
+            return False
+        self.census.remove(hosted)
+        if hosted.when_removed is not None:
+            hosted.when_removed()
+        return True
 
     def _drop(self, object_id: str, count: int) -> None:
         found = self._objects.get(object_id)
@@ -239,9 +264,10 @@ class Registry:
             if found.references <= 0 and not found.name:
                 self._take_down(found)
 
-    def _remove(self, found: HostedObject) -> None:
-        self._take_down(found)
+    def _remove(self, found: HostedObject, root: HostedObject, is_replaced: bool = False) -> None:
+        if self._take_down(found):
+            self._removals.note(found, root, is_replaced)
         if self._names.get(found.name) is found:
             del self._names[found.name]
         for dependent in list(found.dependents):
-            self._remove(dependent)
+            self._remove(dependent, root, is_replaced)

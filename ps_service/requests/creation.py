@@ -87,6 +87,7 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
         seed=_seed(request),
         fingerprint=_fingerprint(ctx, cls, request, _called(cls, args, kwargs) | _seeded(request)),
         object_id=object_id,
+        replace=request.replace,
     )
     return with_spec(ctx, "create", request, made)
 
@@ -113,6 +114,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         fingerprint=_fingerprint(ctx, cls, request, asked),
         object_id=object_id,
         prepare=prepare,
+        replace=request.replace,
     )
     return with_spec(ctx, "optimizer", request, made)
 
@@ -130,6 +132,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
         name=request.name,
         fingerprint=_fingerprint(ctx, cls, request, _called(cls, (request.optimizer.object_id, *args), kwargs)),
         object_id=object_id,
+        replace=request.replace,
     )
     return with_spec(ctx, "scheduler", request, made)
 
@@ -159,6 +162,7 @@ def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mappin
     same.CopyFrom(request)
     # Several names may refer to one class.
     same.class_name = name_of(cls)
+    same.ClearField("replace")
     if isinstance(same, pb.CreateRequest):
         same.ClearField("default_seed")
     if isinstance(same, pb.OptimizerRequest):

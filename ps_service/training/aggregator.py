@@ -394,4 +394,4 @@ class Aggregator:
 
 
 def _gone() -> StaleHandleError:
-    return StaleHandleError("the optimizer is gone: it or its module was deleted, or its last handle was dropped")
+    return StaleHandleError("the optimizer was deleted or replaced, or its module was; make one with ps.optimizer(…)")

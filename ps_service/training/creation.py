@@ -31,11 +31,13 @@ def create_optimizer(
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
     prepare: Callable[[HostedOptimizer], None] | None = None,
+    replace: bool = False,
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
     Without a name, an optimizer of named objects gets a name made from them and the covered parameters, so that
     trainers that ask for the same optimizer share it. A new one is handed to `prepare` before others can find it.
+    With `replace`, it takes the place of one that was made with other options.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -70,13 +72,14 @@ def create_optimizer(
         if prepare is not None:
             prepare(value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)
-        made.class_name = class_name
+        made.class_name, made.made_with = class_name, "ps.optimizer(…)"
         # On the event loop, because the compute threads take the registry's lock while they hold their own.
         made.when_removed = partial(engine.compute.tell, value.aggregator.end)
         engine.registry.bind(made, hosts.values())
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make, "change them for all trainers with set_options(), ")
+    remedy = "change them for all trainers with set_options(), "
+    return engine.registry.get_or_make(name, fingerprint, make, remedy, replace)
 
 
 def create_scheduler(
@@ -88,8 +91,11 @@ def create_scheduler(
     name: str = "",
     fingerprint: Fingerprint = NO_FINGERPRINT,
     object_id: str = "",
+    replace: bool = False,
 ) -> tuple[HostedObject, bool]:
     """Creates a learning-rate scheduler for an optimizer, or returns the existing one of that name.
+
+    With `replace`, it takes the place of one that was made with other arguments.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -108,11 +114,11 @@ def create_scheduler(
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
         made = HostedObject(engine.name, scheduler, engine.parameter_locks, name, fingerprint, object_id)
-        made.class_name = class_name
+        made.class_name, made.made_with = class_name, "ps.scheduler(…)"
         engine.registry.bind(made, [hosted])
         return made
 
-    return engine.registry.get_or_make(name, fingerprint, make)
+    return engine.registry.get_or_make(name, fingerprint, make, replace=replace)
 
 
 def _covered(engine: Engine, ref: Ref, hosts: dict[str, HostedObject]) -> Covered:

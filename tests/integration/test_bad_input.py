@@ -169,7 +169,7 @@ TABLE: list[Row] = [
         "has no parameter 'wait'; it has weight, bias",
     ),
     # Handles
-    ("stale", stale, tc.StaleHandleError, "Attach to it by name, or make it again"),
+    ("stale", stale, tc.StaleHandleError, "Ask for it again as at the beginning"),
     ("foreign", foreign, tc.ForeignHandleError, "belongs to owner 'ps7'; this is 'ps0'"),
     ("no handle", lambda w: w.ps.attach("ps://ps0/xyz"), tc.InvalidArgumentError, "is not a handle; one looks like"),
     ("unset handle", lambda w: w.raw(fetch=FetchRequest()), tc.ForeignHandleError, "this is 'ps0'"),

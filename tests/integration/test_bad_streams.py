@@ -224,7 +224,7 @@ BAD_VALUES: list[tuple[str, Value, str]] = [
     ("float indices", sparse(0, indices=tensor(shape=[1, 1], data=bytes(4)).tensor), "must be int64 of two dimensions"),
     ("no device", Value(device="toaster"), "'toaster' is not a device"),
     ("a deep list", nest(30), "nested more than 24 deep"),
-    ("a stale handle", Value(handle=Handle(owner="ps0", object_id="f" * 32)), "Attach to it by name"),
+    ("a stale handle", Value(handle=Handle(owner="ps0", object_id="f" * 32)), "Ask for it again"),
     ("a foreign handle", Value(handle=Handle(owner="ps9", object_id="f" * 32)), "belongs to owner 'ps9'"),
 ]
 

@@ -87,7 +87,7 @@ async def test_an_anonymous_object_goes_with_its_last_handle(ps: tc.Client, ps2:
     del other
     gc.collect()
     await until(ps, lambda status: not status.objects)
-    with pytest.raises(tc.StaleHandleError, match="Attach to it by name, or make it again"):
+    with pytest.raises(tc.StaleHandleError, match="Ask for it again as at the beginning"):
         await ps.attach(text)
 
 

@@ -126,7 +126,7 @@ async def test_when_the_lease_has_run_out_the_session_is_lost() -> None:
                 ):
                     await lost
             # From here on it is a new session.
-            with pytest.raises(tc.StaleHandleError, match="Attach to it by name, or make it again"):
+            with pytest.raises(tc.StaleHandleError, match="Ask for it again as at the beginning"):
                 await anonymous.get()
             assert await (await ps.attach("named")).add(5) == 5
             await gate.open()

@@ -89,6 +89,7 @@ class Client(Connected, Joins, OffersTables):
         name: str = "",
         owner: str = "",
         seed: int | None = None,
+        replace: bool = False,
         timeout: float | None = DEFAULT,
         **kwargs: Any,
     ) -> Pending[RemoteModule]:
@@ -101,6 +102,9 @@ class Client(Connected, Joins, OffersTables):
                 arguments attach to it. A module without a name is new, and lives while there are handles to it.
             owner: Name of the owner; empty for the first.
             seed: Seed of the constructor: it draws the numbers that follow `torch.manual_seed(seed)`.
+            replace: Whether it takes the place of an object of that name that was made with another class or other
+                arguments. That is removed once the new one is made, with the optimizers of its parameters, and handles
+                to it become stale. One that was made with the same is used as it is.
             timeout: Seconds this may take; None is no limit.
             kwargs: Keyword arguments of the constructor.
 
@@ -109,12 +113,13 @@ class Client(Connected, Joins, OffersTables):
 
         Raises:
             NotAllowedError: The class is not on the allow-list.
-            NameConflictError: An object with that name exists and was made with another class or other arguments.
+            NameConflictError: An object with that name exists and was made with another class or other arguments, and
+                `replace` is false.
             TooLargeError: A module of torch would be larger than the owner allows.
             RemoteError: The constructor raised an exception.
             UnknownNameError: The client is not connected to that owner.
         """
-        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout)
+        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout, replace)
 
     def create(
         self,
@@ -123,11 +128,12 @@ class Client(Connected, Joins, OffersTables):
         name: str = "",
         owner: str = "",
         seed: int | None = None,
+        replace: bool = False,
         timeout: float | None = DEFAULT,
         **kwargs: Any,
     ) -> Pending[RemoteObject]:
         """Makes an instance of any class on the owner's allow-list, or attaches to one; otherwise like `module`."""
-        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout)
+        return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout, replace)
 
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
         """A handle to an object that exists.
@@ -224,6 +230,7 @@ class Client(Connected, Joins, OffersTables):
         reads: Reads = "consistent",
         non_finite: NonFinite = "apply",
         policy: Policy | None = None,
+        replace: bool = False,
         **options: Any,
     ) -> Pending[Any]:
         """Makes an optimizer on the owners of the parameters, or attaches to an existing one.
@@ -241,6 +248,8 @@ class Client(Connected, Joins, OffersTables):
                 changes nothing. With `apply`, it is applied.
             policy: When gradients count: `Async`, `Sync`, `BoundedStaleness` or `Quorum`. None for the policy that the
                 optimizer has, or for steps that are applied at once. All parameters have to be on owners.
+            replace: Whether it takes the place of one of the same name that was made with another class or other
+                options, for all trainers: their handles become stale. Another policy is set with `set_policy`.
             options: Keyword arguments of the class, such as `lr`.
 
         Raises:
@@ -250,7 +259,7 @@ class Client(Connected, Joins, OffersTables):
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
         make = partial(creation.create, cls, options=options, name=name, reads=reads)
-        return self._tables.optimizer(parameters, partial(make, non_finite=non_finite, policy=policy))
+        return self._tables.optimizer(parameters, partial(make, non_finite=non_finite, policy=policy, replace=replace))
 
     def local_steps(
         self,
@@ -291,6 +300,7 @@ class Client(Connected, Joins, OffersTables):
         optimizer: DistributedOptimizer,
         *args: Any,
         name: str = "",
+        replace: bool = False,
         **kwargs: Any,
     ) -> Pending[DistributedScheduler]:
         """Makes a learning-rate scheduler for each part of an optimizer, or attaches to an existing one.
@@ -300,13 +310,14 @@ class Client(Connected, Joins, OffersTables):
             optimizer: The optimizer whose learning rates it sets.
             args: Arguments of the class after the optimizer.
             name: Required for a second scheduler of the same class.
+            replace: Whether it takes the place of one of the same name that was made with other arguments.
             kwargs: Keyword arguments of the class.
 
         Raises:
             InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
             NameConflictError: A scheduler of that name exists with another class or other arguments.
         """
-        return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name))
+        return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name, replace))
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True

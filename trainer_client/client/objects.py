@@ -35,6 +35,7 @@ def create(
     seed: int | None,
     seeding: Seeding,
     timeout: float | None,
+    replace: bool = False,
 ) -> Pending[Any]:
     """Makes an object on an owner, or attaches to the object of that name.
 
@@ -47,6 +48,7 @@ def create(
         seed: Seed of the constructor.
         seeding: Gives the constructor a seed if `seed` is None.
         timeout: Seconds this may take; None is no limit.
+        replace: Whether it takes the place of an object of that name that was made from something else.
 
     Returns:
         A handle.
@@ -56,7 +58,7 @@ def create(
     handles: list[RRef] = []
     encoder = Encoder(payload, partial(references.handle_message, handles, context))
     default_seed = seeding.next(context.seeds if context is not None else None)
-    request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed)
+    request = CreateRequest(class_name=name_of(cls), name=name, seed=seed, default_seed=default_seed, replace=replace)
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
     # Keeps the handles among the arguments alive until the object is made.
@@ -65,9 +67,9 @@ def create(
     return session.submit(Request(create=request), payload, read, timeout)
 
 
-def create_shard(session: Session, name: str, settings: Mapping[str, Any]) -> Pending[RemoteObject]:
+def create_shard(session: Session, name: str, settings: Mapping[str, Any], replace: bool) -> Pending[RemoteObject]:
     """Makes the rows of a table on an owner, or finds those of that name. They have a seed of their own."""
-    return create(session, SHARD, (), settings, name, None, Seeding(), DEFAULT)
+    return create(session, SHARD, (), settings, name, None, Seeding(), DEFAULT, replace)
 
 
 def attach_named(session: Session, name: str) -> Pending[RemoteObject]:

@@ -112,6 +112,9 @@ class RemoteObject(RRef):
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]
 
+    def _again(self) -> str:
+        return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
+
     def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
         return calls.call(
             self.session,

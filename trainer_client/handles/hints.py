@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ps_wire.tables.names import SHARD
+
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
 _GRADIENTS = {"grad", "zero_grad"}
 
@@ -38,6 +40,22 @@ def of_parameter(name: str) -> str:
             "`ctx.get_gradients()`, `ctx.clip_grad_norm(…)`"
         )
     return f"a handle to a parameter has no {name!r}; its value is on the owner, and `to_here()` fetches a copy"
+
+
+def again(class_name: str, name: str, is_module: bool) -> str:
+    """The call that gives a handle again to an object that an owner has lost.
+
+    Args:
+        class_name: The object's class.
+        name: Its name; empty for an anonymous object.
+        is_module: Whether the handle is one of a module.
+    """
+    if class_name == SHARD:
+        return f"ps.table({name!r}, …)"
+    if not is_module and class_name.startswith("torch.optim."):
+        return "ps.scheduler(…)" if class_name.startswith("torch.optim.lr_scheduler.") else "ps.optimizer(…)"
+    called = f", name={name!r}" if name else ""
+    return f"ps.{'module' if is_module else 'create'}({class_name!r}, …{called})"
 
 
 def of_optimizer(name: str) -> str:

@@ -87,7 +87,7 @@ class RRef:
         if reference is not None and reference._session.restarts != reference._restarts:
             raise StaleHandleError(
                 f"owner {self.owner!r} has restarted since {self} was received, and has lost its state since then. "
-                "Attach to the object by name, or make it again"
+                f"Ask for it again as at the beginning: {self._again()}"
             )
         return self._session
 
@@ -118,6 +118,10 @@ class RRef:
     def mark(self, context: ContextId, token: torch.Tensor) -> None:
         """Sets the value's token in the graph of the pass that computed it."""
         self._token = (context, token)
+
+    def _again(self) -> str:
+        """The call that gives a handle to the object again."""
+        return "the call that returned it"
 
     def __str__(self) -> str:
         return str(self.ref)

@@ -20,6 +20,7 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.rounds import Rounds
+from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -42,8 +43,11 @@ async def create(
     reads: Reads,
     non_finite: NonFinite,
     policy: Policy | None = None,
+    replace: bool = False,
 ) -> DistributedOptimizer:
     """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
+
+    With `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners.
 
     Raises:
         InvalidArgumentError: There are no parameters, or an option does not fit.
@@ -60,11 +64,22 @@ async def create(
     if policy is not None and (local is not None or not by_session):
         raise InvalidArgumentError("an optimizer with a policy has all of its parameters on owners, and none here")
     owners = sorted(session.owner for session in by_session)
-    making = {
-        session.owner: _create_remote(session, cls, groups, options, name, reads, non_finite, policy, owners)
-        for session, groups in by_session.items()
-    }
-    made: dict[str, Made] = await all_of(making)
+
+    def make(sessions: Iterable[Session]) -> dict[str, Pending[Made]]:
+        return {
+            each.owner: _create_remote(
+                each, cls, by_session[each], options, name, reads, non_finite, policy, owners, replace
+            )
+            for each in sessions
+        }
+
+    made: dict[str, Made] = await all_of(make(by_session))
+    kept = [each.handle for each in made.values() if not each.is_new and each.handle.name]
+    if replace and 0 < len(kept) < len(made):
+        # What distinguishes it from the former one was for some owners only. All of it is replaced, because rounds over
+        # several owners begin together.
+        await all_of({each.owner: _delete(each) for each in kept})
+        made |= await all_of(make([each.session for each in kept]))
     remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
     return DistributedOptimizer(remotes, local, layout, non_finite == "refuse", _rounds(made, remotes, local))
 
@@ -76,11 +91,13 @@ class Made(NamedTuple):
         handle: Its handle.
         owners: The owners that its rounds are over, if there are several; the first decides.
         epoch: The number of this trainer's join there, if this owner decides.
+        is_new: Whether it was made, and not found.
     """
 
     handle: RemoteObject
     owners: tuple[str, ...]
     epoch: int
+    is_new: bool
 
 
 def _rounds(
@@ -108,6 +125,10 @@ def _rounds(
     return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
 
 
+def _delete(handle: RemoteObject) -> Pending[None]:
+    return handle.session.submit(Request(delete=pb.DeleteRequest(name=handle.name)), None, nothing)
+
+
 def _create_remote(
     session: Session,
     cls: type[optim.Optimizer] | str,
@@ -118,11 +139,12 @@ def _create_remote(
     non_finite: NonFinite,
     policy: Policy | None,
     owners: Sequence[str],
+    replace: bool,
 ) -> Pending[Made]:
     payload = PayloadWriter()
     encoder = Encoder(payload)
     request = pb.OptimizerRequest(
-        class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite]
+        class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace
     )
     encoder.encode_into(request.options, dict(sorted(options.items())))
     if policy is not None:
@@ -136,6 +158,6 @@ def _create_remote(
 
     def finish(reply: Any, _: Any, __: Any = held) -> Made:
         made = reply.optimizer
-        return Made(handle_from(session, made.object), tuple(made.owners), made.epoch)
+        return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created)
 
     return session.submit(Request(optimizer=request), payload, finish)

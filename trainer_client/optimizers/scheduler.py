@@ -79,6 +79,7 @@ async def create(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     name: str,
+    replace: bool = False,
 ) -> DistributedScheduler:
     """Makes a scheduler for each part of an optimizer.
 
@@ -90,7 +91,7 @@ async def create(
     if optimizer.local is not None and isinstance(cls, str):
         raise InvalidArgumentError("with local parameters, give the scheduler's class instead of its name")
     remotes = await asyncio.gather(
-        *(_create_remote(cls, part, args, kwargs, name) for part in optimizer.remotes.values())
+        *(_create_remote(cls, part, args, kwargs, name, replace) for part in optimizer.remotes.values())
     )
     local = None
     if optimizer.local is not None and not isinstance(cls, str):
@@ -108,11 +109,13 @@ def _create_remote(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     name: str,
+    replace: bool,
 ) -> Pending[RemoteObject]:
     payload = PayloadWriter()
     encoder = Encoder(payload)
     session = part.handle.session
-    request = SchedulerRequest(class_name=name_of(cls), optimizer=part.handle.ref.to_message(), name=name)
+    optimizer = part.handle.ref.to_message()
+    request = SchedulerRequest(class_name=name_of(cls), optimizer=optimizer, name=name, replace=replace)
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
     return session.submit(

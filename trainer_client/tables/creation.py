@@ -53,7 +53,7 @@ class Tables:
     def __init__(
         self,
         sessions: Connected,
-        create: Callable[[Session, str, Mapping[str, Any]], Pending[RemoteObject]],
+        create: Callable[[Session, str, Mapping[str, Any], bool], Pending[RemoteObject]],
         attach: Callable[[Session, str], Pending[RemoteObject]],
         optimizer: Callable[..., Any],
         loop: asyncio.AbstractEventLoop,
@@ -64,11 +64,12 @@ class Tables:
         self._optimizer = optimizer
         self._loop = loop
 
-    def create(self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite) -> Pending[Table]:
+    def create(self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite, replace: bool) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`."""
         owners = sorted(self._sessions.by_owner) if wanted.owners is None else list(wanted.owners)
         sessions = [self._sessions.of(owner) for owner in owners]
-        return Pending.run(self._loop, self._made(sessions, wanted.settings(owners), policy, non_finite))
+        made = self._made(sessions, wanted.settings(owners), policy, non_finite, replace)
+        return Pending.run(self._loop, made)
 
     def attach(self, name: str, owners: Sequence[str] | None, policy: Policy | None) -> Pending[Table]:
         """A handle to a table that exists, found on one of its owners; errors as for `Client.table`."""
@@ -96,16 +97,35 @@ class Tables:
         return Pending.run(self._loop, together(self._loop, tables, own))
 
     async def _made(
-        self, sessions: Sequence[Session], settings: Mapping[str, Any], policy: Policy | None, non_finite: NonFinite
+        self,
+        sessions: Sequence[Session],
+        settings: Mapping[str, Any],
+        policy: Policy | None,
+        non_finite: NonFinite,
+        replace: bool,
     ) -> Table:
         Routing.even(settings["owners"])
-        made = await asyncio.gather(*(self._shard(each, settings) for each in sessions), return_exceptions=True)
+        made = await asyncio.gather(
+            *(self._shard(each, settings, replace) for each in sessions), return_exceptions=True
+        )
         for each in made:
             if isinstance(each, BaseException):
                 await _undo(made)
                 raise each
         shards = {each.owner: each for each in made if isinstance(each, RemoteObject)}
-        return await self._open(shards, policy, non_finite)
+        if replace:
+            await self._clear(
+                settings["name"], [each for each in self._sessions.by_owner.values() if each not in sessions]
+            )
+        return await self._open(shards, policy, non_finite, replace)
+
+    async def _clear(self, name: str, sessions: Iterable[Session]) -> None:
+        """Removes the rows that a table of that name had on other owners."""
+        for session in sessions:
+            with suppress(UnknownNameError):
+                found = await self._attach(session, name)
+                if found.class_name == names.SHARD:
+                    await session.submit(Request(delete=DeleteRequest(name=name)), None, nothing)
 
     async def _found(self, sessions: Sequence[Session], name: str, policy: Policy | None) -> Table:
         for position, session in enumerate(sessions):
@@ -122,11 +142,11 @@ class Tables:
         shards = await asyncio.gather(*(self._attach(each, name) for each in others))
         return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, None)
 
-    async def _shard(self, session: Session, settings: Mapping[str, Any]) -> RemoteObject:
+    async def _shard(self, session: Session, settings: Mapping[str, Any], replace: bool) -> RemoteObject:
         """The rows of a table on one owner, made now or found there."""
         name = settings["name"]
         try:
-            return await self._create(session, name, settings)
+            return await self._create(session, name, settings, replace)
         except NameConflictError:
             there = await self._attach(session, name)
             if there.class_name != names.SHARD:
@@ -136,11 +156,15 @@ class Tables:
             told = " and ".join(f"{key}={known[key]!r}, not {settings[key]!r}" for key in differing)
             raise NameConflictError(
                 f"the table {name!r} exists already on owner {session.owner!r}, with {told}. Ask for it with the same "
-                "arguments, with its name alone, or choose another name"
+                "arguments, with its name alone, choose another name, or put yours in its place with replace=True"
             ) from None
 
     async def _open(
-        self, shards: Mapping[str, RemoteObject], policy: Policy | None, non_finite: NonFinite | None
+        self,
+        shards: Mapping[str, RemoteObject],
+        policy: Policy | None,
+        non_finite: NonFinite | None,
+        replace: bool = False,
     ) -> Table:
         """A table whose rows are there on all owners."""
         described = await asyncio.gather(*(shard.call("describe") for shard in shards.values()))
@@ -158,6 +182,7 @@ class Tables:
             "consistent",
             non_finite or "refuse",
             policy,
+            replace,
         )
         return table
 

@@ -43,6 +43,7 @@ class OffersTables:
         evict: Eviction | None = None,
         policy: Policy | None = None,
         non_finite: NonFinite = "refuse",
+        replace: bool = False,
     ) -> Pending[Table]:
         """Makes a table of embeddings over several owners, or attaches to it.
 
@@ -67,6 +68,8 @@ class OffersTables:
             evict: When rows are removed: an `Eviction`; None for never. Not with `rows`.
             policy: When gradients count, as for `optimizer`.
             non_finite: Whether its optimizer refuses gradients with NaN or infinity.
+            replace: Whether it takes the place of a table of that name that was made with other arguments. That is
+                removed from all owners of this client, with its rows, and handles to it become stale.
 
         Raises:
             NameConflictError: A table of that name exists with other arguments, which the message names, or something
@@ -82,7 +85,7 @@ class OffersTables:
             *(name, dim, rows, dtype, init or Normal(), optimizer or SGD(), seed, max_rows),
             *(tuple(groups), None if owners is None else tuple(sorted(owners)), admit, evict),
         )
-        return self._tables.create(wanted, policy, non_finite)
+        return self._tables.create(wanted, policy, non_finite, replace)
 
     def look_up(
         self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT

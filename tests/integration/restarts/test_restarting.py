@@ -218,7 +218,7 @@ async def test_objects_that_cannot_be_kept_are_reported_and_lost(
     await owner.restart()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line for line in told if "'counter' is not kept: " in line and "no state_dict and load_state_dict" in line]
-    with pytest.raises(tc.StaleHandleError, match="the owner restarted"):
+    with pytest.raises(tc.StaleHandleError, match="the owner has started without it"):
         await counter.get()
     with pytest.raises(tc.UnknownNameError):
         await ps.attach("counter")

@@ -150,7 +150,7 @@ def test_a_handle_of_another_owner_is_foreign(shelf: Shelf) -> None:
 
 
 def test_a_handle_of_something_that_is_gone_is_stale(shelf: Shelf) -> None:
-    with pytest.raises(StaleHandleError, match="Attach to it by name, or make it again"):
+    with pytest.raises(StaleHandleError, match="Ask for it again as at the beginning"):
         shelf.registry.find(Ref("ps0", "f" * 32))
 
 
