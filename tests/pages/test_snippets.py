@@ -1,0 +1,100 @@
+"""Tests that the snippets of pages run, in the order in which they are printed, with fresh owners for each page."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+
+import pytest
+
+from tests.forking.process import AsyncForked, Forking
+from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
+
+PAGES = ["docs/guide.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
+BY_HAND = "ps-service serve --name ps0"
+
+Start = Callable[..., Awaitable[AsyncForked]]
+
+
+@pytest.fixture
+async def start(forking: Forking, tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts processes in the directory of the test, and ends what is left of them."""
+    async with AsyncExitStack() as stack:
+
+        async def begin(*program: str, errors: bool = True) -> AsyncForked:
+            process = await forking.begin(*program, cwd=tmp_path, errors=errors)
+            return await stack.enter_async_context(aclosing(process))
+
+        yield begin
+
+
+async def serving(start: Start, *arguments: str) -> str:
+    """The address of an owner that is started."""
+    owner = await start("ps_service", "serve", *arguments, errors=False)
+    line = (await owner.stdout.readline()).decode()
+    assert " is serving on " in line, line
+    return line.split()[-1]
+
+
+async def end_of(process: AsyncForked) -> str:
+    """What a process prints, which must succeed."""
+    out, errors = await process.communicate()
+    assert process.returncode == 0, out.decode() + errors.decode()
+    return out.decode()
+
+
+async def owners_of(page: Page, start: Start, folder: Path) -> list[str]:
+    """The addresses of two owners of one group, which import the modules of the page."""
+    page.write_files(folder, [])
+    programs = {name for each in page.snippets() for name, *_ in each.programs}
+    modules = sorted({each.file for each in page.snippets() if each.file} - programs | set())
+    offered = [flag for name in modules for flag in ("--import", name)]
+    listen = ("--listen", "127.0.0.1:0", *offered)
+    first = await serving(start, "--name", "ps0", "--directory", "self", *listen)
+    second = await serving(start, "--name", "ps1", "--directory", first, *listen)
+    return [first, second]
+
+
+async def run_all(page: Page, addresses: list[str], start: Start, folder: Path) -> None:
+    """Runs the snippets of a page in their order, and then the programs that it shows, all at once."""
+    page.write_files(folder, addresses)
+    told = await end_of(await start("tests.pages.runner", page.name, *addresses))
+    assert told.count("ran the snippet in line") == sum(each.runs for each in page.snippets())
+    programs = [program for each in page.snippets() for program in each.programs]
+    started = [await start("tests.pages.program", *program) for program in programs]
+    await asyncio.gather(*map(end_of, started))
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_the_snippets_of_a_page_run(name: str, start: Start, tmp_path: Path) -> None:
+    page = Page(name)
+    await run_all(page, await owners_of(page, start, tmp_path), start, tmp_path)
+
+
+async def test_after_the_commands_of_the_readme_its_snippets_run(start: Start, tmp_path: Path) -> None:
+    page = Page("README.md")
+    address = ""
+    for command in page.commands(BY_HAND):
+        program = shlex.split(with_addresses(command, [address] if address else []))
+        if program[:2] == ["ps-service", "serve"]:
+            program[program.index("--listen") + 1] = "127.0.0.1:0"
+            address = await serving(start, *program[2:])
+        elif program[0] == "ps-service":
+            await end_of(await start("ps_service", *program[1:]))
+        else:
+            assert program[:2] == ["python", "-m"]
+            await end_of(await start(*program[2:]))
+    await run_all(page, [address], start, tmp_path)
+
+
+def test_the_names_of_files_and_programs_are_found() -> None:
+    snippet = Snippet(1, "# job.py: `python job.py a 1` here, and `python job.py b` there\nx\n", 1, "job")
+    assert snippet.programs == [["job", "a", "1"], ["job", "b"]]
+
+
+def test_every_page_has_snippets() -> None:
+    assert all(Page(name).snippets() for name in ("README.md", *PAGES))
+    assert all((ROOT / name).exists() for name in PAGES)
