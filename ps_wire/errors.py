@@ -179,7 +179,7 @@ class DrainingError(PsError, ConnectionError):
 class SessionLostError(PsError, ConnectionError):
     """The owner has ended the session: its lease ran out, an operator ended it, or the owner restarted.
 
-    Whether the request ran is not known. Attach to the objects again, or make them again.
+    Whether the request ran is not known. Ask for the objects again, and repeat the pass: `Client.run` does both.
     """
 
     code = ErrorCode.ERROR_SESSION_LOST

@@ -66,7 +66,10 @@ def overdrawn(engine: Engine, number: int = 0) -> Answer:
 
 def cut_off(engine: Engine, number: int = 0) -> Answer:
     """The answer to a request that was still running when its owner stopped."""
-    text = f"owner {engine.name!r} stopped while this request ran; whether it had an effect is not known"
+    text = (
+        f"owner {engine.name!r} stopped while this request ran; whether it had an effect is not known. "
+        "Once it is back, ask for the objects again and repeat the pass, as ps.run(step, …, attach=…) does"
+    )
     return failure(SessionLostError(text), number)
 
 

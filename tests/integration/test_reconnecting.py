@@ -148,7 +148,7 @@ async def test_when_the_owner_was_killed_and_restarted_training_goes_on_with_nam
             await first.process.wait()
             await start_process("--name", "ps0", "--listen", first.address)
             with pytest.raises(
-                tc.SessionLostError, match=r"it has restarted\..*attach to named objects again and repeat"
+                tc.SessionLostError, match=r"it has restarted\..*ps\.module\(…, name=…\) .* repeat the pass; ps\.run\("
             ):
                 await waiting
             with pytest.raises(tc.ContextLostError, match="run forward again"):

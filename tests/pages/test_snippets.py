@@ -13,7 +13,7 @@ import pytest
 from tests.forking.process import AsyncForked, Forking
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-PAGES = ["docs/guide.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
+PAGES = ["docs/guide.md", "docs/recovery.md", "docs/coming-from-torch-rpc.md", "docs/compression.md"]
 BY_HAND = "ps-service serve --name ps0"
 
 Start = Callable[..., Awaitable[AsyncForked]]

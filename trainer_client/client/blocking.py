@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from types import GeneratorType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from trainer_client.client.client import Client
+from trainer_client.client.passes import ATTEMPTS, Attempts
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -25,7 +26,11 @@ from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainer_client.contexts.stepped import Stepped
+
+T = TypeVar("T")
 
 _WRAPPED = (
     *(Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
@@ -89,6 +94,28 @@ class Blocking:
 
     def __dir__(self) -> list[str]:
         return dir(self.unwrapped)
+
+
+class BlockingClient(Blocking):
+    """A client whose calls block."""
+
+    def run(
+        self,
+        step: Callable[..., T],
+        *args: Any,
+        attach: Callable[[], Any] | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> T:
+        """Like `Client.run`, with functions that run in this thread."""
+        tried = Attempts(attempts, attach is not None)
+        while True:
+            try:
+                if tried.is_again and attach is not None:
+                    attach()
+                with self.context() as ctx:
+                    return step(ctx, *args)
+            except Exception as error:
+                tried.failed(error)
 
 
 class BlockingReplica(Replica):

@@ -16,10 +16,10 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest
 from trainer_client.client import objects, status
 from trainer_client.client.connected import Connected
+from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
 from trainer_client.contexts import prefetching
-from trainer_client.contexts.context import Context
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
@@ -52,14 +52,14 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 
-class Client(Connected, Joins, OffersTables):
+class Client(OffersPasses, Connected, Joins, OffersTables):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
     each operation, all of them raise:
 
     - `UnavailableError`: The owner is draining.
-    - `SessionLostError`: The owner ended the session; attach to the objects again.
+    - `SessionLostError`: The owner ended the session; ask for the objects again, as `run` does.
     - `DeadlineExceededError`: The answer did not come in time; the owner may have run the request.
     - `ClosedError`: The client is closed.
 
@@ -335,14 +335,6 @@ class Client(Connected, Joins, OffersTables):
         """
         return Pending.run(self._loop, set_everywhere(list(handles), requires_grad))
 
-    def context(self) -> Context:
-        """A new context, for one pass: `async with ps.context() as ctx`."""
-        id = ContextId(self.trainer, self._openings.number())
-        gradients = None if self.keep is None else self.keep(id)
-        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
-        self._openings.opened(context)
-        return context
-
     def prefetch(
         self, batches: Iterable[B] | AsyncIterable[B], look_up: Callable[[B], Awaitable[R]], *, depth: int = 2
     ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
@@ -384,18 +376,6 @@ class Client(Connected, Joins, OffersTables):
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""
         return Replicas(module, self.context, overlap)
-
-    def manual_seed(self, seed: int | None) -> None:
-        """Seeds the random numbers that owners draw for this trainer's later calls.
-
-        Each call gets a seed of its own. It is derived from this seed, the number of the call in its context, and the
-        number of the context since this call; outside of contexts from the number of the call. So the random numbers
-        are the same in every run, whatever other trainers do. The generators of this process are not changed.
-
-        Args:
-            seed: Any integer; None lets later calls draw from the owners' default generators.
-        """
-        self._seeding.begin(seed)
 
     def status(self, owner: str = "", *, most: int = 0, events: int = 0, events_after: int = 0) -> Pending[OwnerStatus]:
         """The status of an owner: its trainers, objects, optimizers, passes, counts and memory.

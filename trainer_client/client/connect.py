@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.client.blocking import Blocking
+from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
 from trainer_client.session.settings import Settings
@@ -51,7 +51,7 @@ class Connecting:
     def __enter__(self) -> Any:
         self._portal = Portal.acquire()
         try:
-            return Blocking(self._portal.run(self.__aenter__()))
+            return BlockingClient(self._portal.run(self.__aenter__()))
         except BaseException:
             self._portal.release()
             raise

@@ -295,8 +295,9 @@ class Session:
 def _lost(before: Welcome, now: Welcome) -> SessionLostError:
     why = "it has restarted" if before.incarnation != now.incarnation else now.why_lost or "the lease had run out"
     return SessionLostError(
-        f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known; "
-        "attach to named objects again and repeat the pass"
+        f"owner {now.owner!r} has ended this session: {why}. Whether the request ran is not known. Ask for the objects "
+        "again as at the beginning: ps.module(…, name=…) and ps.optimizer(…) attach to what the owner has, and make "
+        "what it has lost. Then repeat the pass; ps.run(step, …, attach=…) does both"
     )
 
 

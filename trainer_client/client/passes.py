@@ -1,0 +1,161 @@
+"""The passes of a client: contexts, and passes that are run again when an owner has lost them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ps_wire.errors import (
+    ContextLostError,
+    DrainingError,
+    InvalidArgumentError,
+    PsError,
+    SessionLostError,
+    StaleHandleError,
+)
+from ps_wire.refs import ContextId
+from trainer_client.contexts.context import Context
+from trainer_client.pending import Pending
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from ps_wire.tracing import Tracing
+    from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.graph.open_contexts import Openings
+    from trainer_client.numerics import Seeding
+    from trainer_client.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 3
+"""How often a pass is run at most, unless the program says otherwise."""
+
+_LOST: Final = (ContextLostError, SessionLostError, DrainingError)
+"""Errors after which a pass can be run again: an owner does not have it any more."""
+
+
+class Attempts:
+    """Decides whether a pass is run again.
+
+    Args:
+        most: How often it is run at most.
+        attaches: Whether the program can get its handles again.
+
+    Raises:
+        InvalidArgumentError: `most` is not a positive number.
+    """
+
+    def __init__(self, most: int, attaches: bool) -> None:
+        if most < 1:
+            raise InvalidArgumentError(f"a pass is run at least once, not {most} times")
+        self._most = most
+        self._made = 0
+        # Stale handles stay so, unless there are new ones.
+        self._lost: tuple[type[PsError], ...] = (*_LOST, StaleHandleError) if attaches else _LOST
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the pass was run before."""
+        return self._made > 0
+
+    def failed(self, error: Exception) -> None:
+        """Takes note that the pass has raised; raises that again if it is not run again."""
+        self._made += 1
+        if not isinstance(error, self._lost):
+            raise error
+        if self._made >= self._most:
+            error.add_note(f"the pass was run {self._made} times, and lost each time")
+            raise error
+        _log.warning("a pass was lost and is run again (%d of %d): %s", self._made + 1, self._most, error)
+
+
+class OffersPasses:
+    """What a client does with passes."""
+
+    trainer: bytes
+    keep: Callable[[ContextId], LocalGradients] | None
+    _loop: asyncio.AbstractEventLoop
+    _openings: Openings
+    _seeding: Seeding
+    _tracing: Tracing | None
+
+    async def reach(self, owner: str) -> Session:
+        """The session with an owner."""
+        raise NotImplementedError
+
+    def context(self) -> Context:
+        """A new context, for one pass: `async with ps.context() as ctx`."""
+        id = ContextId(self.trainer, self._openings.number())
+        gradients = None if self.keep is None else self.keep(id)
+        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
+        self._openings.opened(context)
+        return context
+
+    def manual_seed(self, seed: int | None) -> None:
+        """Seeds the random numbers that owners draw for this trainer's later calls.
+
+        Each call gets a seed of its own. It is derived from this seed, the number of the call in its context, and the
+        number of the context since this call; outside of contexts from the number of the call. So the random numbers
+        are the same in every run, whatever other trainers do. The generators of this process are not changed.
+
+        Args:
+            seed: Any integer; None lets later calls draw from the owners' default generators.
+        """
+        self._seeding.begin(seed)
+
+    def run(
+        self,
+        step: Callable[..., Coroutine[Any, Any, T]],
+        *args: Any,
+        attach: Callable[[], Awaitable[Any]] | None = None,
+        attempts: int = ATTEMPTS,
+    ) -> Pending[T]:
+        """Runs one pass, `step(ctx, *args)` in a new context, and runs it again if an owner has lost it.
+
+            async def step(ctx, x, y):
+                loss = F.nll_loss(await net(x), y)
+                await ctx.backward(loss, step=opt)
+                return loss.item()
+
+            loss = await ps.run(step, x, y, attach=attach)
+
+        A pass is lost when an owner restarts, ends the pass or the session, or drains while a step waits for others. On
+        an owner that is not lost, and whose answer was, a step may count twice. With the blocking client `step` and
+        `attach` are ordinary functions, which run in the calling thread.
+
+        Args:
+            step: One pass. It is handed the context, and ends with its step.
+            args: Its other arguments.
+            attach: Asks for the objects again, as at the beginning, and puts the handles where `step` finds them. It
+                runs before each repetition: an owner that was killed has lost what its last checkpoint does not have.
+                Without it, a pass whose handles are stale is not run again.
+            attempts: How often the pass is run at most.
+
+        Returns:
+            What `step` returns.
+
+        Raises:
+            ContextLostError, SessionLostError, DrainingError, StaleHandleError: The last attempt has raised it.
+            Exception: `step` or `attach` has raised it.
+        """
+        return Pending.run(self._loop, self._repeated(step, args, attach, Attempts(attempts, attach is not None)))
+
+    async def _repeated(
+        self,
+        step: Callable[..., Coroutine[Any, Any, T]],
+        args: tuple[Any, ...],
+        attach: Callable[[], Awaitable[Any]] | None,
+        attempts: Attempts,
+    ) -> T:
+        while True:
+            try:
+                if attempts.is_again and attach is not None:
+                    await attach()
+                async with self.context() as ctx:
+                    return await step(ctx, *args)
+            except Exception as error:
+                attempts.failed(error)
