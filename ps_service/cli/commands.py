@@ -1,4 +1,4 @@
-"""The commands of `ps-service`: serve, status, sessions, evict and plan."""
+"""The commands of `ps-service`: serve, status, sessions, evict, plan and restore."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ import typer
 from google.protobuf.json_format import MessageToDict
 
 from ps_service import config
-from ps_service.cli import logs, plan_file, plan_view, probe, serving, sessions_view, status_view
+from ps_service.cli import logs, plan_file, plan_view, probe, restore_view, serving, sessions_view, status_view
 from ps_service.cli.options import with_settings
 from ps_service.config import OwnerConfig
+from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
+from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.execution.cores import torch_threads_of
 from ps_service.functions.group import Level
@@ -203,6 +205,39 @@ def plan(
         plan_view.show(planned, tables)
     if not planned.fits:
         raise typer.Exit(1)
+
+
+@app.command()
+def restore(
+    given: Annotated[
+        list[Path],
+        typer.Option("--from", help="The data directory of an owner, or a checkpoint in it; once for each owner."),
+    ],
+    owners: Annotated[str, typer.Option(help="How many owners there are to be, or their names: ps0,ps1,ps2.")],
+    to: Annotated[Path, typer.Option(help="A folder. Each new owner gets a data directory of its name there.")],
+    objects: Annotated[
+        list[str] | None, typer.Option(help="OLD=NEW: who gets what owner OLD has beside tables. Otherwise it stays.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="TABLE=NAME,NAME: the owners of a table. Otherwise all, if it was on all.")
+    ] = None,
+    apart: Annotated[float, typer.Option(help="Most seconds between the times of the checkpoints.")] = APART_SECONDS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and write nothing.")] = False,
+) -> None:
+    """Divides the rows of tables anew: reads the checkpoints of some owners, and writes those of as many as wanted.
+
+    Stop all owners first, together. Rows go with all that optimizers and eviction keep for them, so training goes on
+    with the same values; trainers connect anew. Other objects stay with the owner of their name. What was read is not
+    changed, and everything is checked before anything is written.
+
+        ps-service restore --from data/ps0 --from data/ps1 --owners 3 --to data/three
+    """
+    try:
+        wanted = restore_view.wanted(owners, objects or (), table or ())
+        result = reshard(given, to, wanted, dry_run=dry_run, apart=apart)
+    except (CheckpointError, PsError) as error:
+        _fail(str(error))
+    restore_view.show(result)
 
 
 def main() -> None:

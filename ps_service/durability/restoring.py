@@ -56,7 +56,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
             f"{folder} is the state of owner {manifest.owner!r}, but this owner is {engine.name!r}; "
             "give each a directory of its own"
         )
-    checkpoint = _parsed(folder)
+    checkpoint = parsed(folder)
     tensors = TensorReader(folder)
     made = [_made(engine, record, tensors) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
@@ -79,7 +79,12 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     engine.incarnations.continue_from(manifest.incarnations)
 
 
-def _parsed(folder: Path) -> pb.Checkpoint:
+def parsed(folder: Path) -> pb.Checkpoint:
+    """What a checkpoint holds, without tensors.
+
+    Raises:
+        CheckpointError: The file cannot be read.
+    """
     try:
         return pb.Checkpoint.FromString((folder / STATE).read_bytes())
     except (OSError, DecodeError) as error:

@@ -102,7 +102,7 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
         incarnations=(engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED],
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         version=RELEASE,
-        objects=[_line(record) for record in kept],
+        objects=[line(record) for record in kept],
         left_out=objects.left_out,
     )
 
@@ -193,7 +193,7 @@ def _add_answer(session: pb.SessionRecord, number: int, answer: Answer, tensors:
         record.payload = tensors.add(f"answers/{session.trainer.hex()[:8]}/{number}", payload)
 
 
-def _line(record: pb.ObjectRecord) -> dict[str, Any]:
+def line(record: pb.ObjectRecord) -> dict[str, Any]:
     """An object's line in the manifest."""
-    line: dict[str, Any] = {"name": record.name, "class": record.class_name}
-    return line | ({"version": record.version} if record.HasField("optimizer") else {})
+    own: dict[str, Any] = {"name": record.name, "class": record.class_name}
+    return own | ({"version": record.version} if record.HasField("optimizer") else {})

@@ -86,6 +86,10 @@ class Store:
             )
         return None
 
+    def newest_folder(self) -> Path | None:
+        """The folder of the newest checkpoint that is not set aside, damaged or not; None if there is none."""
+        return next(iter(self._checkpoints()), None)
+
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
         """Writes a checkpoint and syncs it to the disk.
 

@@ -26,7 +26,7 @@ def with_spec(
         # The buffer of the request will be reused.
         payload = None if ctx.payload is None else ctx.payload.copy()
         request = type(request).FromString(request.SerializeToString())
-        named = {Ref.from_message(handle)._replace(parameter="") for handle in _handles(request)}
+        named = {Ref.from_message(handle)._replace(parameter="") for handle in handles_in(request)}
         dependencies = [ctx.engine.registry.find(ref) for ref in named if ref.owner == ctx.engine.name]
         hosted.creation_spec = CreationSpec(
             operation, request, payload, tuple(dependencies), len(dependencies) == len(named)
@@ -34,14 +34,14 @@ def with_spec(
     return made
 
 
-def _handles(message: Message) -> Iterator[Handle]:
-    """All handles in a message."""
+def handles_in(message: Message) -> Iterator[Handle]:
+    """All handles in a message, which may be changed there."""
     if isinstance(message, Handle):
         yield message
         return
     for field, value in message.ListFields():
         if isinstance(value, Message):
-            yield from _handles(value)
+            yield from handles_in(value)
         elif field.message_type is not None:
             for item in value:
-                yield from _handles(item)
+                yield from handles_in(item)

@@ -1,0 +1,194 @@
+"""Reads the checkpoints of all owners, and writes those of their successors."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ps_service.durability import files
+from ps_service.durability.manifest import Manifest
+from ps_service.durability.resharding.merging import different_moments
+from ps_service.durability.resharding.objects import Objects, objects_in
+from ps_service.durability.resharding.placement import Placement, Wanted, place
+from ps_service.durability.resharding.records import OfTable, Records, of_table
+from ps_service.durability.resharding.source import Source
+from ps_service.durability.resharding.split_table import SplitTable, tables_in
+from ps_service.durability.snapshot import STATE, line
+from ps_service.durability.store import CheckpointError, Store
+from ps_service.durability.tensors import TensorWriter
+from ps_wire.release import RELEASE
+from ps_wire.v1 import checkpoint_pb2 as pb
+
+if TYPE_CHECKING:
+    from ps_wire.v1.values_pb2 import Value
+
+APART_SECONDS: Final = 300.0
+"""How far apart the checkpoints of owners that were stopped together may be written."""
+
+
+@dataclass
+class Result:
+    """What becomes of the checkpoints.
+
+    Attributes:
+        placement: Which owner gets what.
+        rows: For each table the number of rows of each owner.
+        objects: Names of the other objects of each owner.
+        left_out: How many objects of trainers are left out, because they have no name.
+        folders: The data directories that were written, by owner.
+    """
+
+    placement: Placement
+    rows: dict[str, Counter[str]]
+    objects: dict[str, list[str]]
+    left_out: int
+    folders: dict[str, Path] = field(default_factory=dict)
+
+
+def reshard(
+    given: Sequence[Path], to: Path, wanted: Wanted, *, dry_run: bool = False, apart: float = APART_SECONDS
+) -> Result:
+    """Writes the checkpoints of new owners from those of others.
+
+    Rows of tables are divided anew, with all that is kept for each. Optimizers and schedulers of a table are made on
+    each of its owners; their options and states are those of before, and their versions the largest one. Other named
+    objects go as they are to one owner. Sessions, passes and rounds that are open are left out: trainers connect anew.
+
+    It is checked first whether everything fits, so that nothing is written if it does not. If writing fails, what was
+    written is removed. Memory holds some blocks of rows, and 256 MiB.
+
+    Args:
+        given: The data directories of all owners, or folders of checkpoints. They are not changed.
+        to: The folder in which each new owner gets a data directory of its name.
+        wanted: The new owners, and what goes where.
+        dry_run: Whether nothing is written.
+        apart: Most seconds between the times at which the checkpoints were written.
+
+    Raises:
+        CheckpointError: A checkpoint is missing, damaged, or of another moment than others; something does not fit; or
+            a new data directory is not empty, or cannot be written.
+    """
+    with ExitStack() as stack:
+        sources: dict[str, Source] = {}
+        for path in given:
+            source = stack.enter_context(Source(path))
+            if (other := sources.setdefault(source.owner, source)) is not source:
+                raise CheckpointError(f"{other.folder} and {source.folder} are both of owner {source.owner!r}")
+        sources = dict(sorted(sources.items()))
+        _check_times(sources, apart)
+        tables = tables_in(sources)
+        objects = {owner: objects_in(source) for owner, source in sources.items()}
+        placement = place(wanted, objects, tables)
+        move = _Move(tables, objects, placement)
+        result = move.counted()
+        if not dry_run:
+            result.folders = move.write(to)
+        return result
+
+
+def _check_times(sources: Mapping[str, Source], apart: float) -> None:
+    if not sources:
+        raise CheckpointError("give the data directory of at least one owner")
+    ordered = sorted(sources.values(), key=lambda source: source.written)
+    first, last = ordered[0], ordered[-1]
+    if (seconds := (last.written - first.written).total_seconds()) > apart:
+        raise different_moments(
+            f"that of {first.owner!r} was written at {first.written:%Y-%m-%d %H:%M:%S}, and that of {last.owner!r} "
+            f"{seconds:.0f} s later (--apart allows {apart:g})"
+        )
+
+
+class _Move:
+    """Moves what some owners had to others.
+
+    Args:
+        tables: The tables.
+        objects: All else, by name of the owner.
+        placement: Which owner gets what.
+    """
+
+    def __init__(self, tables: Sequence[SplitTable], objects: Mapping[str, Objects], placement: Placement) -> None:
+        self._tables = tables
+        self._objects = objects
+        self._placement = placement
+        self._of_tables: dict[str, list[OfTable]] = {table.name: of_table(table, objects) for table in tables}
+
+    def counted(self) -> Result:
+        """Counts the rows, and checks that they and everything else fit."""
+        rows = {}
+        for table in self._tables:
+            counts = rows[table.name] = table.count(self._placement.routings[table.name])
+            most = table.settings.get("max_rows")
+            if most is not None and (above := [owner for owner, count in counts.items() if count > most]):
+                raise CheckpointError(
+                    f"table {table.name!r} may have {most:,} rows on an owner (max_rows), and would have "
+                    f"{max(counts.values()):,} on {' and '.join(above)}: choose more owners"
+                )
+            for each in self._of_tables[table.name]:
+                each.state()
+        named = {
+            owner: sorted(n for before in self._of(owner) for n in before.named) for owner in self._placement.owners
+        }
+        return Result(self._placement, rows, named, sum(each.left_out for each in self._objects.values()))
+
+    def _policies(self) -> dict[str, Value]:
+        """The policies of optimizers over several owners, as the owner that decides has them."""
+        return {
+            record.name: record.policy
+            for owner, own in self._objects.items()
+            for record in own.others
+            if record.name and record.HasField("policy") and list(record.rounds.owners)[:1] == [owner]
+        }
+
+    def write(self, to: Path) -> dict[str, Path]:
+        """Writes the data directories; removes them again if one cannot be written."""
+        folders = {owner: to / owner for owner in self._placement.owners}
+        for folder in folders.values():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise CheckpointError(f"{folder} is not empty: choose another folder")
+        done: list[Path] = []
+        try:
+            for owner, folder in folders.items():
+                done.append(folder)
+                store = Store(folder)
+                try:
+                    store.write(lambda growing, owner=owner: self._fill(owner, growing))  # type: ignore[misc]
+                finally:
+                    store.close()
+        except BaseException:
+            for folder in done:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folders
+
+    def _of(self, owner: str) -> list[Objects]:
+        """The owners of before whose other objects an owner gets."""
+        return [self._objects[before] for before, home in self._placement.homes.items() if home == owner]
+
+    def _fill(self, owner: str, folder: Path) -> Manifest:
+        tensors = TensorWriter(folder)
+        records = Records(owner, self._placement.homes, self._policies(), tensors)
+        checkpoint = pb.Checkpoint()
+        for before in self._of(owner):
+            checkpoint.objects.extend(records.others(before))
+        for table in self._tables:
+            routing = self._placement.routings[table.name]
+            if owner in routing.owners:
+                checkpoint.objects.extend(records.of_table(table, routing, self._of_tables[table.name]))
+        if (same := self._objects.get(owner)) is not None:
+            checkpoint.generator = same.source.checkpoint.generator
+        tensors.flush()
+        files.write_file(folder / STATE, checkpoint.SerializeToString())
+        return Manifest(
+            owner=owner,
+            incarnations=(),
+            written=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=RELEASE,
+            objects=[line(record) for record in checkpoint.objects],
+        )

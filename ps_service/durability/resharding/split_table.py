@@ -1,0 +1,153 @@
+"""A table over the checkpoints of its owners."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ps_service.durability import table_states
+from ps_service.durability.resharding.merging import different_moments, merged, same
+from ps_service.durability.store import CheckpointError
+from ps_wire.codec.payload import PayloadReader
+from ps_wire.codec.values import Decoder
+from ps_wire.tables import names
+from ps_wire.tables.routing import Routing
+
+if TYPE_CHECKING:
+    from ps_service.durability.resharding.source import Source
+    from ps_service.tables.contents import Block
+    from ps_wire.v1 import checkpoint_pb2 as pb
+
+IDS: Final = "ids"
+"""The column of a block by which its rows are moved. All other columns go with it, whatever their names."""
+
+IN_USE: Final = "in_use"
+"""The column that says which places of a block have a row; a block without it has one in each."""
+
+
+Columns = dict[str, Callable[[], torch.Tensor]]
+"""Functions that read the columns of a block, by name."""
+
+
+@dataclass
+class Part:
+    """The rows of a table in one checkpoint."""
+
+    source: Source
+    record: pb.ObjectRecord
+
+    def state(self) -> dict[str, Any]:
+        """Its state, with an iterator of its blocks."""
+        return table_states.load(self.record.state, self.record.tensors, self.source.tensors)
+
+    def blocks(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, Columns]]:
+        """For each block the ids of its rows, int64 [n], their places in it, int64 [n], and its columns."""
+        for columns in table_states.columns(self.record.state, self.record.tensors, self.source.tensors):
+            ids, in_use = columns[IDS](), columns.pop(IN_USE, None)
+            places = torch.arange(len(ids)) if in_use is None else in_use().nonzero().view(-1)
+            yield ids[places], places, columns
+
+
+@dataclass
+class SplitTable:
+    """A table, as the checkpoints of all of its owners have it.
+
+    Attributes:
+        name: Its name.
+        parts: Its rows in each checkpoint, in the order of the owners in its routing.
+        settings: What it was made with.
+        routing: Which owner has which rows.
+        rest: Its state beside rows and routing, that of all owners together.
+    """
+
+    name: str
+    parts: Sequence[Part]
+    settings: dict[str, Any]
+    routing: Routing
+    rest: dict[str, Any] = field(default_factory=dict)
+
+    def count(self, after: Routing) -> Counter[str]:
+        """The number of rows that each owner will have.
+
+        Raises:
+            CheckpointError: A checkpoint has a row that belongs to another owner.
+        """
+        counts: Counter[str] = Counter(dict.fromkeys(after.owners, 0))
+        for place, part in enumerate(self.parts):
+            for ids, _, _ in part.blocks():
+                if len(ids) and not bool((self.routing.owner_of(ids) == place).all()):
+                    raise CheckpointError(f"{part.source.folder} has rows of table {self.name!r} of another owner")
+                found = torch.bincount(after.owner_of(ids), minlength=len(after.owners)).tolist()
+                counts.update(dict(zip(after.owners, found, strict=True)))
+        return counts
+
+    def rows_of(self, after: Routing, owner: str, most: int) -> Iterator[Block]:
+        """The rows of one owner, in the order of the checkpoints, in blocks of `most` rows."""
+        position = after.owners.index(owner)
+        waiting: dict[str, list[torch.Tensor]] = {}
+        held = 0
+        for part in self.parts:
+            for ids, places, columns in part.blocks():
+                chosen = places[after.owner_of(ids) == position]
+                if not len(chosen):
+                    continue
+                for name, read in columns.items():
+                    waiting.setdefault(name, []).append(read().index_select(0, chosen))
+                held += len(chosen)
+                while held >= most:
+                    whole = {name: torch.cat(each) for name, each in waiting.items()}
+                    waiting = {name: [each[most:]] for name, each in whole.items()}
+                    held -= most
+                    yield {name: each[:most] for name, each in whole.items()}
+        if held:
+            yield {name: torch.cat(each) for name, each in waiting.items()}
+
+
+def tables_in(sources: Mapping[str, Source]) -> list[SplitTable]:
+    """The tables in the checkpoints of all owners.
+
+    Args:
+        sources: The checkpoints, by name of the owner.
+
+    Raises:
+        CheckpointError: The checkpoint of an owner of a table is missing, or they are of different moments.
+    """
+    found: dict[str, dict[str, Part]] = {}
+    for owner, source in sources.items():
+        for record in source.checkpoint.objects:
+            if record.class_name == names.SHARD:
+                found.setdefault(record.name, {})[owner] = Part(source, record)
+    return [_whole(name, parts, sources) for name, parts in sorted(found.items())]
+
+
+def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) -> SplitTable:
+    states = {owner: part.state() for owner, part in parts.items()}
+    for state in states.values():
+        state.pop(table_states.BLOCKS)
+    routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
+    settings = {owner: settings_of(part.record) for owner, part in parts.items()}
+    first = next(iter(parts))
+    routing = routings[first]
+    if missing := [owner for owner in routing.owners if owner not in sources]:
+        raise CheckpointError(
+            f"table {name!r} has rows on {' and '.join(missing)}, too: give the data directories of all of its owners"
+        )
+    for owner in routing.owners:
+        if owner not in parts:
+            raise different_moments(f"{sources[owner].folder} does not have the table {name!r}")
+        if not same(routings[owner].to_plain(), routing.to_plain()) or not same(settings[owner], settings[first]):
+            raise different_moments(f"{first} and {owner} do not agree on what the table {name!r} is")
+    if strange := parts.keys() - set(routing.owners):
+        raise different_moments(f"table {name!r} is not on {' and '.join(sorted(strange))}, which has rows of it")
+    ordered = [parts[owner] for owner in routing.owners]
+    return SplitTable(name, ordered, settings[first], routing, merged([states[owner] for owner in routing.owners]))
+
+
+def settings_of(record: pb.ObjectRecord) -> dict[str, Any]:
+    """What a table was made with."""
+    found: dict[str, Any] = Decoder(PayloadReader(None)).decode(record.create.kwargs)
+    return found
