@@ -11,6 +11,7 @@ from rich.console import Console
 from examples.recommender.auc import auc
 from examples.recommender.criteo import CriteoError
 from examples.recommender.planted import Planted
+from examples.recommender.ratings.job import main as train_on_ratings
 from examples.recommender.reference import Reference
 from examples.recommender.report import Report, draw
 from examples.recommender.settings import Settings, Source, parse, source_of
@@ -19,8 +20,11 @@ from trainer_client import PsError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the example and returns its exit code: 1 if the AUC is lower than that of one process."""
-    settings, console = parse(arguments), Console()
+    """Runs the example and returns its exit code: 1 if the AUC, or HR@10, is lower than that of one process."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if any(each.partition("=")[0] == "--ratings" for each in given):
+        return train_on_ratings(given)
+    settings, console = parse(given), Console()
     points: list[Point] = []
     try:
         source = source_of(settings)

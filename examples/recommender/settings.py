@@ -90,6 +90,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--seed", type=int, default=default.seed, help="of first values, and of generated clicks")
     parser.add_argument("--data", type=Path, help="a file in Criteo's text format instead of generated clicks")
     parser.add_argument("--out", type=Path, default=default.out, help="directory for the picture and the figures")
+    parser.epilog = "With --ratings [FILE], NeuMF or GMF on ratings instead: see --ratings --help."
     chosen = parser.parse_args(arguments)
     steps = 1 if chosen.steps is None else chosen.steps
     if min(chosen.owners, chosen.trainers, chosen.batch_size, chosen.held_out, steps) < 1:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
 import trainer_client as tc
+from examples.processes import Counted, Processes, Trainers, start_owners
+from examples.recommender import model as dlrm
+from examples.recommender import trainer
 from examples.recommender.auc import auc
 from examples.recommender.clicks import Clicks
-from examples.recommender.processes import Processes, Trainers, start_owners
+from examples.recommender.ratings import model as ncf
 from examples.recommender.settings import Settings, Source
 from examples.recommender.trainer import Recommender
+from ps_service.hosting.allowlist import AllowList
 
 MEASUREMENTS: Final = 10
 """How often the model is measured on the way."""
@@ -23,6 +28,24 @@ MEASUREMENTS: Final = 10
 _PAUSE_SECONDS: Final = 0.05
 _PART: Final = 4096
 """Held-out clicks that are predicted at once."""
+
+Model = TypeVar("Model")
+Chosen = TypeVar("Chosen", bound=Counted)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A training at one moment.
+
+    Attributes:
+        step: Steps that all trainers have taken together.
+        loss: The mean of the latest tenth of the steps; NaN before the first.
+        seconds: Since the first step.
+    """
+
+    step: int
+    loss: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -44,38 +67,65 @@ class Point:
     seconds: float
 
 
-async def train(settings: Settings, source: Source) -> AsyncIterator[Point]:
+async def watch(
+    settings: Chosen,
+    steps: int,
+    attach: Callable[[tc.Client, Chosen], Awaitable[Model]],
+    run: Callable[..., None],
+) -> AsyncIterator[tuple[Model, Moment]]:
     """Trains, and yields the model at about ten moments and at the end.
+
+    Args:
+        settings: How many owners and trainers there are, and what `attach` and `run` get.
+        steps: Steps of all trainers together.
+        attach: Makes the model, or finds it.
+        run: What a trainer runs, as for `Trainers`.
 
     Raises:
         PsError: An owner has failed.
         EOFError: A process has ended early.
     """
-    held_out = source.held_out()
     with Processes() as processes:
-        addresses = await start_owners(processes, settings.owners)
+        addresses = await start_owners(processes, settings.owners, _allowed)
         async with tc.connect(*addresses) as ps:
-            model = await Recommender.attach(ps, settings)
-            trainers = Trainers(processes, settings, addresses)
-            every = max(source.steps // MEASUREMENTS, 1)
+            model = await attach(ps, settings)
+            trainers = Trainers(processes, run, settings, addresses)
+            every = max(steps // MEASUREMENTS, 1)
             began, due = None, every
             while not trainers.have_finished:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 trainers.read()
                 if began is None and trainers.steps:
                     began = time.monotonic()
-                if due <= trainers.steps < source.steps:
-                    yield await _measured(model, held_out, trainers, every, began)
+                if due <= trainers.steps < steps:
+                    yield model, _moment(trainers, every, began)
                     due = trainers.steps - trainers.steps % every + every
-            yield await _measured(model, held_out, trainers, every, began)
+            yield model, _moment(trainers, every, began)
 
 
-async def _measured(model: Recommender, held_out: Clicks, trainers: Trainers, every: int, began: float | None) -> Point:
-    step, seconds = trainers.steps, time.monotonic() - (began or time.monotonic())
-    await model.dense.pull()
-    parts = zip(*(each.split(_PART) for each in held_out), strict=True)
-    scores = torch.cat([await model.predict(Clicks(*part)) for part in parts])
-    rows = await asyncio.gather(*(table.size() for table in model.tables))
+async def train(settings: Settings, source: Source) -> AsyncIterator[Point]:
+    """Trains with clicks, and yields the model at about ten moments and at the end.
+
+    Raises:
+        PsError: An owner has failed.
+        EOFError: A process has ended early.
+    """
+    held_out = source.held_out()
+    async with aclosing(watch(settings, source.steps, Recommender.attach, trainer.run)) as watched:
+        async for model, moment in watched:
+            await model.dense.pull()
+            parts = zip(*(each.split(_PART) for each in held_out), strict=True)
+            scores = torch.cat([await model.predict(Clicks(*part)) for part in parts])
+            rows = await asyncio.gather(*(table.size() for table in model.tables))
+            yield Point(moment.step, auc(held_out.labels, scores), list(rows), moment.loss, moment.seconds)
+
+
+def _allowed() -> AllowList:
+    """What owners host."""
+    return AllowList([dlrm, ncf])
+
+
+def _moment(trainers: Trainers, every: int, began: float | None) -> Moment:
+    seconds = time.monotonic() - (began or time.monotonic())
     latest = [loss for losses in trainers.losses for loss in losses[-max(every // len(trainers.losses), 1) :]]
-    loss = sum(latest) / len(latest) if latest else float("nan")
-    return Point(step, auc(held_out.labels, scores), list(rows), loss, seconds)
+    return Moment(trainers.steps, sum(latest) / len(latest) if latest else float("nan"), seconds)

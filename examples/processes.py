@@ -1,4 +1,4 @@
-"""Owners and trainers as processes of their own."""
+"""Owners and trainers of an example as processes of their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 
-from examples.recommender import model, trainer
-from examples.recommender.settings import Settings
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
@@ -50,14 +48,31 @@ class Processes:
         return here
 
 
-async def start_owners(processes: Processes, count: int) -> list[str]:
+async def start_owners(processes: Processes, count: int, allowed: Callable[[], AllowList]) -> list[str]:
     """Starts owners, and returns their addresses once they serve.
+
+    Args:
+        processes: Starts them.
+        count: How many. Their names are ps0, ps1 and so on.
+        allowed: Says in each owner's process what trainers may name; a function of a module.
 
     Raises:
         EOFError: One of them has ended.
     """
-    connections = [processes.start(_own, f"ps{number}") for number in range(count)]
+    connections = [processes.start(_own, f"ps{number}", allowed) for number in range(count)]
     return [await asyncio.to_thread(each.recv) for each in connections]
+
+
+class Counted(Protocol):
+    """Settings that say how many processes there are."""
+
+    @property
+    def owners(self) -> int:
+        """Owner processes."""
+
+    @property
+    def trainers(self) -> int:
+        """Trainer processes."""
 
 
 class Trainers:
@@ -65,6 +80,8 @@ class Trainers:
 
     Args:
         processes: Starts them.
+        run: What each runs, in its process: a function of the rank, the settings, the addresses and a connection, into
+            which it sends the loss of every step, and at the end None.
         settings: How many, and what they do.
         addresses: Where the owners are.
 
@@ -72,11 +89,11 @@ class Trainers:
         losses: Of the steps of each trainer, as far as `read`.
     """
 
-    def __init__(self, processes: Processes, settings: Settings, addresses: Sequence[str]) -> None:
+    def __init__(
+        self, processes: Processes, run: Callable[..., None], settings: Counted, addresses: Sequence[str]
+    ) -> None:
         self.losses: list[list[float]] = [[] for _ in range(settings.trainers)]
-        self._working = {
-            rank: processes.start(trainer.run, rank, settings, addresses) for rank in range(settings.trainers)
-        }
+        self._working = {rank: processes.start(run, rank, settings, addresses) for rank in range(settings.trainers)}
 
     @property
     def steps(self) -> int:
@@ -103,14 +120,14 @@ class Trainers:
                     self.losses[rank].append(loss)
 
 
-def _own(name: str, told: Connection) -> None:
+def _own(name: str, allowed: Callable[[], AllowList], told: Connection) -> None:
     """The process of an owner. It sends its address, and serves until the connection is closed."""
     torch.set_num_threads(1)
-    asyncio.run(_serve(name, told))
+    asyncio.run(_serve(name, allowed(), told))
 
 
-async def _serve(name: str, told: Connection) -> None:
-    async with Server(Engine(name, AllowList([model]))) as server:
+async def _serve(name: str, allowed: AllowList, told: Connection) -> None:
+    async with Server(Engine(name, allowed)) as server:
         told.send(server.address)
         try:
             await asyncio.to_thread(told.recv)
