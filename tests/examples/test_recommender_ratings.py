@@ -46,12 +46,12 @@ async def ps() -> AsyncIterator[tc.Client]:
 
 @pytest.mark.parametrize("kind", ["neumf", "gmf"])
 async def test_one_trainer_with_two_owners_is_one_process_with_torch(ps: tc.Client, kind: str) -> None:
-    settings = Settings(trainers=1, model=kind, batch_size=128, steps=12, table_lr=0.2)
+    settings = Settings(trainers=1, model=kind, batch_size=128, steps=12, table_lr=0.05)
     source = LeaveOneOut(SMALL.ratings, settings.seed, settings.batch_size, steps=settings.steps)
     reference, collaborative = Reference(settings, source), await Collaborative.attach(ps, settings)
     losses = [await collaborative.learn(batch) for batch in source.batches()]
     assert losses == pytest.approx(list(reference.train()), abs=1e-5)
-    assert losses[-1] < losses[0] - 0.01
+    assert losses[-1] < losses[0] - 0.005
     sizes = await asyncio.gather(*(table.size() for table in collaborative.tables))
     assert await collaborative.test(source.tests) == pytest.approx(reference.test(), abs=0.02)
     assert await asyncio.gather(*(table.size() for table in collaborative.tables)) == sizes, "tests make no rows"
@@ -175,7 +175,7 @@ def test_two_trainers_learn_as_much_as_one_process(tmp_path: Path) -> None:
     users, items, times = planted.draw(users=150, items=300).ratings
     path.write_text("".join(f"{u},{i},4.0,{t}\n" for u, i, t in zip(users, items, times, strict=True)))
     command = [sys.executable, "-m", "examples.recommender", "--ratings", str(path), "--steps", "60"]
-    command += ["--model", "gmf", "--lr", "0.01", "--table-lr", "0.2", "--tolerance", "0.1"]
+    command += ["--model", "gmf", "--lr", "0.01", "--table-lr", "0.02", "--tolerance", "0.1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120

@@ -15,6 +15,43 @@ from ps_service.tables.initial import initial_rows
 from ps_wire.tables.options import Normal
 
 
+class LazyAdam:
+    """Adam on the rows that have a gradient; the bias of a row's moments is corrected for its own number of steps.
+
+    `torch.optim.SparseAdam` counts the steps of all rows together, so that a rare row would hardly move.
+
+    Args:
+        weight: The rows, with sparse gradients.
+        lr: Learning rate.
+        betas: Decay of the first and of the second moment.
+        eps: Added to the root of the second moment.
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        self._weight = weight
+        self._lr = lr
+        self._betas = betas
+        self._eps = eps
+        self._moment, self._square = torch.zeros_like(weight), torch.zeros_like(weight)
+        self._steps = torch.zeros(len(weight), 1)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Applies the gradient, and forgets it."""
+        gradient = self._weight.grad.coalesce()
+        rows, values = gradient.indices()[0], gradient.values()
+        first, second = self._betas
+        self._steps[rows] += 1
+        self._moment[rows] = self._moment[rows].lerp(values, 1 - first)
+        self._square[rows] = self._square[rows].lerp(values.square(), 1 - second)
+        moment = self._moment[rows] / (1 - first ** self._steps[rows])
+        square = self._square[rows] / (1 - second ** self._steps[rows])
+        self._weight[rows] -= self._lr * moment / (square.sqrt() + self._eps)
+        self._weight.grad = None
+
+
 class Reference:
     """NeuMF or GMF with `nn.Embedding`, for all users and items of the ratings.
 
@@ -50,16 +87,14 @@ class Reference:
 
     def train(self) -> Iterator[float]:
         """The loss of each step."""
-        tables = torch.optim.Adagrad([self.users.weight, self.items.weight], lr=self._settings.table_lr)
+        tables = [LazyAdam(each.weight, self._settings.table_lr) for each in (self.users, self.items)]
         dense = torch.optim.Adam(self.dense.parameters(), lr=self._settings.lr)
         together = self._settings.trainers
         for step, batch in enumerate(self._source.batches(), 1):
             loss = loss_of(self.predict(batch.users, batch.items), batch.labels)
             loss.backward()
-            # Torch warns of the sparse tensors that its own Adagrad makes, unless this is said.
-            with torch.sparse.check_sparse_tensor_invariants(enable=False):
-                tables.step()
-            tables.zero_grad()
+            for table in tables:
+                table.step()
             if step % together == 0 or step == self._source.steps:
                 for parameter in self.dense.parameters():
                     parameter.grad /= (step - 1) % together + 1

@@ -24,15 +24,15 @@ class Settings:
     factors: int = 8
     negatives: int = 4
     """Pairs with an item that the user has not rated, for each that the user has."""
-    epochs: int = 8
+    epochs: int = 5
     steps: int | None = None
     """Most batches of all trainers together."""
     batch_size: int = 512
     lr: float = 0.003
     """Of Adam, for the dense part."""
-    table_lr: float = 0.05
-    """Of Adagrad, for the tables."""
-    init_std: float = 0.05
+    table_lr: float = 0.005
+    """Of lazy Adam, for the tables."""
+    init_std: float = 0.01
     """Standard deviation of new rows."""
     tolerance: float = 0.03
     """Most by which HR@10 may be below that of one process."""
@@ -69,7 +69,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--steps", type=int, help="most batches of all trainers")
     parser.add_argument("--batch-size", type=int, default=default.batch_size, help="pairs per batch")
     parser.add_argument("--lr", type=float, default=default.lr, help="learning rate of the dense part (Adam)")
-    parser.add_argument("--table-lr", type=float, default=default.table_lr, help="learning rate of rows (Adagrad)")
+    parser.add_argument("--table-lr", type=float, default=default.table_lr, help="learning rate of rows (lazy Adam)")
     parser.add_argument("--init-std", type=float, default=default.init_std, help="standard deviation of new rows")
     parser.add_argument("--tolerance", type=float, default=default.tolerance, help="most HR@10 below one process")
     parser.add_argument("--seed", type=int, default=default.seed, help="of first values, negatives and ratings")

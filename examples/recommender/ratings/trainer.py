@@ -58,7 +58,7 @@ class Collaborative:
                 ps.table(
                     name,
                     dim=model.dim(settings.factors),
-                    optimizer=tc.Adagrad(lr=settings.table_lr),
+                    optimizer=tc.LazyAdam(lr=settings.table_lr),
                     init=tc.Normal(settings.init_std),
                     seed=settings.seed + place,
                 )
