@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from ps_service.hosting.references import RRef
 from ps_service.passes import kept_values
 from ps_service.passes.leaf import Leaf
 from ps_service.passes.results import Results
+from ps_service.passes.saved_tensors import Kept
 from ps_service.tables.stand_in import RowsOfTable
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
+    from ps_service.memory.held import Held
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.calls import Recording
 
@@ -47,9 +51,21 @@ def call(
     results = Results(engine, recording.context, recording.call, arguments)
     entry, (args, kwargs) = arguments.enter((args, kwargs))
     leaves = [_leaf(each) for each in _tables(target, args)]
-    with torch.enable_grad():
+    with torch.enable_grad(), _counted(results.held):
         found = function(target.value, *args, **(kwargs | {"recorded": True}))
     return results.record(entry, leaves, target.backward_latency, False, _kept(found, stays), others=False)
+
+
+def _counted(held: Held) -> saved_tensors_hooks:
+    """Counts what is saved for a backward for the pass, for as long as it is kept."""
+
+    def pack(tensor: torch.Tensor) -> Kept:
+        return Kept(tensor, held.share(tensor.untyped_storage()))
+
+    return saved_tensors_hooks(pack, _unpack)
+
+
+_unpack = methodcaller("unpack")
 
 
 def _tables(target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:

@@ -150,13 +150,16 @@ class LookUp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: AllRows, table: RowsOfTable, ids: torch.Tensor) -> torch.Tensor:
         ctx.table = table
-        ctx.keys, found = table.rows_of(ids)
+        keys, found = table.rows_of(ids)
+        # Saved as torch's own layers do it: a second backward is an error, and the bytes count for the pass.
+        ctx.save_for_backward(keys)
         return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        groups = grouped(ctx.keys)
+        (keys,) = ctx.saved_tensors
+        groups = grouped(keys)
         values = gradient.index_select(0, groups.order) if groups.are_different else sum_by(groups, gradient)
         return _of_own_rows(ctx.table, groups, values), None, None
 
@@ -173,27 +176,28 @@ class Pool(torch.autograd.Function):
         ids: torch.Tensor,
         offsets: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.table, ctx.offsets = table, offsets
-        ctx.weights = None if weights is None else weights.detach()
+        ctx.table = table
         # Their gradient needs the rows as they are now; a step may change them before.
         keep = weights is not None and weights.requires_grad
         factors = None if weights is None else weights.detach().float()
-        ctx.keys, pooled, ctx.read = table.pooled_rows_of(ids, offsets, factors, keep)
+        keys, pooled, read = table.pooled_rows_of(ids, offsets, factors, keep)
+        ctx.save_for_backward(keys, offsets, weights, read)
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        count = len(ctx.keys)
-        sizes = torch.diff(ctx.offsets, append=ctx.offsets.new_tensor([count]))
+        keys, offsets, weights, read = ctx.saved_tensors
+        count = len(keys)
+        sizes = torch.diff(offsets, append=offsets.new_tensor([count]))
         bag_of = torch.repeat_interleave(sizes, output_size=count)
         of_weights = None
-        if ctx.read is not None:
-            of_weights = (ctx.read.float() * gradient.index_select(0, bag_of)).sum(1).to(ctx.weights.dtype)
+        if read is not None:
+            of_weights = (read.float() * gradient.index_select(0, bag_of)).sum(1).to(weights.dtype)
         of_rows = None
         if ctx.needs_input_grad[0]:
-            groups = grouped(ctx.keys)
-            of_rows = _of_own_rows(ctx.table, groups, sum_by(groups, gradient, bag_of, ctx.weights))
+            groups = grouped(keys)
+            of_rows = _of_own_rows(ctx.table, groups, sum_by(groups, gradient, bag_of, weights))
         return of_rows, of_weights, None, None, None
 
 

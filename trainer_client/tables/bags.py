@@ -60,6 +60,8 @@ def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
         raise InvalidArgumentError(f"the ids of table {name!r} are a tensor of int64 or int32, not {kind}")
+    if ids.layout is not torch.strided or ids.is_meta:
+        raise InvalidArgumentError(f"the ids of table {name!r} are a dense tensor with values")
     found = ids.detach().to("cpu", torch.int64)
     if rows is not None and found.numel():
         low, high = found.aminmax()
@@ -108,6 +110,7 @@ def make_bags(
     else:
         raise InvalidArgumentError("the ids of bags have one dimension, and offsets, or two dimensions")
     if padding_idx is not None:
+        _check_padding(padding_idx)
         chosen = (made.ids != padding_idx).nonzero().view(-1)
         if len(chosen) < len(made.ids):
             made = made.some(chosen, made.bag_of)
@@ -119,7 +122,11 @@ def _with_offsets(
 ) -> Bags:
     if not isinstance(offsets, torch.Tensor) or offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1:
         raise InvalidArgumentError("offsets are a tensor of int64 or int32 with one dimension")
+    if offsets.layout is not torch.strided or offsets.is_meta:
+        raise InvalidArgumentError("offsets are a dense tensor with values")
     starts = offsets.detach().to("cpu", torch.int64)
+    if len(starts) and int(starts[0]) != 0:
+        raise InvalidArgumentError(f"the first bag begins at offset 0, not {int(starts[0])}")
     if include_last_offset:
         if not len(starts):
             raise InvalidArgumentError("with include_last_offset there is at least one offset, the end of the last bag")
@@ -128,14 +135,17 @@ def _with_offsets(
     else:
         end = len(ids)
         ends = torch.cat((starts[1:], torch.tensor([end])))[: len(starts)]
-    if len(starts) and int(starts[0]) != 0:
-        raise InvalidArgumentError(f"the first bag begins at offset 0, not {int(starts[0])}")
     counts = ends - starts
     if end > len(ids) or (len(counts) and int(counts.min()) < 0):
         raise InvalidArgumentError(f"offsets never fall, and are at most {len(ids)}, the number of ids")
     if not len(starts):
         end = 0
     return Bags(ids[:end], counts, None if weights is None else weights[:end])
+
+
+def _check_padding(padding_idx: int) -> None:
+    if isinstance(padding_idx, bool) or not isinstance(padding_idx, int) or not -(1 << 63) <= padding_idx < 1 << 63:
+        raise InvalidArgumentError(f"padding_idx is an id, an int64, and not {padding_idx!r}")
 
 
 def _check_weights(ids: torch.Tensor, weights: torch.Tensor, mode: str) -> None:

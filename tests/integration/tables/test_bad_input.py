@@ -42,6 +42,13 @@ def offsets(*numbers: int) -> torch.Tensor:
         {"ids": IDS, "offsets": offsets(0, -1)},
         {"ids": IDS, "offsets": offsets(0, 7), "include_last_offset": True},
         {"ids": IDS, "offsets": offsets(), "include_last_offset": True},
+        {"ids": IDS, "offsets": offsets(1), "include_last_offset": True},
+        {"ids": IDS, "offsets": offsets(0).to_sparse()},
+        {"ids": IDS, "offsets": offsets(0).to("meta")},
+        {"ids": IDS, "offsets": offsets(0), "padding_idx": 1.5},
+        {"ids": IDS, "offsets": offsets(0), "padding_idx": True},
+        {"ids": IDS, "offsets": offsets(0), "padding_idx": "1"},
+        {"ids": IDS, "offsets": offsets(0), "padding_idx": 1 << 63},
         {"ids": IDS},
         {"ids": IDS.view(2, 3), "offsets": offsets(0)},
         {"ids": IDS.view(1, 2, 3)},
@@ -68,6 +75,9 @@ async def test_ids_that_do_not_fit(owned: Owned) -> None:
         for wrong in (IDS.float(), IDS.bool(), IDS.to(torch.int16), 3):
             with pytest.raises(tc.InvalidArgumentError, match="int64 or int32"):
                 await items(wrong)  # type: ignore[arg-type]
+        for wrong in (IDS.to_sparse(), IDS.to("meta")):
+            with pytest.raises(tc.InvalidArgumentError, match="dense tensor with values"):
+                await items(wrong)
         for outside in (-1, 6):
             with pytest.raises(tc.InvalidArgumentError, match=f"and {outside} is not one"):
                 await fixed(torch.tensor([2, outside]))

@@ -11,8 +11,10 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
+from ps_wire.limits import Limits
 from tests.conftest import StartOwner
 from tests.training import apart
+from tests.waiting import until
 
 IDS = torch.tensor([5, -9, 5, 7])
 """Over two owners, both have rows of these."""
@@ -299,3 +301,34 @@ async def test_a_scaler_of_losses_works_over_all_owners(both: Both) -> None:
             assert (None if found is None else max(found.values())) == expected
         scaler.update()
     assert await values(items) == [-2, -1, -2, -1] and scaler.get_scale() == 2.0**15
+
+
+async def test_a_second_backward_needs_a_retained_graph(both: Both) -> None:
+    ps, _ = both
+    items = await zeros(ps)
+    for retain in (True, False):
+        for look_up in (items, lambda ids: items.bag(ids, torch.tensor([0, 1]), per_sample_weights=torch.ones(4))):
+            async with ps.context() as ctx:
+                loss = (await look_up(IDS)).sum()
+                await ctx.backward(loss, retain_graph=retain)
+                if retain:
+                    await ctx.backward(loss)
+                    await items.step(ctx)
+                else:
+                    with pytest.raises(RuntimeError, match="a second time"):
+                        await ctx.backward(loss)
+    assert await values(items) == [-8, -4, -8, -4]
+
+
+async def test_what_a_pass_keeps_of_look_ups_is_bounded(start_owner: StartOwner) -> None:
+    owner = await start_owner("ps0", limits=Limits(max_context_bytes=1 << 20))
+    ids, offsets = torch.arange(8192), torch.zeros(1, dtype=torch.int64)
+    async with tc.connect(owner.address) as ps:
+        items = await zeros(ps)
+        async with ps.context():
+            with pytest.raises(tc.OverloadedError, match="max_context_bytes"):
+                for _ in range(40):
+                    # What the answers hold is small: the keys of the rows are kept for the backward.
+                    await items.bag(ids, offsets)
+        await until(lambda: owner.engine.held.nbytes == 0)
+        await add(ps, items)
