@@ -23,10 +23,13 @@ class Recommender:
         ps: The client.
         tables: A table for each categorical feature.
         dense: The copy.
-        opt: The optimizer of the dense part, on the owner.
+        opt: The optimizer of the dense part, on the owner; None for a program that does not train, because rounds
+            would wait for it.
     """
 
-    def __init__(self, ps: tc.Client, tables: Sequence[tc.Table], dense: tc.Replica, opt: tc.DistributedOptimizer):
+    def __init__(
+        self, ps: tc.Client, tables: Sequence[tc.Table], dense: tc.Replica, opt: tc.DistributedOptimizer | None
+    ) -> None:
         self.tables = list(tables)
         self.dense = dense
         self.opt = opt
@@ -34,8 +37,13 @@ class Recommender:
         self._steps = [table.optimizer for table in tables]
 
     @classmethod
-    async def attach(cls, ps: tc.Client, settings: Settings) -> Self:
+    async def attach(cls, ps: tc.Client, settings: Settings, trains: bool = True) -> Self:
         """Makes the model on the owners, or finds it there.
+
+        Args:
+            ps: The client.
+            settings: The settings of the training.
+            trains: Whether this program takes part in the training.
 
         Raises:
             PsError: An owner has refused.
@@ -53,8 +61,10 @@ class Recommender:
             )
         )
         net = await ps.module(Dense, name="dense", seed=settings.seed)
-        policy = tc.Sync(settings.trainers, "mean")
-        opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
+        opt = None
+        if trains:
+            policy = tc.Sync(settings.trainers, "mean")
+            opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
         return cls(ps, tables, await net.replica(), opt)
 
     async def predict(self, clicks: Clicks) -> Tensor:
@@ -65,6 +75,7 @@ class Recommender:
 
     async def learn(self, clicks: Clicks) -> float:
         """Takes a step with a batch, and returns its loss."""
+        assert self.opt is not None
         async with self._ps.context() as ctx:
             remote = await self._rows(clicks)
             # Two leaves, the dense part and the rows, so that the gradients of both travel at the same time.
@@ -73,6 +84,11 @@ class Recommender:
             loss.backward()
             await asyncio.gather(ctx.backward(remote, rows.grad, step=self._steps), self.dense.push(self.opt))
         return loss.item()
+
+    async def leave(self) -> None:
+        """Steps no more, so that no round waits for this trainer."""
+        assert self.opt is not None
+        await self.opt.leave()
 
     async def _rows(self, clicks: Clicks) -> Tensor:
         """The rows of clicks, [n, 26, 16], with one request to each owner."""
@@ -92,5 +108,5 @@ async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: 
         model = await Recommender.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
             told.send(await model.learn(batch))
-        await model.opt.leave()
+        await model.leave()
     told.send(None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 import torch
@@ -111,7 +112,9 @@ async def train(settings: Settings, source: Source) -> AsyncIterator[Point]:
         EOFError: A process has ended early.
     """
     held_out = source.held_out()
-    async with aclosing(watch(settings, source.steps, Recommender.attach, trainer.run)) as watched:
+    async with aclosing(
+        watch(settings, source.steps, partial(Recommender.attach, trains=False), trainer.run)
+    ) as watched:
         async for model, moment in watched:
             await model.dense.pull()
             parts = zip(*(each.split(_PART) for each in held_out), strict=True)

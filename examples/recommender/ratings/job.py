@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -76,7 +77,9 @@ async def train(settings: Settings, source: LeaveOneOut) -> AsyncIterator[Point]
         PsError: An owner has failed.
         EOFError: A process has ended early.
     """
-    async with aclosing(watch(settings, source.steps, Collaborative.attach, trainer.run)) as watched:
+    async with aclosing(
+        watch(settings, source.steps, partial(Collaborative.attach, trains=False), trainer.run)
+    ) as watched:
         async for model, moment in watched:
             await model.dense.pull()
             rows = await asyncio.gather(*(table.size() for table in model.tables))

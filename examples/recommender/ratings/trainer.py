@@ -28,11 +28,12 @@ class Collaborative:
         users: The table of users.
         items: The table of items.
         dense: The copy.
-        opt: The optimizer of the dense part, on the owner.
+        opt: The optimizer of the dense part, on the owner; None for a program that does not train, because rounds
+            would wait for it.
     """
 
     def __init__(
-        self, ps: tc.Client, users: tc.Table, items: tc.Table, dense: tc.Replica, opt: tc.DistributedOptimizer
+        self, ps: tc.Client, users: tc.Table, items: tc.Table, dense: tc.Replica, opt: tc.DistributedOptimizer | None
     ) -> None:
         self.users = users
         self.items = items
@@ -46,8 +47,13 @@ class Collaborative:
         return [self.users, self.items]
 
     @classmethod
-    async def attach(cls, ps: tc.Client, settings: Settings) -> Self:
+    async def attach(cls, ps: tc.Client, settings: Settings, trains: bool = True) -> Self:
         """Makes the model on the owners, or finds it there.
+
+        Args:
+            ps: The client.
+            settings: The settings of the training.
+            trains: Whether this program takes part in the training.
 
         Raises:
             PsError: An owner has refused.
@@ -66,12 +72,15 @@ class Collaborative:
             )
         )
         net = await ps.module(model, settings.factors, name="dense", seed=settings.seed)
-        policy = tc.Sync(settings.trainers, "mean")
-        opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
+        opt = None
+        if trains:
+            policy = tc.Sync(settings.trainers, "mean")
+            opt = await ps.optimizer(torch.optim.Adam, net.parameters(), lr=settings.lr, policy=policy)
         return cls(ps, users, items, await net.replica(), opt)
 
     async def learn(self, batch: Batch) -> float:
         """Takes a step with a batch, and returns its loss."""
+        assert self.opt is not None
         async with self._ps.context() as ctx:
             found = await self._ps.look_up({self.users: batch.users, self.items: batch.items})
             remote = [found[self.users], found[self.items]]
@@ -83,6 +92,11 @@ class Collaborative:
             gradients = [each.grad for each in rows]
             await asyncio.gather(ctx.backward(remote, gradients, step=steps), self.dense.push(self.opt))
         return loss.item()
+
+    async def leave(self) -> None:
+        """Steps no more, so that no round waits for this trainer."""
+        assert self.opt is not None
+        await self.opt.leave()
 
     async def test(self, tests: Tests) -> Ranked:
         """Ranks the items of tests. No table grows."""
@@ -109,5 +123,5 @@ async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: 
         model = await Collaborative.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
             told.send(await model.learn(batch))
-        await model.opt.leave()
+        await model.leave()
     told.send(None)
