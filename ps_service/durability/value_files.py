@@ -37,6 +37,8 @@ def store(value: Any, message: Value, names: Any, tensors: TensorWriter, prefix:
     encoder = Encoder(payload)
     payload.encoder = encoder
     encoder.encode_into(message, value)
+    # The two refer to each other, and the encoder to all tensors.
+    payload.encoder = None
 
 
 def load(message: Value, names: Sequence[str], tensors: TensorReader) -> Any:

@@ -22,11 +22,15 @@ from ps_service.durability.resharding.split_table import SplitTable, tables_in
 from ps_service.durability.snapshot import STATE, line
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.durability.tensors import TensorWriter
+from ps_wire.limits import MIB
 from ps_wire.release import RELEASE
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
     from ps_wire.v1.values_pb2 import Value
+
+_PART_BYTES: Final = 64 * MIB
+"""Bytes of a file of tensors, which is put together in memory."""
 
 APART_SECONDS: Final = 300.0
 """How far apart the checkpoints of owners that were stopped together may be written."""
@@ -61,7 +65,7 @@ def reshard(
     objects go as they are to one owner. Sessions, passes and rounds that are open are left out: trainers connect anew.
 
     It is checked first whether everything fits, so that nothing is written if it does not. If writing fails, what was
-    written is removed. Memory holds some blocks of rows, and 256 MiB.
+    written is removed. Memory holds some blocks of rows, and a file of tensors.
 
     Args:
         given: The data directories of all owners, or folders of checkpoints. They are not changed.
@@ -172,7 +176,7 @@ class _Move:
         return [self._objects[before] for before, home in self._placement.homes.items() if home == owner]
 
     def _fill(self, owner: str, folder: Path) -> Manifest:
-        tensors = TensorWriter(folder)
+        tensors = TensorWriter(folder, _PART_BYTES)
         records = Records(owner, self._placement.homes, self._policies(), tensors)
         checkpoint = pb.Checkpoint()
         for before in self._of(owner):

@@ -86,25 +86,27 @@ class SplitTable:
         return counts
 
     def rows_of(self, after: Routing, owner: str, most: int) -> Iterator[Block]:
-        """The rows of one owner, in the order of the checkpoints, in blocks of `most` rows."""
+        """The rows of one owner, in the order of the checkpoints, in blocks of at most `most` rows."""
         position = after.owners.index(owner)
         waiting: dict[str, list[torch.Tensor]] = {}
         held = 0
         for part in self.parts:
             for ids, places, columns in part.blocks():
                 chosen = places[after.owner_of(ids) == position]
-                if not len(chosen):
-                    continue
-                for name, read in columns.items():
-                    waiting.setdefault(name, []).append(read().index_select(0, chosen))
-                held += len(chosen)
-                while held >= most:
-                    whole = {name: torch.cat(each) for name, each in waiting.items()}
-                    waiting = {name: [each[most:]] for name, each in whole.items()}
-                    held -= most
-                    yield {name: each[:most] for name, each in whole.items()}
+                if held and held + len(chosen) > most:
+                    yield _joined(waiting)
+                    held = 0
+                if len(chosen):
+                    held += len(chosen)
+                    for name, read in columns.items():
+                        waiting.setdefault(name, []).append(read().index_select(0, chosen))
         if held:
-            yield {name: torch.cat(each) for name, each in waiting.items()}
+            yield _joined(waiting)
+
+
+def _joined(parts: dict[str, list[torch.Tensor]]) -> Block:
+    """A block of these parts, which are taken out column by column, so that memory holds one column twice at most."""
+    return {name: torch.cat(parts.pop(name)) for name in list(parts)}
 
 
 def tables_in(sources: Mapping[str, Source]) -> list[SplitTable]:

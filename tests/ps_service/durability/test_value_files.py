@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +116,15 @@ def test_the_strides_of_tensors_are_kept(tmp_path: Path) -> None:
     (found,) = through_files([value], tmp_path)
     assert same(found, value)
     assert [each.stride() for each in found[:2]] == [each.stride() for each in value[:2]]
+
+
+def test_a_value_that_was_stored_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    value = {"rows": torch.ones(3)}
+    alive = weakref.ref(value["rows"])
+    gc.disable()
+    try:
+        through_files([value], tmp_path)
+        value.clear()
+        assert alive() is None
+    finally:
+        gc.enable()
