@@ -15,9 +15,21 @@ import pydantic
 import torch
 import typer
 from google.protobuf.json_format import MessageToDict
+from rich.console import Console
 
 from ps_service import config
-from ps_service.cli import logs, plan_file, plan_view, probe, restore_view, serving, sessions_view, status_view
+from ps_service.cli import (
+    group_status,
+    logs,
+    plan_file,
+    plan_view,
+    probe,
+    restore_view,
+    serving,
+    sessions_view,
+    status_view,
+    watching,
+)
 from ps_service.cli.options import with_settings
 from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
@@ -36,6 +48,7 @@ from ps_wire.v1.operations_pb2 import EvictRequest
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from rich.console import RenderableType
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
 _Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS")]
 
@@ -104,17 +117,39 @@ def serve(
 def status(
     address: _Address = _DEFAULT_ADDRESS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    group: Annotated[bool, typer.Option("--group", help="Show all owners of the group of this one.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every few seconds, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two answers with --watch.")] = 2.0,
+    most: Annotated[
+        int | None, typer.Option(min=1, help="Most entries of each list. [default: 20, and 1000 with --json]")
+    ] = None,
+    events: Annotated[int, typer.Option(min=0, max=1000, help="How many of the latest events to show.")] = 10,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 5.0,
 ) -> None:
-    """Shows an owner: objects, parameters, bytes, sessions, contexts, versions of optimizers, calls per second."""
+    """Shows an owner: trainers, optimizers, objects, tables, passes, memory, operations, and what has happened lately.
+
+    The tables fit 80 columns. With --json, docs/status.md describes the fields; with --group and --json, the output has
+    the lists `owners` and `missing`. The exit code is 2 if the owner does not answer.
+    """
+    if watch and (as_json or not sys.stdout.isatty()):
+        _fail("--watch needs a terminal, and goes without --json; call it again and again instead")
+    rows = most or status_view.MOST_ROWS
+
+    def view() -> RenderableType:
+        if group:
+            return status_view.group_view(group_status.ask(address, timeout, most=rows, events=events), rows)
+        return status_view.view(probe.status(address, timeout, most=rows, events=events), rows)
+
     try:
-        reply = probe.status(address, timeout)
+        if as_json:
+            ask = group_status.ask if group else probe.status
+            print(json.dumps(ask(address, timeout, most=most or 0, events=events).as_plain(), indent=2))
+        elif watch:
+            watching.watch(view, every)
+        else:
+            Console().print(view())
     except UnavailableError as error:
         _fail(str(error))
-    if as_json:
-        print(json.dumps(reply.as_plain(), indent=2))
-    else:
-        status_view.show(reply)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ps_service.cli.status_view import size
+from ps_service.cli.units import size
 from ps_service.tables.plan import enough_owners
 
 if TYPE_CHECKING:

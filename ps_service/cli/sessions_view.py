@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ps_service.cli.status_view import size
+from ps_service.cli.units import duration, size
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import SessionInfo, SessionsReply
@@ -27,18 +27,6 @@ def show(reply: SessionsReply, console: Console | None = None) -> None:
             console.print(table)
     if contexts > len(reply.contexts):
         console.print(f"… and {contexts - len(reply.contexts):,} contexts that were used more recently")
-
-
-def duration(seconds: float) -> str:
-    """A duration as text, in at most two units, such as `2 h 5 min`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for unit, smaller, length in (("d", "h", 24 * 3600), ("h", "min", 3600), ("min", "s", 60)):
-        if whole >= length:
-            rest = whole % length // {"h": 3600, "min": 60, "s": 1}[smaller]
-            return f"{whole // length} {unit} {rest} {smaller}"
-    return f"{whole} s"
 
 
 def _sessions(reply: SessionsReply) -> Table:

@@ -1,123 +1,123 @@
-"""Prints an owner's status as tables."""
+"""Shows the status of owners as tables that fit 80 columns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from ps_service.cli.status_tables import table, tables
+from ps_service.cli.units import rate, size
+
 if TYPE_CHECKING:
-    from ps_wire.status import ObjectStatus, OptimizerStatus, OwnerStatus
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from ps_service.cli.group_status import GroupStatus
+    from ps_wire.status import OwnerStatus
+
+MOST_ROWS: Final = 20
+"""Most rows of a table, unless the operator asks for another number."""
+
+_STATES: Final = {
+    "serving": ("serving", "green"),
+    "draining": ("draining", "yellow"),
+    "stalled": ("stalled: abandoned calls hold all of its threads", "red"),
+}
 
 
-def show(status: OwnerStatus, console: Console | None = None) -> None:
-    """Prints the tables."""
-    console = console or Console()
-    console.print(_headline(status))
-    console.print(_numbers(status))
-    for table in (_objects(status), _optimizers(status), _tables(status), _members(status), _operations(status)):
-        if table.row_count:
-            console.print(table)
+def show(status: OwnerStatus, console: Console | None = None, most: int = MOST_ROWS) -> None:
+    """Prints the status of an owner."""
+    (console or Console()).print(view(status, most))
 
 
-def size(nbytes: float) -> str:
-    """A number of bytes as text, such as `1.5 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
+def view(status: OwnerStatus, most: int = MOST_ROWS) -> Group:
+    """The status of an owner."""
+    return Group(_headline(status), _process(status), "", _numbers(status), "", *_spaced(tables(status, most)))
+
+
+def group_view(group: GroupStatus, most: int = MOST_ROWS) -> Group:
+    """The status of all owners of a group: one line for each, and then each by itself."""
+    parts: list[RenderableType] = [_owners(group)]
+    parts += [Text(f"{each.name} at {each.address}: {each.why}", style="red") for each in group.missing]
+    for status in group.owners:
+        parts += ["", Rule(Text(status.owner), align="left"), view(status, most)]
+    return Group(*parts)
+
+
+def _owners(group: GroupStatus) -> Table:
+    made = table("Owners", "owner", ["trainers", "steps/s", "calls/s", "parameters", "memory"], ["state"])
+    for each in group.owners:
+        made.add_row(
+            Text(each.owner),
+            Text(each.state, style=_STATES.get(each.state, ("", ""))[1]),
+            f"{each.connected_sessions:,}/{each.sessions:,}",
+            rate(each.steps_per_second),
+            rate(each.calls_per_second),
+            f"{each.parameters:,}",
+            size(each.resident_bytes),
+        )
+    return made
+
+
+def _spaced(parts: Sequence[RenderableType]) -> list[RenderableType]:
+    """An empty line before each table but the first."""
+    found: list[RenderableType] = []
+    for each in parts:
+        if isinstance(each, Table) and found:
+            found.append("")
+        found.append(each)
+    return found
 
 
 def _headline(status: OwnerStatus) -> Text:
-    state = ("serving", "green") if status.serving else ("draining", "yellow")
-    if status.stalled:
-        state = ("stalled: abandoned calls hold all of its threads", "red")
+    state = _STATES.get(status.state, (status.state, "yellow"))
     hours, rest = divmod(int(status.uptime_seconds), 3600)
-    return Text.assemble(
-        (status.owner, "bold"), " is ", state, f", up {hours}:{rest // 60:02}:{rest % 60:02}, release {status.version}"
-    )
+    up = f", up {hours}:{rest // 60:02}:{rest % 60:02}, release {status.version}"
+    return Text.assemble((status.owner, "bold"), " is ", state, up)
+
+
+def _process(status: OwnerStatus) -> Text:
+    where = f"process {status.process_id} on {status.host_name}, modules on {status.device}"
+    return Text(f"{where}, directory at {status.directory}" if status.directory else where, style="dim")
 
 
 def _numbers(status: OwnerStatus) -> Table:
-    table = Table("what", "now", box=None, show_header=False)
-    table.columns[1].justify = "right"
+    made = Table("what", "now", box=None, show_header=False, pad_edge=False)
+    made.columns[1].overflow = "fold"
     for what, now in (
-        ("objects", f"{len(status.objects)}"),
-        ("parameters", f"{status.parameters:,}"),
-        ("bytes hosted", size(status.bytes)),
-        ("sessions", f"{status.sessions} ({status.connected_sessions} connected)"),
-        ("shared-memory connections", f"{status.shared_memory_connections} ({size(status.shared_bytes)} shared)"),
-        ("direct connections", f"{status.direct_connections}"),
-        ("contexts open", f"{status.contexts}"),
-        ("references given out", f"{status.references}"),
-        ("references to other owners", f"{status.borrowed}"),
-        ("requests in flight", f"{status.requests_in_flight} ({status.waiting} waiting for something else)"),
+        ("objects", f"{status.objects_hosted:,}{_kinds(status)}"),
+        ("parameters", f"{status.parameters:,}, {size(status.bytes)} with buffers"),
+        ("sessions", f"{status.sessions:,} ({status.connected_sessions:,} connected){_paused(status)}"),
+        ("steps per second", rate(status.steps_per_second)),
+        ("calls per second", rate(status.calls_per_second)),
+        ("requests in flight", f"{status.requests_in_flight:,} ({status.waiting:,} waiting for something else)"),
         ("compute threads", f"{status.threads} ({_held(status)})"),
-        ("answers kept", f"{status.kept_answers}"),
-        ("bytes of requests", f"{size(status.request_bytes)} ({size(status.waiting_bytes)} waiting for others)"),
-        ("bytes of answers", size(status.answer_bytes)),
-        ("bytes of contexts", size(status.context_bytes)),
-        ("sessions paused", f"{status.paused_sessions}"),
-        ("calls per second", f"{status.calls_per_second:.1f}"),
-        ("memory of the process", size(status.resident_bytes)),
+        ("contexts open", f"{status.contexts:,}"),
+        ("answers kept", f"{status.kept_answers:,}"),
+        ("references", f"{status.references:,} given out, {status.borrowed:,} to other owners"),
+        (
+            "connections",
+            f"{status.shared_memory_connections:,} over shared memory, {status.direct_connections:,} direct",
+        ),
     ):
-        table.add_row(what, now)
-    return table
+        made.add_row(what, now)
+    return made
+
+
+def _kinds(status: OwnerStatus) -> str:
+    found = [f"{name}: {number:,}" for name, number in status.kinds.items() if number]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _paused(status: OwnerStatus) -> str:
+    return f", {status.paused_sessions:,} paused" if status.paused_sessions else ""
 
 
 def _held(status: OwnerStatus) -> str:
     held = f"{status.threads_waiting} waiting, {status.threads_lost} of at most {status.threads_spare} replaced"
     return f"{held}; stalled" if status.stalled else held
-
-
-def _objects(status: OwnerStatus) -> Table:
-    table = Table("object", "class", title="Objects", title_justify="left")
-    for heading in ("parameters", "bytes", "handles"):
-        table.add_column(heading, justify="right")
-    for each in status.objects:
-        table.add_row(*_named(each), f"{each.parameters:,}", size(each.bytes), str(each.references))
-    return table
-
-
-def _optimizers(status: OwnerStatus) -> Table:
-    table = Table("optimizer", "class", title="Optimizers", title_justify="left")
-    for heading in ("parameters", "version"):
-        table.add_column(heading, justify="right")
-    for each in status.optimizers:
-        table.add_row(*_named(each), f"{each.parameters:,}", f"{each.version:,}")
-    return table
-
-
-def _tables(status: OwnerStatus) -> Table:
-    table = Table("table", title="Tables", title_justify="left")
-    for heading in ("rows", "numbers in a row", "bytes", "updates"):
-        table.add_column(heading, justify="right")
-    for each in status.tables:
-        table.add_row(Text(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
-    return table
-
-
-def _members(status: OwnerStatus) -> Table:
-    table = Table("member", "address", title="Directory", title_justify="left")
-    table.add_column("number", justify="right")
-    for each in status.members:
-        table.add_row(Text(each.name), Text(each.address), str(each.id))
-    return table
-
-
-def _named(each: ObjectStatus | OptimizerStatus) -> tuple[Text, Text]:
-    # As Text, because trainers choose the names and rich reads markup in plain strings.
-    return Text(each.name or "(anonymous)"), Text(each.class_name)
-
-
-def _operations(status: OwnerStatus) -> Table:
-    table = Table("operation", title="Operations", title_justify="left")
-    for heading in ("calls", "errors", "mean"):
-        table.add_column(heading, justify="right")
-    for each in status.operations:
-        mean = 1000 * each.seconds / each.calls if each.calls else 0.0
-        table.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", f"{mean:.2f} ms")
-    return table

@@ -119,7 +119,13 @@ class Events:
         count: int = 1,
         traceback: str = "",
     ) -> None:
-        """Keeps an event, and logs it. The arguments are those of `Event`."""
+        """Keeps an event, and logs it. The arguments are those of `Event`.
+
+        Characters with which a text could change a terminal, or begin a line of its own, are replaced: exceptions and
+        names come from trainers.
+        """
+        text = "".join(each if each.isprintable() else " " for each in text)
+        traceback = "".join(each if each.isprintable() or each == "\n" else "?" for each in traceback)
         with self._lock:
             self._number += 1
             event = Event(

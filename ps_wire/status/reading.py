@@ -44,7 +44,7 @@ def _reader(name: str, kind: Any) -> Callable[[Any], Any]:
     if origin is types.UnionType:
         return lambda message: get(message) if message.HasField(name) else None
     if origin is dict:
-        return lambda message: dict(get(message))
+        return lambda message: dict(sorted(get(message).items()))
     if origin is tuple:
         of = typing.get_args(kind)[0]
         if issubclass(of, Readable):

@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_service.cli.sessions_view import duration, show
+from ps_service.cli.sessions_view import show
+from ps_service.cli.units import duration
 from ps_wire.v1.operations_pb2 import SessionsReply
 
 

@@ -78,6 +78,12 @@ def test_each_event_is_logged_once_with_its_fields(events: Events, caplog: pytes
     assert logging.Formatter("%(message)s").format(raised) == "it raised\nTraceback\n  line 3\nValueError: no"
 
 
+def test_a_text_stays_in_its_line(events: Events) -> None:
+    events.note("raised", "a\n2026 [info] all is well\x1b[2J", traceback="line 1\nline 2\x1b[2J")
+    (event,) = events.latest()
+    assert (event.text, event.traceback) == ("a 2026 [info] all is well [2J", "line 1\nline 2?[2J")
+
+
 def test_threads_get_numbers_of_their_own(events: Events) -> None:
     def note() -> None:
         for _ in range(200):

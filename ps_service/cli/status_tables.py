@@ -1,0 +1,199 @@
+"""The tables of an owner's status. No name is cut: one that is too long for its column goes on in the next line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ps_service.cli.units import brief, duration, milliseconds, rate, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ps_wire.status import OwnerStatus, TrainerStatus
+
+_EVENT_STYLES: Final = {"warning": "yellow", "error": "red"}
+
+_SLOW_SHARE: Final = 0.5
+"""A trainer with less than this share of the rate of the median trainer is marked."""
+
+
+def tables(status: OwnerStatus, most: int) -> list[RenderableType]:
+    """The tables that have rows.
+
+    Args:
+        status: The status.
+        most: Most rows of each; how many are left out is told below it.
+    """
+    parts = (
+        _trainers(status, most),
+        _optimizers(status, most),
+        _objects(status, most),
+        _tables(status, most),
+        _passes(status, most),
+        _communicators(status, most),
+        _memory(status),
+        _members(status, most),
+        _operations(status),
+        _events(status),
+    )
+    return [part for each in parts for part in each]
+
+
+def table(title: str, name: str, numbers: Sequence[str], words: Sequence[str] = ()) -> Table:
+    """An empty table: a column of names, columns of words, and columns of numbers."""
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
+    # Folded, never cut: somebody has to find what is named.
+    made.add_column(name, overflow="fold", min_width=12)
+    for heading in words:
+        made.add_column(heading, overflow="fold", min_width=8)
+    for heading in numbers:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
+
+
+def _parts(made: Table, left_out: int, notes: Sequence[RenderableType] = ()) -> list[RenderableType]:
+    """A table that has rows, and what stands below it."""
+    if not made.row_count:
+        return []
+    more = [Text(f"and {left_out:,} more", style="dim")] if left_out > 0 else []
+    return [made, *more, *notes]
+
+
+def _trainers(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Trainers", "trainer", ["since", "steps", "steps/s", "seen", "flying", "holds"])
+    rates = sorted(each.steps_per_second for each in status.trainers if each.steps_per_second)
+    median = rates[len(rates) // 2] if len(rates) > 1 else 0.0
+    for each in status.trainers[:most]:
+        slow = each.steps_per_second < _SLOW_SHARE * median and each.steps > 0
+        made.add_row(
+            _trainer(each),
+            brief(each.age_seconds),
+            f"{each.steps:,}",
+            Text(rate(each.steps_per_second), style="yellow" if slow else ""),
+            brief(each.last_seen_seconds),
+            str(each.requests_in_flight),
+            size(each.held_bytes),
+        )
+    return _parts(made, status.sessions - min(most, len(status.trainers)))
+
+
+def _trainer(trainer: TrainerStatus) -> Text:
+    # As Text, because trainers choose their names, and rich reads markup in plain strings.
+    told = Text(trainer.name)
+    if trainer.host_name:
+        told.append(f" {trainer.host_name}", style="dim")
+    if not trainer.connected:
+        told.append(f" away {brief(trainer.away_seconds)}", style="yellow")
+    return told
+
+
+def _optimizers(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Optimizers", "optimizer", ["lr", "version", "steps/s", "stale"], ["class"])
+    notes: list[RenderableType] = []
+    for each in status.optimizers[:most]:
+        stale = "-" if each.staleness_p50 is None else f"{each.staleness_p50}/{each.staleness_p99}"
+        class_name = Text(each.class_name.rpartition(".")[2])
+        rates = list(dict.fromkeys(each.lr))
+        lr = ", ".join(f"{value:.3g}" for value in rates[:2]) + (" …" if len(rates) > 2 else "")
+        made.add_row(_name(each.name), class_name, lr or "-", f"{each.version:,}", rate(each.steps_per_second), stale)
+        if each.policy:
+            notes.append(Text(f"{each.name or '(anonymous)'}: {each.policy}, {_count(each.members, 'trainer')}"))
+        if each.waiting_for:
+            notes.append(Text(f"{each.name or '(anonymous)'} waits for {', '.join(each.waiting_for)}", style="yellow"))
+    if made.row_count and any(each.staleness_p50 is not None for each in status.optimizers[:most]):
+        notes.append(Text("stale: steps of others that half and 99 % of the last 512 steps had missed", style="dim"))
+    return _parts(made, status.optimizers_hosted - min(most, len(status.optimizers)), notes)
+
+
+def _objects(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Objects", "object", ["parameters", "bytes", "handles"], ["class"])
+    for each in status.objects[:most]:
+        class_name = Text(each.class_name)
+        made.add_row(_name(each.name), class_name, f"{each.parameters:,}", size(each.bytes), f"{each.references:,}")
+    others = status.objects_hosted - status.optimizers_hosted
+    return _parts(made, others - min(most, len(status.objects)))
+
+
+def _tables(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Tables", "table", ["rows", "width", "bytes", "updates"])
+    for each in status.tables[:most]:
+        made.add_row(_name(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
+    return _parts(made, status.tables_hosted - min(most, len(status.tables)))
+
+
+def _passes(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Open passes", "pass", ["age", "unused for", "requests"])
+    for each in status.passes[:most]:
+        unused = "in use" if each.requests_in_flight else duration(each.unused_seconds)
+        made.add_row(Text(each.id), duration(each.age_seconds), unused, str(each.requests_in_flight))
+    return _parts(made, status.contexts - min(most, len(status.passes)))
+
+
+def _communicators(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Communicators", "communicator", ["members", "of", "open", "bytes"])
+    notes: list[RenderableType] = []
+    for each in status.communicators[:most]:
+        made.add_row(Text(each.name), f"{each.members:,}", f"{each.size:,}", f"{each.open:,}", size(each.bytes))
+        if each.waiting_for:
+            notes.append(Text(f"{each.name} waits for {', '.join(each.waiting_for)}", style="yellow"))
+    return _parts(made, status.communicators_open - min(most, len(status.communicators)), notes)
+
+
+def _memory(status: OwnerStatus) -> list[RenderableType]:
+    made = table("Memory", "kind", ["bytes", "of at most", "share"])
+    for each in status.memory:
+        if not each.bytes:
+            continue
+        # Of a budget for each trainer, the trainer counts that holds most.
+        used = each.bytes if each.largest_bytes is None else each.largest_bytes
+        share = f"{used / each.budget_bytes:.0%}" if each.budget_bytes else "-"
+        limit = size(each.budget_bytes) if each.budget_bytes else "-"
+        if each.largest_bytes is not None:
+            limit += " each"
+        made.add_row(each.kind.replace("_", " "), size(each.bytes), limit, share)
+    return _parts(made, 0)
+
+
+def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Directory", "member", ["number"], ["address"])
+    for each in status.members[:most]:
+        name = Text(each.name)
+        if each.away:
+            name.append(" away", style="yellow")
+        made.add_row(name, Text(each.address), str(each.id))
+    return _parts(made, status.members_known - min(most, len(status.members)))
+
+
+def _operations(status: OwnerStatus) -> list[RenderableType]:
+    made = table("Operations", "operation", ["calls", "errors", "mean", "p50", "p99"])
+    for each in status.operations:
+        mean = each.seconds / each.calls if each.calls else 0.0
+        times = map(milliseconds, (mean, each.p50_seconds, each.p99_seconds))
+        made.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", *times)
+    return _parts(made, 0)
+
+
+def _events(status: OwnerStatus) -> list[RenderableType]:
+    made = Table(title="Events", title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    made.add_column("time", no_wrap=True)
+    made.add_column("text", overflow="fold")
+    for each in status.events:
+        at = time.strftime("%H:%M:%S", time.localtime(each.time_seconds))
+        made.add_row(Text(at, style="dim"), Text(each.text, style=_EVENT_STYLES.get(each.level, "")))
+    return _parts(made, 0)
+
+
+def _name(name: str) -> Text:
+    return Text(name or "(anonymous)")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

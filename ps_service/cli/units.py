@@ -1,0 +1,46 @@
+"""Sizes, durations and rates as text for people."""
+
+from __future__ import annotations
+
+
+def size(nbytes: float) -> str:
+    """A number of bytes as text, such as `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """A duration as text, in at most two units, such as `2 h 5 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for unit, smaller, length in (("d", "h", 24 * 3600), ("h", "min", 3600), ("min", "s", 60)):
+        if whole >= length:
+            rest = whole % length // {"h": 3600, "min": 60, "s": 1}[smaller]
+            return f"{whole // length} {unit} {rest} {smaller}"
+    return f"{whole} s"
+
+
+def brief(seconds: float) -> str:
+    """A duration in one unit, of at most seven characters, such as `2.1 h`."""
+    for unit, length in (("d", 24 * 3600), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}" if seconds < 99.95 * length else f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def rate(per_second: float) -> str:
+    """A rate with at least two digits that tell something."""
+    if not per_second:
+        return "0"
+    if per_second < 0.01:
+        return f"{per_second:.1e}"
+    return f"{per_second:.2f}" if per_second < 1 else f"{per_second:.1f}" if per_second < 100 else f"{per_second:,.0f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """A short duration in milliseconds."""
+    return f"{1000 * seconds:.2f} ms" if seconds < 1 else f"{1000 * seconds:,.0f} ms"
