@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_service.passes.propagated import Gathered
+from ps_wire.compression.encoded import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def backward(
     Gradients of results of earlier calls wait for the backward of those calls.
 
     Args:
+        gradients: A tensor for each output, or an `Encoded`, which is decoded with the shape and dtype of the output.
         turn: When they are added; None to add them as they arrive.
 
     Raises:
@@ -39,14 +41,20 @@ def backward(
         InvalidArgumentError: The gradients do not fit the outputs.
         RuntimeError: Torch raised it.
     """
-    on_device = []
+    on_device: list[Any] = []
+    any_encoded = False
     for gradient in gradients:
         if isinstance(gradient, torch.Tensor):
             on_device.append(gradient.to(engine.device))
+        elif isinstance(gradient, Encoded):
+            on_device.append(gradient)
+            any_encoded = True
     if not len(positions) == len(gradients) == len(on_device):
         raise InvalidArgumentError(f"{len(positions)} outputs need as many gradients, all of them tensors")
     context = engine.contexts.find(context_id)
     record = context.record(call)
+    if any_encoded:
+        on_device = [record.decoded(*each).to(engine.device) for each in zip(positions, on_device, strict=True)]
     found = record.backward(positions, on_device, retain_graph, 0 if turn is None else turn.backward)
     context.accumulate(found.of_parameters, turn)
     for kept, gradient in found.of_kept:

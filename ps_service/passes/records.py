@@ -19,6 +19,7 @@ from ps_service.passes.late_runs import LateRun
 from ps_service.passes.leaf import Leaf
 from ps_service.passes.propagated import Gathered, KeptInput, Propagated
 from ps_service.passes.torch_backward import gradients_of
+from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numerics.autograd_graph import reached_from
 from ps_wire.runtime.locks import ReportingLock
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ps_service.memory.held import Share
     from ps_service.passes.entry import GraphEntry
     from ps_service.passes.nested_pass import NestedPass
+    from ps_wire.compression.encoded import Encoded
     from ps_wire.runtime.latency import Latency
 
 
@@ -177,6 +179,22 @@ class Record:
                 of_kept.append((kept, of_input))
         return Propagated(list(entered[: self._wanted]), of_parameters, of_kept)
 
+    def decoded(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
+        """The gradient of an output that a codec may have encoded. Its lengths are checked before it is allocated.
+
+        Raises:
+            InvalidArgumentError: It does not fit the output.
+        """
+        if isinstance(gradient, torch.Tensor):
+            return gradient
+        output = self._outputs[position] if position < len(self._outputs) else None
+        if output is None:
+            raise _no_gradient(position)
+        found = decode(gradient, torch.empty((), dtype=output.dtype).expand(output.shape))
+        if found.layout is not torch.strided:
+            raise InvalidArgumentError(f"output {position} of the call is dense, and its encoded gradient is sparse")
+        return found
+
     @property
     def leaves(self) -> Sequence[Leaf]:
         """The leaves of the parameters of hosted modules that it may have used."""
@@ -271,11 +289,15 @@ class Record:
 def _misfit(position: int, output: Output | None, gradient: torch.Tensor) -> InvalidArgumentError:
     """The error for a gradient that does not fit its output."""
     if output is None:
-        return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
+        return _no_gradient(position)
     return InvalidArgumentError(
         f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
         f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
     )
+
+
+def _no_gradient(position: int) -> InvalidArgumentError:
+    return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
 
 
 @contextmanager

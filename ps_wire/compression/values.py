@@ -1,4 +1,5 @@
-"""Codecs for values that replace those of the receiver, such as pulled parameters, and not for gradients."""
+"""Codecs without error feedback: for values that replace those of the receiver, such as pulled parameters, and for
+gradients of rows of tables."""
 
 from __future__ import annotations
 
@@ -37,11 +38,25 @@ def check_suitable(codec: Codec) -> None:
         )
 
 
+def check_suitable_for_rows(codec: Codec) -> None:
+    """Checks that a codec suits gradients of rows of tables: that no error feedback has to bring the rest later.
+
+    Raises:
+        InvalidArgumentError: It does not.
+    """
+    if not isinstance(codec, _SUITABLE):
+        raise InvalidArgumentError(
+            f"{codec} leaves most of a gradient to later messages, by error feedback. Rows of a table have none: a "
+            "residual for each row that a trainer has ever looked up would be a copy of the table there. Compress the "
+            "gradients of rows with BF16, FP16, Int8 or Zstd"
+        )
+
+
 def encode(codec: Codec, value: torch.Tensor) -> torch.Tensor | Encoded:
     """What to send for a value: the value itself if the codec does not take it, or would lose what is not finite.
 
     Args:
-        codec: One that `check_suitable` accepts.
+        codec: One that `check_suitable` or `check_suitable_for_rows` accepts.
         value: The value.
     """
     if not codec.takes(value):

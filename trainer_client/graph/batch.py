@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ps_wire import errors
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
+from ps_wire.compression.encoded import Encoded
 from ps_wire.limits import MIB
 from ps_wire.v1.frames_pb2 import Frame, Reply
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.errors import PsError
     from ps_wire.runtime.latency import Latency
     from ps_wire.v1.operations_pb2 import BackwardRequest, StepReply
-    from trainer_client.graph.recorder import WayBack
+    from trainer_client.graph.recorder import Gradient, WayBack
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
@@ -89,15 +90,13 @@ class Batch:
         # Whether a call has inputs that require grad.
         self._wanted = False
 
-    def takes(self, call: WayBack, gradients: Sequence[torch.Tensor]) -> bool:
+    def takes(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
         """Whether the request stays small with the gradients of one more call."""
         most = min(MOST_BYTES, self.session.max_message_bytes)
         nbytes = self._payload.nbytes + sum(map(_size, gradients))
         return nbytes <= most and self._input_bytes + call.input_bytes <= most and len(self._calls) < MOST_CALLS
 
-    def add(
-        self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[torch.Tensor]
-    ) -> None:
+    def add(self, call: WayBack, after: int | None, positions: Sequence[int], gradients: Sequence[Gradient]) -> None:
         """Adds a call; its backward runs after those of the calls before it.
 
         Args:
@@ -167,7 +166,7 @@ class Batches:
         # By owner, the request that further calls join.
         self._shared: dict[Session, Batch] = {}
 
-    def has_room(self, call: WayBack, gradients: Sequence[torch.Tensor]) -> bool:
+    def has_room(self, call: WayBack, gradients: Sequence[Gradient]) -> bool:
         """Whether a call needs no further request because the one that it would join is large."""
         shared = self._shared.get(call.session) if call.together else None
         return shared is None or shared.takes(call, gradients)
@@ -178,7 +177,7 @@ class Batches:
         call: WayBack,
         after: int | None,
         positions: Sequence[int],
-        gradients: Sequence[torch.Tensor],
+        gradients: Sequence[Gradient],
     ) -> None:
         """Adds a call.
 
@@ -203,8 +202,10 @@ class Batches:
         return taken
 
 
-def _size(gradient: torch.Tensor) -> int:
+def _size(gradient: Gradient) -> int:
     """Bytes of a gradient, at most: of a sparse one, as many as if it were dense."""
+    if isinstance(gradient, Encoded):
+        return gradient.nbytes
     return gradient.numel() * gradient.element_size()
 
 

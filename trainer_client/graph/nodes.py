@@ -13,7 +13,7 @@ import torch
 from ps_wire.errors import ContextEndedError
 
 if TYPE_CHECKING:
-    from trainer_client.graph.recorder import WayBack
+    from trainer_client.graph.recorder import Gradient, WayBack
 
 ROOT: Final = torch.empty(0, requires_grad=True)
 """The input of calls without inputs that require grad, so that their outputs have a history."""
@@ -59,7 +59,8 @@ class RecvRpc(torch.autograd.Function):
         if call.context.ended:
             raise ContextEndedError(f"context {call.context.id} has ended; call backward inside its block")
         call.answer = call.batch = None
-        positions, used = [], []
+        positions: list[int] = []
+        used: list[torch.Tensor] = []
         for place, gradient in zip(ctx.positions, gradients, strict=False):
             if gradient is not None:
                 positions.append(place)
@@ -67,7 +68,10 @@ class RecvRpc(torch.autograd.Function):
         kept = len(gradients) > len(ctx.positions)
         current = call.context.current_backward
         if current is not None:
-            current.add(call, positions, used, kept)
+            sent: Sequence[Gradient] = used
+            if call.encode is not None:
+                sent = [call.encode(*each) for each in zip(positions, used, strict=True)]
+            current.add(call, positions, sent, kept)
         elif used or kept:
             raise RuntimeError(
                 "loss.backward() does not work on a loss with remote parts; call ctx.backward(loss). Nor does the "

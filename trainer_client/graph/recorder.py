@@ -12,11 +12,12 @@ so that the gradients of a tensor that several calls used are added in torch's o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_wire.compression.encoded import Encoded
 from trainer_client.graph.nodes import RECEIVING, ROOT, receive, send
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 _FIRST: Final = 1 << 62
 """Added to the sequence numbers of `Receive` nodes; no thread makes as many nodes as this."""
 
+
+Gradient = torch.Tensor | Encoded
+"""A gradient of an output, as it is sent."""
+
+Encode = Callable[[int, torch.Tensor], Gradient]
+"""Encodes the gradient of the output at a position."""
 
 TOGETHER_SECONDS: Final = 2e-3
 """Backwards that take longer on the owner have requests of their own, so that they run concurrently there."""
@@ -78,6 +85,10 @@ class RecordedCall:
             self._token = send(self._way_back, len(inputs), *inputs, *tokens)
             node: Any = self._token.grad_fn
             node._set_sequence_nr(place[-1])
+
+    def encode_gradients(self, encode: Encode) -> None:
+        """Has the gradients of its outputs encoded before they are sent."""
+        self._way_back.encode = encode
 
     def receive(
         self, outputs: Sequence[torch.Tensor], positions: Sequence[int], kept: int = 0
@@ -135,6 +146,7 @@ class WayBack:
         leads_on: Whether it has inputs, or arguments that stay on an owner, through which a backward goes on.
         waits: Whether the backward goes on only when the owner has answered. It need not wait if all such arguments
             are results that stay on the same owner, and their calls may go in one request.
+        encode: Encodes the gradients of outputs; None to send them as they are.
         batch: The request in which its gradients will be sent; None if no gradients are held.
         answer: The answer to that request, and the position of the call in it.
     """
@@ -158,6 +170,7 @@ class WayBack:
         self.together = latency is not None and latency.seconds < TOGETHER_SECONDS
         self.leads_on = False
         self.waits = True
+        self.encode: Encode | None = None
         self.batch: Batch | None = None
         self.answer: tuple[Pending[Answer], int] | None = None
 

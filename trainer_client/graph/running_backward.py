@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ps_wire.v1.operations_pb2 import BackwardRequest
     from trainer_client.graph.batch import Answer, Batch, Follow
-    from trainer_client.graph.recorder import WayBack
+    from trainer_client.graph.recorder import Gradient, WayBack
     from trainer_client.session.session import Session
 
 
@@ -76,7 +76,7 @@ class RunningBackward(_Backward):
             numbers.sort(reverse=True)
             self._after.update(zip(numbers, (0, *numbers), strict=False))
 
-    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
+    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
         """Takes the gradients of a call's outputs, if there are any or if the owner may have some.
 
         Args:
@@ -165,10 +165,10 @@ class LocalBackward(_Backward):
         self.retain_graph = retain_graph
         self.number = number
         self.posts = {}
-        self._found: list[tuple[int, WayBack, Sequence[int], Sequence[torch.Tensor]]] = []
+        self._found: list[tuple[int, WayBack, Sequence[int], Sequence[Gradient]]] = []
         self._kept = False
 
-    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[torch.Tensor], kept: bool) -> None:
+    def add(self, call: WayBack, positions: Sequence[int], gradients: Sequence[Gradient], kept: bool) -> None:
         """Collects the gradients of a call's outputs; arguments as for `RunningBackward.add`."""
         if positions or kept:
             self._found.append((call.number, call, positions, gradients))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.contexts.context import Context, Reserved
-    from trainer_client.graph.recorder import RecordedCall
+    from trainer_client.graph.recorder import Encode, RecordedCall
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
 
@@ -46,6 +46,7 @@ def call(
     seed: int | None = None,
     kind: str = "call",
     what: str = "",
+    encode: Encode | None = None,
 ) -> Pending[Any]:
     """Calls a method or function on an owner; inside a context, and with grad enabled, the call is recorded.
 
@@ -61,6 +62,7 @@ def call(
         seed: Seed of its random numbers, instead of the client's next.
         kind: How the call is made, for profiles and traces.
         what: Name of what is called, for profiles and traces; empty for the name of the method or function.
+        encode: Encodes the gradients of the result before they are sent. No argument is a `Pending` then.
 
     Raises:
         NotAllowedError, UnknownMethodError: The method or function cannot be called.
@@ -106,6 +108,8 @@ def call(
         later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds, watch)
         return Pending.run(session.loop, later)
     recorded = _record(context, session, request, tensors, handles) if context is not None and in_graph else None
+    if recorded is not None and encode is not None:
+        recorded.encode_gradients(encode)
     # Keeps the handles among the arguments alive until the call has run.
     read = partial(_result, session, recorded, (args, kwargs, handles))
     pending = PendingCall(session, frame, payload, seconds, read, follows)

@@ -16,6 +16,7 @@ from trainer_client.replicas import replica as replicas
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ObjectInfo
+    from trainer_client.graph.recorder import Encode
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import MadeBy
     from trainer_client.replicas.replica import Compress, Factory, Reads, Replica
@@ -115,7 +116,24 @@ class RemoteObject(RRef):
     def _again(self) -> str:
         return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
 
-    def _call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], keep: bool) -> Pending[Any]:
+    def call_encoding(self, encode: Encode | None, method: str, *args: Any) -> Pending[Any]:
+        """Like `call`. The gradients of the result are encoded before they are sent.
+
+        Args:
+            encode: Encodes the gradient of the tensor at a position of the result; None to send them as they are.
+            method: Name of the method.
+            args: Its arguments; none of them is a `Pending`.
+        """
+        return self._call(method, args, {}, False, encode)
+
+    def _call(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        keep: bool,
+        encode: Encode | None = None,
+    ) -> Pending[Any]:
         return calls.call(
             self.session,
             self,
@@ -126,6 +144,7 @@ class RemoteObject(RRef):
             keep=keep,
             timeout=self._timeout,
             seed=self._seed,
+            encode=encode,
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ps_wire.compression.choice import Choice
+from ps_wire.compression.values import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
+    from trainer_client.replicas.replica import Compress
     from trainer_client.session.session import Session
     from trainer_client.tables.wanted import Wanted
 
@@ -64,17 +67,23 @@ class Tables:
         self._optimizer = optimizer
         self._loop = loop
 
-    def create(self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite, replace: bool) -> Pending[Table]:
+    def create(
+        self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite, replace: bool, compress: Compress
+    ) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`."""
+        codecs = _codecs(compress)
         owners = sorted(self._sessions.by_owner) if wanted.owners is None else list(wanted.owners)
         sessions = [self._sessions.of(owner) for owner in owners]
         made = self._made(sessions, wanted.settings(owners), policy, non_finite, replace)
-        return Pending.run(self._loop, made)
+        return Pending.run(self._loop, _compressing(made, codecs))
 
-    def attach(self, name: str, owners: Sequence[str] | None, policy: Policy | None) -> Pending[Table]:
+    def attach(
+        self, name: str, owners: Sequence[str] | None, policy: Policy | None, compress: Compress
+    ) -> Pending[Table]:
         """A handle to a table that exists, found on one of its owners; errors as for `Client.table`."""
+        codecs = _codecs(compress)
         sessions = list(self._sessions.by_owner.values()) if owners is None else list(map(self._sessions.of, owners))
-        return Pending.run(self._loop, self._found(sessions, name, policy))
+        return Pending.run(self._loop, _compressing(self._found(sessions, name, policy), codecs))
 
     def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
         """Looks up in several tables; arguments and errors as for `Client.look_up`."""
@@ -185,6 +194,27 @@ class Tables:
             replace,
         )
         return table
+
+
+def _codecs(compress: Compress) -> Choice | None:
+    """The codecs for the gradients of rows.
+
+    Raises:
+        InvalidArgumentError: One of them does not suit rows.
+    """
+    if compress is None:
+        return None
+    choice = compress if isinstance(compress, Choice) else Choice(compress)
+    for codec in choice.codecs:
+        check_suitable_for_rows(codec)
+    return choice
+
+
+async def _compressing(making: Awaitable[Table], codecs: Choice | None) -> Table:
+    """The table, for which this client sends encoded gradients."""
+    table = await making
+    table.compress = codecs
+    return table
 
 
 async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ps_wire.compression.values import encode
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.graph.current import current_context
 from trainer_client.pending import DEFAULT
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from ps_wire.compression.encoded import Encoded
     from trainer_client.pending import Pending
     from trainer_client.tables.table import Table
 
@@ -45,9 +47,18 @@ def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: 
             shard = queries[number].table.shards[owner]
             parts.append((None if shard is target else shard, *queries[number].asked[owner]))
         handle = target if timeout == DEFAULT else target.options(timeout=timeout)
-        requests.append(handle.call("look_up", parts))
+        tables = [queries[number].table for number in numbers]
+        is_plain = all(each.compress is None for each in tables)
+        requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
     is_recorded = current_context() is not None and torch.is_grad_enabled()
     return Joined(loop, requests, partial(_finish, queries, by_owner, is_recorded))
+
+
+def _encoded(tables: Sequence[Table], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:
+    """The gradient of the rows of one of some tables, as it is sent."""
+    table = tables[position]
+    codec = None if table.compress is None else table.compress.codec_for(table.name, gradient)
+    return gradient if codec is None else encode(codec, gradient)
 
 
 def _finish(

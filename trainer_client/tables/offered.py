@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.pending import Pending
+    from trainer_client.replicas.replica import Compress
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
 
@@ -44,6 +45,7 @@ class OffersTables:
         policy: Policy | None = None,
         non_finite: NonFinite = "refuse",
         replace: bool = False,
+        compress: Compress = None,
     ) -> Pending[Table]:
         """Makes a table of embeddings over several owners, or attaches to it.
 
@@ -70,6 +72,9 @@ class OffersTables:
             non_finite: Whether its optimizer refuses gradients with NaN or infinity.
             replace: Whether it takes the place of a table of that name that was made with other arguments. That is
                 removed from all owners of this client, with its rows, and handles to it become stale.
+            compress: Codecs for the gradients that this client sends of its rows: `BF16`, `FP16`, `Int8`, `Zstd` or one
+                of your own; or a mapping of patterns for names of tables to codecs; see `Choice`. Other clients may
+                choose others.
 
         Raises:
             NameConflictError: A table of that name exists with other arguments, which the message names, or something
@@ -80,12 +85,12 @@ class OffersTables:
             PsError: An owner failed. What others have made was removed again.
         """
         if dim is None:
-            return self._tables.attach(name, owners, policy)
+            return self._tables.attach(name, owners, policy, compress)
         wanted = Wanted(
             *(name, dim, rows, dtype, init or Normal(), optimizer or SGD(), seed, max_rows),
             *(tuple(groups), None if owners is None else tuple(sorted(owners)), admit, evict),
         )
-        return self._tables.create(wanted, policy, non_finite, replace)
+        return self._tables.create(wanted, policy, non_finite, replace, compress)
 
     def look_up(
         self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT

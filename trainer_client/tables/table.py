@@ -17,6 +17,7 @@ from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import bags_query, rows_query
 
 if TYPE_CHECKING:
+    from ps_wire.compression.choice import Choice
     from ps_wire.tables.options import RowOptimizer
     from ps_wire.tables.routing import Routing
     from trainer_client.contexts.context import Context
@@ -45,6 +46,7 @@ class Table:
         row_optimizer: The options that its optimizer was made with.
         routing: Which owner has which rows.
         shards: Handles to the rows of each owner, by its name.
+        compress: The codecs of the gradients of rows on their way to the owners; None for none.
         optimizer: Its optimizer: step it by itself, together with others, or behind a backward; set its learning rate,
             policy or scheduler as those of any other.
     """
@@ -62,6 +64,7 @@ class Table:
         self.rows: int | None = settings["rows"]
         self.row_optimizer = row_optimizer
         self.routing = routing
+        self.compress: Choice | None = None
         self.shards = dict(shards)
         self.optimizer: DistributedOptimizer
         self._loop = next(iter(self.shards.values())).session.loop
