@@ -8,7 +8,7 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 
-MODES = ("sum", "mean")
+MODES = ("sum", "mean", "max")
 """How the rows of a bag are pooled."""
 
 

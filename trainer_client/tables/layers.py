@@ -67,7 +67,7 @@ class EmbeddingBag(nn.Module):
 
     Args:
         table: The table.
-        mode: "mean" or "sum".
+        mode: "mean", "sum" or "max".
         include_last_offset: Whether offsets have the end of the last bag, too.
         padding_idx: An id that counts for nothing.
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.functional import embedding_bag
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.tables.bags import checked_ids, make_bags
@@ -51,9 +52,13 @@ def rows_query(table: Table, ids: torch.Tensor) -> Query:
         InvalidArgumentError: The ids do not fit the table.
     """
     flat = checked_ids(ids, table.rows, table.name)
-    shape = (*flat.shape, table.dim)
-    flat = flat.reshape(-1)
-    distinct, positions = torch.unique(flat, return_inverse=True)
+    asked, positions = _distinct(table, flat.reshape(-1))
+    return Query(table, asked, partial(_spread, (*flat.shape, table.dim), table.dtype, positions))
+
+
+def _distinct(table: Table, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.Tensor]:
+    """Asks for the row of each distinct id; and for each of the given ids, which row of all answers it is."""
+    distinct, positions = torch.unique(ids, return_inverse=True)
     owners, routing = table.routing.owners, table.routing
     asked: dict[str, Asked] = {}
     if len(owners) == 1:
@@ -70,7 +75,7 @@ def rows_query(table: Table, ids: torch.Tensor) -> Query:
         for owner, part in zip(owners, distinct[order].split(counts), strict=True):
             if len(part):
                 asked[owner] = Asked(part)
-    return Query(table, asked, partial(_spread, shape, table.dtype, positions))
+    return asked, positions
 
 
 def bags_query(
@@ -91,8 +96,12 @@ def bags_query(
     if table.rows is not None and padding_idx is not None and padding_idx < 0:
         padding_idx += table.rows
     bags = make_bags(checked, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+    shape = (len(bags.counts), table.dim)
+    if mode == "max":
+        asked, positions = _distinct(table, bags.ids)
+        return Query(table, asked, partial(_largest, shape, positions, bags.offsets))
     owners = table.routing.owners
-    asked: dict[str, Asked] = {}
+    asked = {}
     if len(bags.ids):
         if len(owners) == 1:
             asked[owners[0]] = Asked(bags.ids, bags.offsets, bags.weights)
@@ -104,7 +113,7 @@ def bags_query(
                     part = bags.some(chosen, bag_of)
                     asked[owner] = Asked(part.ids, part.offsets, part.weights)
     counts = bags.counts if mode == "mean" else None
-    return Query(table, asked, partial(_pool, (len(bags.counts), table.dim), counts))
+    return Query(table, asked, partial(_pool, shape, counts))
 
 
 def query_of(table: Table, what: Any) -> Query:
@@ -145,3 +154,15 @@ def _pool(shape: tuple[int, int], counts: torch.Tensor | None, answers: list[tor
     if counts is None:
         return pooled
     return pooled / counts.clamp(min=1).unsqueeze(1).to(pooled.dtype)
+
+
+def _largest(
+    shape: tuple[int, int], positions: torch.Tensor, offsets: torch.Tensor, answers: list[torch.Tensor]
+) -> torch.Tensor:
+    """The largest number in each column of the rows of bags. Of equal ones the first gets the gradient, as in torch.
+
+    This is done here, because the first of equal numbers may be on another owner.
+    """
+    if not answers:
+        return zeros(shape, torch.float32)
+    return embedding_bag(positions, repeated(answers, None).float(), offsets, mode="max")

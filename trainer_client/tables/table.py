@@ -108,12 +108,13 @@ class Table:
         """The pooled rows of bags of ids, as `torch.nn.functional.embedding_bag` computes them.
 
         The owners pool: only the sums travel, and in a backward only their gradients. With several owners the sums of
-        each are added here, so the last bits of a result depend on the number of owners.
+        each are added here, so the last bits of a result depend on the number of owners. With "max" the distinct rows
+        of all bags travel, as for look-ups of rows, and are pooled here: results and gradients have the bits of torch.
 
         Args:
             ids: int64 or int32, [n] with `offsets`, or [bags, size].
             offsets: Where each bag begins, int64 or int32 [bags].
-            mode: "sum" or "mean". That of an empty bag is zero.
+            mode: "sum", "mean" or "max". That of an empty bag is zero.
             per_sample_weights: Floating point numbers in the shape of the ids, with which rows are multiplied; with
                 "sum" only. They get a gradient if they require one.
             include_last_offset: Whether `offsets` has the end of the last bag, too.

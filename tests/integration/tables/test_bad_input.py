@@ -52,7 +52,7 @@ def offsets(*numbers: int) -> torch.Tensor:
         {"ids": IDS},
         {"ids": IDS.view(2, 3), "offsets": offsets(0)},
         {"ids": IDS.view(1, 2, 3)},
-        {"ids": IDS, "offsets": offsets(0), "mode": "max"},
+        {"ids": IDS, "offsets": offsets(0), "mode": "median"},
         {"ids": IDS, "offsets": offsets(0), "mode": "mean", "per_sample_weights": torch.ones(6)},
         {"ids": IDS, "offsets": offsets(0), "per_sample_weights": torch.ones(5)},
         {"ids": IDS, "offsets": offsets(0), "per_sample_weights": torch.ones(6, dtype=torch.int64)},
