@@ -42,7 +42,10 @@ class OwnerConfig(BaseSettings):
     )
     directory: str = Field("", description="Host and port of the owner that keeps the directory of the group; or self.")
     advertise: str = Field("", description="Address under which the group reaches this owner, if not `listen`.")
-    http: str = Field("", description="Host and port of /metrics and /healthz over HTTP; empty for none.")
+    http: str = Field(
+        "",
+        description="Host and port of the page of the group, /metrics, /healthz and /readyz over HTTP; empty for none.",
+    )
     data_dir: Path | None = Field(
         None,
         description="Folder of the checkpoints, written when the owner drains and read when it starts; empty for none.",

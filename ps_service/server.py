@@ -270,9 +270,9 @@ class Server:
         # Not at the top: the import takes 0.3 s, and most owners in a group do not need it.
         from ps_service.monitoring.web import Web
 
-        self._web = Web(self.engine, self._http, lambda: self.state)
+        self._web = Web(self.engine, self._http, lambda: self.state, lambda: self.address)
         await self._web.start()
-        _log.info("%s serves metrics at http://%s/metrics", self.engine.name, self.http_address)
+        _log.info("%s serves a page at http://%s/ and metrics at /metrics", self.engine.name, self.http_address)
 
     async def _close_web(self) -> None:
         if self._web is not None:

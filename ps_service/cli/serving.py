@@ -47,11 +47,15 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopping.set)
+    server.engine.membership.awaited = bool(settings.directory)
     await server.start()
     member = await _join(server, settings)
     print(f"{settings.name} is serving on {server.address}", flush=True)
     if server.http_address:
-        print(f"{settings.name} serves metrics at http://{server.http_address}/metrics", flush=True)
+        print(
+            f"{settings.name} serves a page at http://{server.http_address}/ and metrics at http://{server.http_address}/metrics",
+            flush=True,
+        )
     await stopping.wait()
     # A second signal ends the process without draining.
     for number in _SIGNALS:

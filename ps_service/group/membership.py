@@ -11,9 +11,14 @@ if TYPE_CHECKING:
 
 
 class Membership:
-    """Holds the peers that hosted code can call: none until the owner joins a group."""
+    """Holds the peers that hosted code can call: none until the owner joins a group.
+
+    Attributes:
+        awaited: Whether the owner is to join a group and has not done so yet.
+    """
 
     def __init__(self) -> None:
+        self.awaited = False
         self._peers: Peers = Alone()
 
     @property
@@ -29,3 +34,4 @@ class Membership:
     def join(self, peers: Peers) -> None:
         """Registers the peers of the group that the owner has joined."""
         self._peers = peers
+        self.awaited = False

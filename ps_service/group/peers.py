@@ -6,6 +6,7 @@ This package does not import the client. Code that puts an owner and a client to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -34,7 +35,7 @@ class Foreign(NamedTuple):
 
 
 class Peers(Protocol):
-    """How hosted code reaches other owners. Every method except `nested_pass` may block on the network."""
+    """How hosted code reaches other owners. `foreign`, `departing` and `find` may block on the network."""
 
     def nested_pass(self, context: ContextId) -> NestedPass | None:
         """Begins a pass's part on other owners; None if there are no other owners."""
@@ -67,6 +68,29 @@ class Peers(Protocol):
         Raises:
             UnknownNameError: No member of that name or number came within `seconds`.
             UnavailableError: This owner has no directory but its own.
+        """
+
+    async def members(self, seconds: float) -> Sequence[Member]:
+        """The members of the group, this owner among them if it has joined.
+
+        Args:
+            seconds: How long to wait for the directory.
+
+        Raises:
+            UnavailableError: The directory cannot be asked in time.
+        """
+
+    async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
+        """Sends a unary request to another member: one that only looks, and needs no session.
+
+        Args:
+            address: Where its owner listens.
+            method: Name of the method, such as `Status`.
+            request: Its message.
+            seconds: How long to wait for the answer.
+
+        Raises:
+            UnavailableError: No answer came in time.
         """
 
     @property
@@ -106,3 +130,9 @@ class Alone:
 
     def find(self, name: str, id: int | None, seconds: float) -> Member:
         raise UnavailableError("this owner keeps its own directory")
+
+    async def members(self, seconds: float) -> Sequence[Member]:
+        return ()
+
+    async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
+        raise UnavailableError("this owner is in no group: start it with --directory")

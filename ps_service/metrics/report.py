@@ -109,12 +109,13 @@ class Report:
     steps_per_second: float
 
 
-def report(engine: Engine, most: int = 1000) -> Report:
+def report(engine: Engine, most: int = 1000, objects_too: bool = True) -> Report:
     """What an owner hosts.
 
     Args:
         engine: The owner.
         most: Most entries of each list. The totals count all.
+        objects_too: Whether to list objects that are no optimizers.
     """
     objects: list[HostedObject] = []
     optimizers: list[HostedObject] = []
@@ -125,7 +126,7 @@ def report(engine: Engine, most: int = 1000) -> Report:
     tables = [TableReport(n, t.size, t.nbytes, t.dim, t.updates) for n, t in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     return Report(
-        objects=[_object(each) for each in _first(objects, most)],
+        objects=[_object(each) for each in _first(objects, most if objects_too else 0)],
         optimizers=[_optimizer(each, each.value) for each in _first(optimizers, most)],
         tables=tables[:most],
         hosted=len(hosted),

@@ -1,4 +1,4 @@
-"""The HTTP server for an owner's metrics and health."""
+"""The HTTP server for the page of the group, and for an owner's metrics and health."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ps_service import addresses
 from ps_service.monitoring import exporter
+from ps_service.monitoring.page import Page
 from ps_service.monitoring.web_log import WebLog
 from ps_wire.release import RELEASE
 
@@ -32,15 +33,22 @@ def _line(told: Any) -> str:
 
 
 class Web:
-    """Answers GET /metrics and GET /healthz, on the owner's event loop.
+    """Answers GET for the page at `/`, /status.json, /metrics, /healthz and /readyz, on the owner's event loop.
 
     Args:
         engine: The owner.
         listen: Host and port; port 0 takes a free one.
         state: Returns `serving`, or another word while the owner does not serve.
+        address: Returns where the owner listens for trainers.
+
+    Attributes:
+        page: The page of the group.
     """
 
-    def __init__(self, engine: Engine, listen: str, state: Callable[[], str]) -> None:
+    def __init__(
+        self, engine: Engine, listen: str, state: Callable[[], str], address: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._engine = engine
         self._told = {"owner": engine.name, "version": RELEASE}
         self._listen = listen
         self._state = state
@@ -49,6 +57,9 @@ class Web:
         self._exposed = make_aiohttp_handler(exporter.registry(engine))
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._health)
+        application.router.add_get("/readyz", self._ready)
+        self.page = Page(engine, listen, address)
+        self.page.add_to(application)
         self._runner = web.AppRunner(
             application, access_log=None, logger=WebLog(), shutdown_timeout=_LAST_ANSWERS_SECONDS
         )
@@ -91,3 +102,9 @@ class Web:
         told = {**self._told, "state": state, "uptime_seconds": round(time.monotonic() - self._began, 3)}
         # Load balancers look at the status code only.
         return web.json_response(told, status=200 if state == "serving" else 503, dumps=_line)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        state, member = self._state(), not self._engine.membership.awaited
+        ready = state == "serving" and member
+        told = {"owner": self._told["owner"], "ready": ready, "state": state, "joined_its_group": member}
+        return web.json_response(told, status=200 if ready else 503, dumps=_line)

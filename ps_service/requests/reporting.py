@@ -57,7 +57,7 @@ def status_of(engine: Engine, most: int = 0, events: int = 0, events_after: int 
 def write(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
     """Writes the status of an owner into a reply. May be called in any thread; takes milliseconds."""
     most = min(request.most or _USUAL, _MOST)
-    now = report.report(engine, most)
+    now = report.report(engine, most, not request.without_objects)
     _write_owner(engine, reply)
     _write_requests(engine, reply)
     _write_hosted(now, reply)

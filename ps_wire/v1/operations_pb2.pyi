@@ -871,14 +871,16 @@ class RendezvousReply(_message.Message):
     def __init__(self, missing: _Optional[_Iterable[str]] = ..., absent: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("most", "events", "events_after")
+    __slots__ = ("most", "events", "events_after", "without_objects")
     MOST_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     EVENTS_AFTER_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_OBJECTS_FIELD_NUMBER: _ClassVar[int]
     most: int
     events: int
     events_after: int
-    def __init__(self, most: _Optional[int] = ..., events: _Optional[int] = ..., events_after: _Optional[int] = ...) -> None: ...
+    without_objects: bool
+    def __init__(self, most: _Optional[int] = ..., events: _Optional[int] = ..., events_after: _Optional[int] = ..., without_objects: bool = ...) -> None: ...
 
 class ObjectStatus(_message.Message):
     __slots__ = ("name", "class_name", "parameters", "bytes", "references")

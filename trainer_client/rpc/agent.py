@@ -33,6 +33,7 @@ from trainer_client.rpc.waiting import Deadline, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.grpc_stream import GrpcConnector
 from trainer_client.transport.in_process import MemoryConnector
+from trainer_client.transport.unary import UnaryRequests
 
 if TYPE_CHECKING:
     from ps_service.group.waits import Wait
@@ -66,6 +67,7 @@ class Agent:
         engine: The owner's engine.
         server: The owner.
         client: The client.
+        unary: Asks other members for what needs no session.
         loop: Their event loop.
         address: Address under which others reach the owner.
         entry: Its entry in the directory; None before it joins.
@@ -90,6 +92,7 @@ class Agent:
         self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
+        self.unary = UnaryRequests()
         self.client = Client([MemoryConnector(server.servicer.serve)], settings, GrpcConnector)
         self.client.keep = partial(OwnGradients, self.engine)
 
@@ -156,6 +159,7 @@ class Agent:
     async def _close_client(self) -> None:
         if self.entry is not None:
             self.entry.give_up()
+        await self.unary.close()
         await self.client.close()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from ps_service.group.peers import Foreign
 from ps_service.hosting.references import RRef as HostedRRef
 from ps_service.parameters.alone import WouldBlock
-from ps_wire.v1.operations_pb2 import LookupRequest, Member
+from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersRequest
 from trainer_client.pending import Pending
 from trainer_client.rpc.nested_pass import NestedContext, NestedPass
 from trainer_client.rpc.rref import RRef
@@ -66,6 +67,18 @@ class GroupPeers:
             LookupRequest(name=name, wait_seconds=seconds) if id is None else LookupRequest(id=id, wait_seconds=seconds)
         )
         return self._agent.client.others.ask(directory, request).wait()
+
+    async def members(self, seconds: float) -> Sequence[Member]:
+        agent = self._agent
+        if agent.keeps_directory:
+            found = agent.engine.directory.members()
+            return [Member(name=each.name, address=each.address, id=each.id) for each in found]
+        address = agent.entry.plan.directory if agent.entry is not None else ""
+        reply = await agent.unary.ask(address or agent.directory.address, "Members", MembersRequest(), seconds)
+        return list(reply.members)
+
+    async def ask(self, address: str, method: str, request: Any, seconds: float) -> Any:
+        return await self._agent.unary.ask(address, method, request, seconds)
 
     @property
     def keeps_directory(self) -> bool:

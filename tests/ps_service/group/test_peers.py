@@ -8,6 +8,7 @@ from ps_service.group.peers import Alone
 from ps_service.hosting.references import RRef
 from ps_wire.errors import ForeignHandleError, UnavailableError
 from ps_wire.refs import ContextId, Ref, new_object_id
+from ps_wire.v1.operations_pb2 import StatusRequest
 
 CONTEXT = ContextId(bytes(16), 1)
 
@@ -30,3 +31,9 @@ def test_an_owner_alone_hands_out_its_own_references_as_they_are() -> None:
     assert alone.departing(5, CONTEXT) is None
     assert alone.local(own) is own
     assert (alone.nested_pass(CONTEXT), alone.borrowed) == (None, 0)
+
+
+async def test_an_owner_alone_has_nobody_to_ask() -> None:
+    assert list(await Alone().members(1.0)) == []
+    with pytest.raises(UnavailableError, match="start it with --directory"):
+        await Alone().ask("127.0.0.1:1", "Status", StatusRequest(), 1.0)

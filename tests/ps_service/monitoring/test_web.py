@@ -101,7 +101,7 @@ async def test_each_owner_of_a_process_tells_its_own(http: aiohttp.ClientSession
             del latch  # an object without handles is gone
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("POST", "/metrics", 405)])
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/metrics", 405)])
 async def test_there_is_nothing_else(http: aiohttp.ClientSession, method: str, path: str, status: int) -> None:
     async with (
         Server(owner(), http=HERE) as server,
@@ -270,7 +270,7 @@ async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSessio
         async with asyncio.timeout(60):
             first, second = [(await process.stdout.readline()).decode() for _ in range(2)]
         assert first.startswith("ps0 is serving on 127.0.0.1:")
-        assert second.startswith("ps0 serves metrics at http://127.0.0.1:")
+        assert second.startswith("ps0 serves a page at http://127.0.0.1:")
         address = second.split()[-1]
         async with http.get(address) as response:
             assert "ps_owner_info" in await response.text()

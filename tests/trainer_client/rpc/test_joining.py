@@ -13,6 +13,7 @@ from ps_service.engine import Engine
 from ps_service.group.peers import Alone
 from ps_service.server import Server
 from ps_wire.errors import NameConflictError, UnavailableError
+from ps_wire.v1.operations_pb2 import HistoryRequest, MembersRequest
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
@@ -51,6 +52,26 @@ async def test_without_a_directory_the_owner_keeps_one_itself() -> None:
     assert (entry.name, entry.address, entry.id) == ("ps1", server.address, 0)
     assert server.engine.membership.peers.keeps_directory
     assert not isinstance(server.engine.membership.peers, Alone)
+    await member.leave(0.0)
+
+
+async def test_a_member_asks_others_what_needs_no_session(keeper: Server) -> None:
+    server = Server(Engine("ps1"))
+    await server.start()
+    member = await join(server, Settings(), keeper.address)
+    peers = server.engine.membership.peers
+    assert [each.name for each in await peers.members(20.0)] == ["ps1"]
+    sessions = len(keeper.engine.sessions)
+    keeper._sampler.sample()
+    reply = await peers.ask(keeper.address, "History", HistoryRequest(), 20.0)
+    assert (reply.owner, len(reply.samples) > 0) == ("keeper", True)
+    assert len(keeper.engine.sessions) == sessions
+    await keeper.stop()
+    for method, request in (("History", HistoryRequest()), ("Members", MembersRequest())):
+        with pytest.raises(UnavailableError, match=f"the owner at {keeper.address} does not answer"):
+            await peers.ask(keeper.address, method, request, 20.0)
+    with pytest.raises(UnavailableError, match="does not answer"):
+        await peers.members(20.0)
     await member.leave(0.0)
 
 

@@ -1,0 +1,117 @@
+"""What an open page is told, in JSON.
+
+A message has the fields that have changed: `now`, `owners` (small, every second), `samples` and `lists` by owner, and
+`events`. docs/page.md describes the same numbers as `/status.json` has them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ps_service.monitoring.group_watch import GroupWatch
+    from ps_service.monitoring.watched_owner import WatchedOwner, WatchedSample
+    from ps_wire.v1.operations_pb2 import Event, StatusReply
+
+_LISTS: Final = {
+    "trainers": (
+        *("id", "program", "member", "host_name", "process_id", "peer", "connected", "away_seconds", "age_seconds"),
+        *("steps", "steps_per_second", "last_seen_seconds", "requests_in_flight"),
+        *("request_bytes", "waiting_bytes", "answer_bytes", "context_bytes"),
+    ),
+    "optimizers": (
+        *("name", "class_name", "version", "lr", "steps_per_second", "staleness_p50", "staleness_p99"),
+        *("policy", "waiting_for"),
+    ),
+    "tables": ("name", "rows", "bytes", "dim", "updates"),
+    "memory": ("kind", "bytes", "budget_bytes", "largest_bytes"),
+}
+"""The lists of a status that pages show, and the fields that they need of each entry."""
+
+_OPTIONAL: Final = frozenset(("staleness_p50", "staleness_p99", "largest_bytes"))
+"""Fields that may be absent."""
+
+
+def dumped(told: Any) -> str:
+    """JSON on one line. Numbers that JSON does not know, such as an infinite learning rate, are null."""
+    try:
+        return json.dumps(told, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(told), separators=(",", ":"))
+
+
+def _finite(told: Any) -> Any:
+    if isinstance(told, float):
+        return told if math.isfinite(told) else None
+    if isinstance(told, Mapping):
+        return {key: _finite(value) for key, value in told.items()}
+    return [_finite(each) for each in told] if isinstance(told, (list, tuple)) else told
+
+
+def facts(owner: WatchedOwner) -> dict[str, Any]:
+    """What is told of an owner every second."""
+    known = owner.facts
+    told: dict[str, Any] = {
+        "name": owner.name,
+        "address": owner.address,
+        "state": owner.state,
+        "since": round(owner.since, 3),
+        "why": owner.why,
+        "listed": owner.listed,
+    }
+    if known is not None:
+        told |= {
+            "incarnation": known.incarnation,
+            "version": known.version,
+            "uptime_seconds": round(known.uptime_seconds, 1),
+            "memory_bytes": known.memory_bytes,
+            "max_owner_bytes": known.max_owner_bytes,
+            "max_context_bytes": known.max_context_bytes,
+            "objects": known.objects,
+        }
+    return told
+
+
+def owners(watch: GroupWatch) -> str:
+    """The owners, as two fields of a message."""
+    told = [facts(each) for each in watch.owners.values()]
+    return f'"owners":{dumped(told)},"unseen":{watch.unseen},"alone":{dumped(watch.why_alone)}'
+
+
+def samples(name: str, found: Iterable[WatchedSample]) -> str:
+    """Samples of one owner, as an entry of `samples`."""
+    return f"{dumped(name)}:[{','.join(each.encoded for each in found)}]"
+
+
+def lists(status: StatusReply) -> dict[str, Any]:
+    """Trainers, optimizers, tables and memory of an owner, as an entry of `lists`."""
+    return {name: [_fields(each, fields) for each in getattr(status, name)] for name, fields in _LISTS.items()}
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """A message with its fields by their names; numbers are numbers, and those of no account are there, too."""
+    told: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        value = getattr(message, field.name)
+        told[field.name] = list(value) if field.is_repeated else value
+    return told
+
+
+def _fields(message: Any, names: Iterable[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name in names:
+        value = getattr(message, name)
+        if name in _OPTIONAL and not message.HasField(name):
+            continue
+        told[name] = value if isinstance(value, (str, float, int)) else list(value)
+    return told
+
+
+def events(name: str, found: Iterable[Event]) -> str:
+    """Events of one owner, as an entry of `events`."""
+    return f"{dumped(name)}:{dumped([plain(each) for each in found])}"

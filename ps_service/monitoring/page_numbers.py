@@ -1,0 +1,142 @@
+"""What the group is doing now, as /status.json has it and as the page first shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Container, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.measures.quantiles import merged, quantile
+from ps_service.metrics.counters import DURATION_BOUNDS
+from ps_service.monitoring import page_messages
+from ps_service.passes.staleness import STALENESS_BOUNDS
+from ps_wire.status import OwnerStatus
+
+if TYPE_CHECKING:
+    from ps_service.monitoring.group_watch import GroupWatch
+    from ps_service.monitoring.watched_owner import WatchedOwner
+    from ps_wire.v1.operations_pb2 import OperationSample, Sample, SessionInfo
+
+WINDOW: Final = 10
+"""Samples over which rates and quantiles are taken: ten seconds."""
+
+_ANSWERING: Final = ("serving", "stalled", "draining")
+
+
+def described(watch: GroupWatch) -> dict[str, Any]:
+    """The group now. docs/page.md describes the fields."""
+    owners = list(watch.owners.values())
+    answering = [each for each in owners if each.state in _ANSWERING]
+    recent = [_recent(each) for each in answering]
+    trainers = _trainers(answering, {each.name for each in owners})
+    return {
+        "time_seconds": round(time.time(), 3),
+        "unseen_members": watch.unseen,
+        "directory_error": watch.why_alone,
+        "totals": {
+            "owners": len(owners),
+            "owners_answering": len(answering),
+            "trainers_connected": sum(any(each.connected for each in sessions) for sessions in trainers.values()),
+            "resident_bytes": sum(samples[-1].resident_bytes for samples in recent if samples),
+            **_rates(recent),
+            # A pass that steps on several owners is one step.
+            "steps_per_second": round(sum(max(each.steps_per_second for each in of) for of in trainers.values()), 3),
+        },
+        "owners": [_owner(each) for each in owners],
+    }
+
+
+def _trainers(owners: Sequence[WatchedOwner], names: Container[str]) -> dict[str, list[SessionInfo]]:
+    """The sessions of each trainer, by its id. Those of owners with each other are none, unless they train."""
+    found: defaultdict[str, list[SessionInfo]] = defaultdict(list)
+    for owner in owners:
+        for each in () if owner.status is None else owner.status.trainers:
+            if each.steps or each.member not in names:
+                found[each.id].append(each)
+    return found
+
+
+def _recent(owner: WatchedOwner) -> list[Sample]:
+    return [each.message for each in list(owner.samples)[-WINDOW:]]
+
+
+def _owner(owner: WatchedOwner) -> dict[str, Any]:
+    recent = _recent(owner) if owner.state in _ANSWERING else []
+    told: dict[str, Any] = page_messages.facts(owner) | {"now": {}} | _rates([recent])
+    if recent:
+        last = page_messages.plain(recent[-1])
+        told["now"] = {
+            name: last[name]
+            for name in last
+            if name.endswith(("_bytes", "_sessions", "_in_flight")) and name[:4] != "sent"
+        }
+    told["operations"] = _operations(recent)
+    if owner.status is None:
+        told["status"] = None
+    else:
+        told["status"] = OwnerStatus.from_message(owner.status).as_plain()
+    told["events"] = [page_messages.plain(each) for each in owner.events]
+    return told
+
+
+def _rates(of_owners: Sequence[Sequence[Sample]]) -> dict[str, Any]:
+    """Rates of several owners are added; their histograms, too."""
+    staleness = merged(each.staleness for each in chain(*of_owners))
+    durations = merged(one.durations for each in chain(*of_owners) for one in each.operations)
+    rates = {"steps_per_second": 0.0, "requests_per_second": 0.0, "errors_per_second": 0.0}
+    for samples in of_owners:
+        seconds = sum(each.seconds for each in samples)
+        if seconds:
+            operations = [one for each in samples for one in each.operations]
+            rates["steps_per_second"] += sum(each.steps for each in samples) / seconds
+            rates["requests_per_second"] += sum(sum(one.durations[1::2]) for one in operations) / seconds
+            rates["errors_per_second"] += sum(one.errors for one in operations) / seconds
+    return {name: round(rate, 3) for name, rate in rates.items()} | {
+        "staleness_p50": quantile(0.5, staleness, STALENESS_BOUNDS),
+        "staleness_p99": quantile(0.99, staleness, STALENESS_BOUNDS),
+        "request_p50_seconds": quantile(0.5, durations, DURATION_BOUNDS),
+        "request_p99_seconds": quantile(0.99, durations, DURATION_BOUNDS),
+    }
+
+
+def _operations(recent: Sequence[Sample]) -> list[dict[str, Any]]:
+    """The operations with a request in the last seconds, those with most requests first."""
+    seconds = sum(each.seconds for each in recent)
+    found: defaultdict[str, list[OperationSample]] = defaultdict(list)
+    for sample in recent:
+        for each in sample.operations:
+            found[each.name].append(each)
+    told = []
+    for name, all_of_it in found.items():
+        durations = merged(each.durations for each in all_of_it)
+        told.append(
+            {
+                "name": name,
+                "calls_per_second": round(sum(durations.values()) / seconds, 3),
+                "errors_per_second": round(sum(each.errors for each in all_of_it) / seconds, 3),
+                "p50_seconds": quantile(0.5, durations, DURATION_BOUNDS),
+                "p99_seconds": quantile(0.99, durations, DURATION_BOUNDS),
+            }
+        )
+    return sorted(told, key=lambda each: -each["calls_per_second"])
+
+
+def lists(group: dict[str, Any], most: int) -> dict[str, list[dict[str, Any]]]:
+    """The lists of all owners, each entry with the name of its owner: at most so many entries, the latest events first.
+
+    Args:
+        group: From `described`.
+        most: Most entries of each list.
+    """
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ("trainers", "optimizers", "tables", "memory")}
+    for owner in group["owners"]:
+        for name, entries in found.items():
+            entries += [each | {"owner": owner["name"]} for each in (owner["status"] or {}).get(name, ())]
+    names = {owner["name"] for owner in group["owners"]}
+    found["trainers"] = [each for each in found["trainers"] if each["steps"] or each["member"] not in names]
+    for name in ("operations", "events"):
+        found[name] = [each | {"owner": owner["name"]} for owner in group["owners"] for each in owner[name]]
+    found["events"].sort(key=lambda each: each["time_seconds"], reverse=True)
+    return {name: entries[:most] for name, entries in found.items()}
