@@ -35,6 +35,10 @@ demo: $(READY)  ## Train on handwritten digits against a parameter server (ARGS=
 recommender: $(READY)  ## Train a DLRM with tables over two owners, beside local torch (ARGS=...)
 	@exec $(BIN)/python -m examples.recommender $(ARGS)
 
+.PHONY: token-vectors
+token-vectors: $(READY)  ## Learn vectors of Python's identifiers in growing tables (ARGS=...)
+	@exec $(BIN)/python -m examples.token_vectors $(ARGS)
+
 # Bytecode is kept for the many processes that import the same, also where the environment asks for none.
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
