@@ -46,7 +46,7 @@ class KeyedShard(TableShard):
         """
         with self._lock:
             numbers = self._population.look_up(ids)
-            return self._population.generations.keys(numbers), self._rows.values.read(numbers)
+            return self._population.generations.keys(numbers), self._kernels.read(self._rows, numbers)
 
     def pooled_rows_of(
         self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None, keep: bool
@@ -68,7 +68,7 @@ class KeyedShard(TableShard):
         with self._lock:
             numbers = self._population.look_up(ids)
             pooled = self._kernels.pool(self._rows, numbers, offsets, "sum", weights)
-            kept = self._rows.values.read(numbers) if keep else None
+            kept = self._kernels.read(self._rows, numbers) if keep else None
             return self._population.generations.keys(numbers), pooled, kept
 
     def read(self, keys: torch.Tensor) -> torch.Tensor:

@@ -362,10 +362,10 @@ class TableShard:
         """The rows with these numbers; those with -1 as they would begin."""
         missing = rows < 0
         if not missing.any():
-            return self._rows.values.read(rows)
+            return self._kernels.read(self._rows, rows)
         values = torch.empty(len(ids), self.dim, dtype=self.dtype)
         values[missing] = self._rows.initial(ids[missing])
-        values[~missing] = self._rows.values.read(rows[~missing])
+        values[~missing] = self._kernels.read(self._rows, rows[~missing])
         return values
 
     def _update(self, grouped: Grouped) -> int:

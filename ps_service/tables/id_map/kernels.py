@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_service.tables.compiled import compiled
 from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT
+from ps_service.tables.kernels.prefetching import prefetch
 from ps_wire.tables.hashing import FIRST, SECOND
 
 _FIRST = np.uint64(FIRST)
@@ -21,6 +22,11 @@ _EMPTY = np.uint64(0)
 _TAG_BITS = np.uint64(0xFFFFFFFF)
 _SEGMENTS = np.int64(SEGMENTS)
 _GROUP = 64
+"""Ids that are brought on together."""
+
+_TURNS = 3
+"""Groups under way."""
+
 _S24, _S27, _S30, _S31 = np.uint64(24), np.uint64(27), np.uint64(30), np.uint64(31)
 
 
@@ -65,37 +71,77 @@ def position_of(slots: Any, sizes: Any, row_ids: Any, mixed: Any, identity: Any)
 
 
 @compiled
-def guess(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, mixed: Any, rows: Any) -> None:
-    """Mixes a group of ids, and writes the rows of those that are at the first place of their search, or else -1.
-
-    All ids are brought one step further at a time. The reads of a step do not wait for each other, so the processor has
-    many of them under way, and what is read next for an id is in its cache.
-    """
+def mix_group(slots: Any, sizes: Any, salt: Any, ids: Any, mixed: Any) -> None:
+    """Mixes ids, and asks the processor for the slots where their searches begin."""
     for i in range(len(ids)):
         mixed[i] = mixed_of(ids[i], salt)
-    for i in range(len(ids)):
         segment = np.int64(mixed[i] >> _SEGMENT)
         size = sizes[segment]
+        prefetch(slots, size * (_SEGMENTS + segment) + np.int64(home_of(size, tag_of(mixed[i]))))
+
+
+@compiled
+def read_group(slots: Any, sizes: Any, row_ids: Any, mixed: Any, rows: Any) -> None:
+    """Writes the rows that slots have for the tags of ids, or -1, and asks for the ids of these rows."""
+    for i in range(len(rows)):
+        segment = np.int64(mixed[i] >> _SEGMENT)
+        base = sizes[segment] * (_SEGMENTS + segment)
+        mask = np.uint64(sizes[segment] - 1)
         tag = tag_of(mixed[i])
-        word = slots[size * (_SEGMENTS + segment) + np.int64(home_of(size, tag))]
-        row = word & _ROW
-        there = word != _EMPTY and row != _MARK and word >> _TAG == tag
-        rows[i] = np.int64(row - _ONE) if there else -1
-    for i in range(len(ids)):
-        if rows[i] >= 0 and row_ids[rows[i]] != ids[i]:
-            rows[i] = -1
+        at = home_of(sizes[segment], tag)
+        rows[i] = -1
+        while True:
+            word = slots[base + np.int64(at)]
+            if word == _EMPTY:
+                break
+            if word >> _TAG == tag and word & _ROW != _MARK:
+                rows[i] = np.int64((word & _ROW) - _ONE)
+                prefetch(row_ids, rows[i])
+                break
+            at = (at + _ONE) & mask
+
+
+@compiled
+def advance(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any, mixed: Any, turn: Any) -> Any:
+    """Prepares the search for ids, in groups: mixes group `turn`, and reads the slots for the group before it.
+
+    A group is finished two turns after it was mixed. So whatever is read for it was asked for a turn before, and the
+    processor waits for little.
+
+    Args:
+        rows: Gets for a group that was read the rows that its ids have, unless another id has the same tag nearby.
+        mixed: The mixed ids of `_TURNS` groups.
+
+    Returns:
+        The begin and the end of the group that can be finished now, and its place in `mixed`.
+    """
+    begin = turn * _GROUP
+    if begin < len(ids):
+        end = min(begin + _GROUP, len(ids))
+        mix_group(slots, sizes, salt, ids[begin:end], mixed[turn % _TURNS])
+    begin -= _GROUP
+    if 0 <= begin < len(ids):
+        end = min(begin + _GROUP, len(ids))
+        read_group(slots, sizes, row_ids, mixed[(turn - 1) % _TURNS], rows[begin:end])
+    begin = max(begin - _GROUP, 0)
+    return begin, min(begin + _GROUP, len(ids)) if turn >= 2 else 0, (turn - 2) % _TURNS
+
+
+@compiled
+def turns_of(count: Any) -> Any:
+    """Turns that so many ids take."""
+    return (count + _GROUP - 1) // _GROUP + 2
 
 
 @compiled
 def find(slots: Any, sizes: Any, row_ids: Any, salt: Any, ids: Any, rows: Any) -> None:
     """Writes the rows of ids, or -1."""
-    mixed = np.empty(_GROUP, np.uint64)
-    for begin in range(0, len(ids), _GROUP):
-        end = min(begin + _GROUP, len(ids))
-        guess(slots, sizes, row_ids, salt, ids[begin:end], mixed, rows[begin:end])
+    mixed = np.empty((_TURNS, _GROUP), np.uint64)
+    for turn in range(turns_of(len(ids))):
+        begin, end, group = advance(slots, sizes, row_ids, salt, ids, rows, mixed, turn)
         for i in range(begin, end):
-            if rows[i] < 0:
-                at = position_of(slots, sizes, row_ids, mixed[i - begin], ids[i])
+            if rows[i] < 0 or row_ids[rows[i]] != ids[i]:
+                at = position_of(slots, sizes, row_ids, mixed[group][i - begin], ids[i])
                 rows[i] = -1 if at < 0 else np.int64((slots[at] & _ROW) - _ONE)
 
 
@@ -152,24 +198,27 @@ def find_or_add(
         Where it stopped: `len(ids)` at the end; the position of an id for which there is no room.
         -1 minus a position says that the array of slots is too small.
     """
-    mixed = np.empty(_GROUP, np.uint64)
-    for first in range(begin, len(ids), _GROUP):
-        end = min(first + _GROUP, len(ids))
-        guess(slots, sizes, row_ids, salt, ids[first:end], mixed, rows[first:end])
-        for i in range(first, end):
-            if rows[i] >= 0:
+    mixed = np.empty((_TURNS, _GROUP), np.uint64)
+    left, found = ids[begin:], rows[begin:]
+    for turn in range(turns_of(len(left))):
+        # What was read for a group may be old when it is finished: other groups add ids and move segments meanwhile. A
+        # row whose id is right is right all the same, and every other id is searched for anew.
+        first, end, group = advance(slots, sizes, row_ids, salt, left, found, mixed, turn)
+        for i in range(begin + first, begin + end):
+            if rows[i] >= 0 and row_ids[rows[i]] == ids[i]:
                 continue
-            at = position_of(slots, sizes, row_ids, mixed[i - first], ids[i])
+            word = mixed[group][i - begin - first]
+            at = position_of(slots, sizes, row_ids, word, ids[i])
             if at >= 0:
                 rows[i] = np.int64((slots[at] & _ROW) - _ONE)
                 continue
             if counts[0] - counts[1] >= most:
                 return i
-            segment = np.int64(mixed[i - first] >> _SEGMENT)
+            segment = np.int64(word >> _SEGMENT)
             if used[segment] + 1 > sizes[segment] * fills[segment]:
                 if not rebuild(slots, sizes, used, fills, segment):
                     return -1 - i
-                at = position_of(slots, sizes, row_ids, mixed[i - first], ids[i])
+                at = position_of(slots, sizes, row_ids, word, ids[i])
             if counts[1] > 0:
                 counts[1] -= 1
                 row = free[counts[1]]
@@ -179,7 +228,7 @@ def find_or_add(
                 row = counts[0]
                 counts[0] += 1
             row_ids[row] = ids[i]
-            slots[-1 - at] = tag_of(mixed[i - first]) << _TAG | (np.uint64(row) + _ONE)
+            slots[-1 - at] = tag_of(word) << _TAG | (np.uint64(row) + _ONE)
             used[segment] += 1
             rows[i] = row
             new[i] = True

@@ -79,6 +79,14 @@ class NumbaKernels(PlainKernels):
         )
         rows.begin_states(numbers, fresh)
 
+    def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
+        flat = rows.values.flat
+        if flat is None or flat.dtype != torch.float32:
+            return super().read(rows, numbers)
+        found = torch.empty(len(numbers), flat.shape[1])
+        loops.gather(flat.numpy(), numbers.numpy(), found.numpy())
+        return found
+
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         flats = {name: storage.flat for name, storage in rows.states.items()}
         values = rows.values.flat

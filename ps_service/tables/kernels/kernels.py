@@ -63,6 +63,14 @@ class Kernels(Protocol):
             fresh: Whether none of them was used before.
         """
 
+    def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
+        """Copies of rows, [n, dim] of their dtype.
+
+        Args:
+            rows: The rows.
+            numbers: Which ones, int64 [n]: all of them are there.
+        """
+
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         """Applies gradients with one step of the rows' optimizer.
 

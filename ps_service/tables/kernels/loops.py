@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ps_service.tables.compiled import compiled
+from ps_service.tables.kernels.prefetching import FAR_AHEAD, prefetch_row
 from ps_wire.tables.hashing import FIRST, GOLDEN, SECOND
 
 _FIRST, _SECOND, _GOLDEN = np.uint64(FIRST), np.uint64(SECOND), np.uint64(GOLDEN)
@@ -66,6 +67,17 @@ def group(inverse: Any, begins: Any, order: Any) -> None:
     for i in range(len(inverse)):
         order[nexts[inverse[i]]] = i
         nexts[inverse[i]] += 1
+
+
+@compiled
+def gather(values: Any, numbers: Any, found: Any) -> None:
+    """Copies rows by number."""
+    for i in range(len(numbers)):
+        if i + FAR_AHEAD < len(numbers):
+            prefetch_row(values, numbers[i + FAR_AHEAD])
+        row, copy = values[numbers[i]], found[i]
+        for k in range(len(copy)):
+            copy[k] = row[k]
 
 
 @compiled

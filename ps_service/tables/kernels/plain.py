@@ -56,6 +56,9 @@ class PlainKernels:
         rows.values.write(numbers, rows.initial(ids))
         rows.begin_states(numbers, fresh)
 
+    def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
+        return rows.values.read(numbers)
+
     def update(self, rows: Rows, numbers: torch.Tensor, grouped: Grouped, rates: Rates) -> None:
         rows.update_copies(numbers, grouped.ids, self.sum(grouped), rates)
 

@@ -16,7 +16,10 @@ from numba.extending import intrinsic
 from ps_service.tables.compiled import compiled
 
 AHEAD: Final = np.int64(8)
-"""How many rows ahead."""
+"""How many rows ahead, in a loop that computes with them."""
+
+FAR_AHEAD: Final = np.int64(32)
+"""How many rows ahead, in a loop that only copies them."""
 
 _LINE: Final = np.int64(64)
 """Bytes of a cache line."""
@@ -38,6 +41,12 @@ def _prefetch(_typing: Any, _address: Any) -> Any:
 
 
 _prefetch_line: Any = intrinsic(_prefetch)
+
+
+@compiled
+def prefetch(array: Any, at: Any) -> None:
+    """Asks for an element of a contiguous vector. The address is not read, so any number is harmless."""
+    _prefetch_line(array.ctypes.data + at * array.itemsize)
 
 
 @compiled

@@ -15,6 +15,7 @@ from ps_service.tables.id_map import IdMap, make_id_map
 from ps_service.tables.id_map.layout import SEGMENTS, Layout
 from ps_service.tables.reservation import Reservation
 from ps_wire.errors import TooLargeError
+from ps_wire.tables.hashing import FIRST, SECOND
 
 LOW, HIGH = -(2**63), 2**63 - 1
 IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.AVAILABLE else [])]
@@ -176,3 +177,39 @@ def _unshift(words: np.ndarray, bits: int) -> np.ndarray:
     for _ in range(64 // bits):
         result = words ^ (result >> np.uint64(bits))
     return result
+
+
+def test_ids_that_come_again_while_groups_are_under_way(make_map: MakeMap) -> None:
+    """New ids that repeat within and across the groups that are searched for together, while segments move."""
+    random = np.random.default_rng(0)
+    id_map, known = make_map(1 << 20), dict[int, int]()
+    for size in (1, 63, 64, 65, 127, 128, 129, 193, 20_000):
+        ids = random.integers(-size, size, 2 * size)
+        rows, new = id_map.find_or_add(torch.from_numpy(ids), 1 << 20)
+        for id, row, is_new in zip(ids.tolist(), rows.tolist(), new.tolist(), strict=True):
+            assert is_new == (id not in known)
+            assert known.setdefault(id, row) == row
+        assert id_map.find(torch.from_numpy(ids)).tolist() == rows.tolist()
+        absent = torch.from_numpy(random.integers(1 << 40, 1 << 41, size))
+        assert (id_map.find(absent) == -1).all()
+    assert sorted(known.values()) == list(range(len(known)))
+
+
+def _unmixed(word: int, salt: int) -> int:
+    """The id that has this mix: the inverse of `ps_wire.tables.hashing.mix`."""
+    for shift, factor in ((31, SECOND), (27, FIRST)):
+        word = (word ^ word >> shift ^ word >> 2 * shift) * pow(factor, -1, 1 << 64) % (1 << 64)
+    word = (word ^ word >> 30 ^ word >> 60) - salt
+    return (word + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def test_ids_with_the_same_tag_are_told_apart(make_map: MakeMap) -> None:
+    map_ = make_map(1000)
+    salt = int(map_._layout.salt)  # type: ignore[attr-defined]
+    ids = torch.tensor([_unmixed(0xABCDEF0123 << 24 | low, salt) for low in range(300)])
+    assert _add(map_, ids[:200]).tolist() == list(range(200))
+    assert map_.find(ids).tolist() == [*range(200), *[-1] * 100]
+    map_.remove(ids[:200:2])
+    assert map_.find(ids[:200]).tolist() == [number if number % 2 else -1 for number in range(200)]
+    again = _add(map_, ids)
+    assert sorted(again.tolist()) == list(range(300)) and again[1:200:2].tolist() == list(range(1, 200, 2))
