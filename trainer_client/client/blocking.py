@@ -125,7 +125,7 @@ class BlockingReplica(Replica):
         return super().pull(*args, **kwargs).wait()
 
     def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
-        return super().push(_unwrapped(opt), **kwargs).wait()
+        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()
 
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()
@@ -141,7 +141,7 @@ class BlockingReplicas(Replicas):
         return super().pull(*args, **kwargs).wait()
 
     def push(self, opt: Any, **kwargs: Any) -> Stepped | None:  # type: ignore[override]
-        return super().push(_unwrapped(opt), **kwargs).wait()
+        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()
 
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()

@@ -51,6 +51,12 @@ class LocalGradients:
                 if held is not None:
                     self._held[id(leaf)] = (leaf, held[1] * factor)
 
+    def drop(self, leaves: Iterable[torch.Tensor]) -> None:
+        """Drops the gradients of leaves."""
+        with self._lock:
+            for leaf in leaves:
+                self._held.pop(id(leaf), None)
+
     def clear(self) -> None:
         """Drops all gradients."""
         self._held.clear()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trainer_client.graph.recorder import Encode
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import MadeBy
-    from trainer_client.replicas.replica import Compress, Factory, Reads, Replica
+    from trainer_client.replicas.options import Compress, Reads
+    from trainer_client.replicas.replica import Factory, Replica
     from trainer_client.session.session import Session
 
 

@@ -293,6 +293,11 @@ class DistributedOptimizer(OptimizerParts):
 
     # Gradients that replicas have added to a pass
 
+    @property
+    def of_parameters(self) -> DistributedOptimizer:
+        """The optimizer of what is no table."""
+        return self
+
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
     ) -> Stepped:

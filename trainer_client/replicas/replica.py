@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import torch
 from torch import nn
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
-from ps_wire.compression.choice import Choice
-from ps_wire.compression.codec import Codec
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported, write
-from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.classes import local_module
 from trainer_client.replicas.local_steps import LocalSteps, check_pushes
-from trainer_client.replicas.overlap import Overlap, Push
+from trainer_client.replicas.options import choice_of, known_reads
+from trainer_client.replicas.overlap import Overlap
+from trainer_client.replicas.pass_pushes import PassPushes, check_pass
+from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
 from trainer_client.replicas.tensors import Tensors
 
 if TYPE_CHECKING:
+    from ps_wire.v1 import operations_pb2 as pb
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.handles.handles import RemoteModule
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.pending import Pending
+    from trainer_client.replicas.options import Compress, Reads
+    from trainer_client.replicas.pass_pushes import Pushable
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
 
@@ -38,14 +41,6 @@ T = TypeVar("T")
 
 Factory = type[nn.Module] | Callable[[], nn.Module]
 """A class of modules, or a function without arguments that makes one."""
-
-Compress = Codec | str | Mapping[str, Codec | str | None] | Choice | None
-"""Codecs for gradients; see `Choice`."""
-
-Reads = Literal["consistent", "inconsistent"]
-
-_READS: Final[dict[str, pb.Reads]] = {"consistent": pb.READS_CONSISTENT, "inconsistent": pb.READS_INCONSISTENT}
-
 
 _NO_VALUES: Final[dict[str, Reported]] = {}
 
@@ -83,10 +78,10 @@ class Replica(nn.Module):
         self.module = module
         self.source = source
         pulls: Compress = more.pop("pulls", None)
-        self._tensors = Tensors(module, infos, pulls if pulls is None else _choice(pulls))
-        self._reads = _known(more.pop("reads"))
+        self._tensors = Tensors(module, infos, pulls if pulls is None else choice_of(pulls))
+        self._reads = known_reads(more.pop("reads"))
         self._overlap = Overlap(source.session.loop, more.pop("overlap"))
-        feedback = None if compress is None else ErrorFeedback(_choice(compress), **more)
+        feedback = None if compress is None else ErrorFeedback(choice_of(compress), **more)
         self._sent = SentGradients(self._tensors, feedback)
         self._scaled = ScaledParameters(self._tensors.parameters)
 
@@ -110,8 +105,9 @@ class Replica(nn.Module):
 
     def push(
         self,
-        opt: DistributedOptimizer,
+        opt: Pushable,
         *,
+        context: Context | None = None,
         pull: bool = True,
         scaler: torch.amp.GradScaler | None = None,
         zero_grad: bool = True,
@@ -131,7 +127,11 @@ class Replica(nn.Module):
         or `finish` has that.
 
         Args:
-            opt: An optimizer all of whose parameters are on the owner of the module.
+            opt: An optimizer all of whose parameters are on the owner of the module. With a context, any that steps the
+                module, such as one with tables.
+            context: The pass that has the gradients, because its forward has looked up in tables or called owners.
+                They join those that the pass has on owners, and the optimizer steps with all of them, as in its `step`.
+                Its backward has ended. There is no overlap and no scaler then.
             pull: Whether the answer brings the parameters after the step, as `pull` does.
             scaler: The scaler of the loss. It unscales the gradients. If one is not finite, nothing is sent. Call its
                 `update()` afterwards, as in torch.
@@ -153,16 +153,22 @@ class Replica(nn.Module):
                 form for them. Nothing was changed on the owner.
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
-        part = opt.part_on(self.source.session)
+        own = check_pass(opt, context, scaler, self._overlap.most)
         check_pushes(self)
+        if context is None:
+            own.part_on(self.session)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.zero_grad()
             return self.nothing()
         report = reported(values, reduce) if values else {}
-        made = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
+        if context is None:
+            gradients = self._tensors.gradients()
+            made = self._written(own.part_on(self.session), gradients, pull, lends=zero_grad, values=report)
+        else:
+            made = PassPushes(self.session.loop, [self]).written(opt, context, True, zero_grad, report, pull)
         if zero_grad:
-            self.forget_gradients()
+            self.forget_gradients(context)
         return self._overlap.push(made)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
@@ -272,7 +278,7 @@ class Replica(nn.Module):
         frame = Frame()
         request = frame.request.pull
         request.target.CopyFrom(self.source.ref.to_message())
-        request.reads = self._reads if reads is None else _known(reads)
+        request.reads = self._reads if reads is None else known_reads(reads)
         number = self._tensors.ask(request)
         return self.session.submit(
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
@@ -308,20 +314,24 @@ class Replica(nn.Module):
         """Like `pull`, after other requests."""
         return self._pull(reads, lambda count: count, follows)
 
-    def gradient_request(self, context: Context, opt: DistributedOptimizer, lends: bool) -> GradientRequest:
-        """A request that adds `.grad` to the gradients of a pass; with local steps the difference that these have made.
+    def gradient_request(
+        self, context: Context, opt: DistributedOptimizer, lends: bool, of_pass: bool
+    ) -> GradientRequest:
+        """A request that adds gradients to those that a pass has on the owner.
 
         Args:
             context: The pass.
             opt: The optimizer that is to step with them.
-            lends: Whether `.grad` is not written to from now on.
+            lends: Whether they are not written to from now on.
+            of_pass: Whether they are those that the pass has here. Otherwise they are `.grad`, or with local steps the
+                difference that these have made.
 
         Raises:
             InvalidArgumentError: A gradient cannot be sent.
             NonFiniteGradientError: As in `push`.
         """
         tensors = self._tensors
-        gradients = tensors.differences() if tensors.is_anchored else tensors.gradients()
+        gradients = tensors.differences() if tensors.is_anchored else tensors.gradients(context if of_pass else None)
         frame, payload = Frame(), PayloadWriter()
         request = frame.request.add_gradients
         context.reserve(self.session)
@@ -331,8 +341,11 @@ class Replica(nn.Module):
         sent = self._sent.write(request, payload, gradients, lends)
         return GradientRequest(self.session, frame, payload, sent)
 
-    def forget_gradients(self) -> None:
-        """Sets `.grad` of the parameters to None."""
+    def forget_gradients(self, context: Context | None = None) -> None:
+        """Sets `.grad` of the parameters to None, or drops their gradients of a pass."""
+        if context is not None:
+            context.local.drop(self._tensors.parameters)
+            return
         for parameter in self._tensors.parameters:
             parameter.grad = None
 
@@ -385,13 +398,3 @@ def make(
     """
     replica = Replica(source, local_module(source.made_by, factory, source.class_name), infos, compress, **more)
     return replica.begin()
-
-
-def _choice(compress: Compress) -> Choice:
-    return compress if isinstance(compress, Choice) else Choice(compress)
-
-
-def _known(reads: str) -> pb.Reads:
-    if reads not in _READS:
-        raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
-    return _READS[reads]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
     from ps_wire.compression.codec import Codec
     from ps_wire.v1.operations_pb2 import ParameterInfo, PullReply, PullRequest
+    from trainer_client.contexts.context import Context
 
 
 class Tensors:
@@ -73,13 +74,15 @@ class Tensors:
         if not self._anchors:
             self._anchors = [each.detach().clone() for each in self.parameters]
 
-    def gradients(self) -> list[torch.Tensor | None]:
-        """`.grad` of each parameter.
+    def gradients(self, context: Context | None = None) -> list[torch.Tensor | None]:
+        """`.grad` of each parameter, or its gradient in a pass.
 
         Raises:
             InvalidArgumentError: A parameter of the module was replaced.
         """
         self._structure.check()
+        if context is not None:
+            return [context.gradient(each) for each in self.parameters]
         return [None if each.grad is None else each.grad.detach() for each in self.parameters]
 
     def differences(self) -> list[torch.Tensor | None]:

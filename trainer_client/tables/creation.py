@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ps_wire.compression.choice import Choice
 from ps_wire.compression.values import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.tables import names, options
@@ -16,6 +15,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
+from trainer_client.replicas.options import choice_of
 from trainer_client.session.in_flight import nothing
 from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
@@ -24,9 +24,10 @@ from trainer_client.tables.together import together
 if TYPE_CHECKING:
     import torch
 
+    from ps_wire.compression.choice import Choice
     from ps_wire.policies import Policy
     from trainer_client.optimizers.creation import NonFinite
-    from trainer_client.replicas.replica import Compress
+    from trainer_client.replicas.options import Compress
     from trainer_client.session.session import Session
     from trainer_client.tables.wanted import Wanted
 
@@ -204,7 +205,7 @@ def _codecs(compress: Compress) -> Choice | None:
     """
     if compress is None:
         return None
-    choice = compress if isinstance(compress, Choice) else Choice(compress)
+    choice = choice_of(compress)
     for codec in choice.codecs:
         check_suitable_for_rows(codec)
     return choice

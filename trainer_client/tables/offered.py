@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.pending import Pending
-    from trainer_client.replicas.replica import Compress
+    from trainer_client.replicas.options import Compress
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.joint import JointSteps
+from trainer_client.optimizers.results import all_of
 from trainer_client.pending import Pending, after
 
 if TYPE_CHECKING:
     import asyncio
 
+    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.pushed import Sent, Then
     from trainer_client.tables.table import Table
 
 
@@ -66,6 +70,37 @@ class OptimizerWithTables(Stepping):
     def apply(self, context: Context) -> Stepped:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
         return self.step(context).wait()
+
+    @property
+    def of_parameters(self) -> DistributedOptimizer | None:
+        """The optimizer of what is no table; None if there are only tables."""
+        return self.parameters
+
+    async def step_pushed(
+        self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
+    ) -> Stepped:
+        """Steps with the gradients of a context, once owners have accepted those that replicas have added.
+
+        Arguments as for `DistributedOptimizer.step_pushed`. What the result says of a policy is that of the
+        parameters' optimizer.
+
+        Raises:
+            InvalidArgumentError: There are values, which a step with tables does not take.
+            PsError: As in `step`.
+        """
+        if values:
+            raise InvalidArgumentError("a step of tables takes no values; report them with a step of the parameters")
+        await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
+        context.check()
+        steps = await self._steps.step(context)
+        made = self.merged(steps)
+        if self.parameters is not None:
+            of_parameters = steps[0]
+            made.staleness, made.counted = of_parameters.staleness, of_parameters.counted
+            made.dropped, made.reported = of_parameters.dropped, of_parameters.reported
+            for owner in self.parameters.remotes:
+                then(owner, ())
+        return made
 
     async def step_local_part(self, context: Context) -> None:
         """Has been done by `step`."""
