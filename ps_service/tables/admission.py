@@ -34,6 +34,9 @@ class Gate(Protocol):
             InvalidArgumentError: It is the state of one with other options.
         """
 
+    def clear(self) -> None:
+        """Forgets all ids."""
+
     @property
     def memory(self) -> int:
         """Bytes in use."""
@@ -72,6 +75,10 @@ class CountingFilter:
         self._counters[:] = counters.to(torch.uint8).numpy()
         self._left = min(int(left or 0), self._window) or self._window
 
+    def clear(self) -> None:
+        self._counters[:] = 0
+        self._left = self._window
+
     @property
     def memory(self) -> int:
         return self._counters.nbytes
@@ -98,6 +105,9 @@ class Lottery:
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._calls = max(int(state.get("calls", 0)), 0)
+
+    def clear(self) -> None:
+        """Does nothing: it knows no ids."""
 
 
 def make_gate(admission: Admission | None, seed: int) -> Gate | None:

@@ -9,7 +9,7 @@ import torch
 from ps_service.tables.keyed import KeyedShard
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable, summed_rows
 from ps_wire.decorators import hosted, remote
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
 
@@ -21,6 +21,9 @@ MOST_NAME: Final = 256
 
 TURN_ROWS: Final = 1 << 14
 """Rows that are looked at in one turn."""
+
+PIECE_BYTES: Final = 4 << 20
+"""About the most bytes of rows that are read at once."""
 
 
 class Wanted:
@@ -110,6 +113,7 @@ class HostedTable(RowsOfTable):
             admission=None if admit is None else _option(admit, life.Admission, "admit"),
             eviction=eviction,
         )
+        self.eviction: Final[life.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl
         self.dim = dim
         self.backups = ()
@@ -156,6 +160,90 @@ class HostedTable(RowsOfTable):
 
     def expire(self, begin: int) -> int | None:
         return self.shard.expire(begin, TURN_ROWS)[1]
+
+    @remote
+    def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:
+        """Removes rows that have expired, or a part of the rows.
+
+        Args:
+            share: None for the rows that have expired, which takes several short turns; or the part that goes.
+            dry_run: Whether the rows stay.
+            sample: The most ids to return.
+
+        Returns:
+            How many rows, and ids of some.
+
+        Raises:
+            InvalidArgumentError: The table has no eviction, or no part of it that this needs, or `share` is no part.
+        """
+        if self.eviction is None or (share is None and self.ttl is None):
+            what = "expire" if share is None else "are evicted"
+            raise InvalidArgumentError(f"no rows of {self} {what}: make it with evict=tc.Eviction(...)")
+        if share is not None:
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+                raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")
+            gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
+            return len(gone), gone[:sample]
+        count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64)
+        while begin is not None:
+            gone, begin = self.shard.expire(begin, TURN_ROWS, dry_run=dry_run)  # type: ignore[assignment]
+            count += len(gone)
+            named = torch.cat([named, gone[: max(sample - len(named), 0)]])
+        return count, named
+
+    @remote
+    def put(self, block: dict[str, torch.Tensor]) -> int:
+        """Puts rows in the place of those that their ids have, or adds them. Returns how many.
+
+        Args:
+            block: As `Contents.put` takes it.
+
+        Raises:
+            InvalidArgumentError: It does not fit, or an id is there twice. No row has changed.
+            NonFiniteGradientError: A number is NaN or infinite. No row has changed.
+            TooLargeError: There would be more rows than there may be. No row has changed.
+        """
+        whole = isinstance(block, dict) and {"ids", "values"} <= block.keys()
+        if not whole or not all(_is_plain(name, each) for name, each in block.items()):
+            raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
+        if not all(bool(each.isfinite().all()) for each in block.values() if each.is_floating_point()):
+            raise NonFiniteGradientError(f"a row holds NaN or infinity; {self} was not changed")
+        self.shard.load([block], clear=False)
+        return len(block["ids"])
+
+    @remote
+    def read_block(self, begin: int, state: bool) -> tuple[dict[str, torch.Tensor], int | None]:
+        """Copies of some rows; see `Contents.copies`.
+
+        Args:
+            begin: Where to begin: 0, or what the call before has returned.
+            state: Whether what the optimizer keeps is wanted.
+
+        Returns:
+            A block of at most a few MiB, and where to go on; None at the end.
+        """
+        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
+            raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
+        block, following = self.shard.contents.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
+        if not state:
+            block = {name: each for name, each in block.items() if not name.startswith("state.")}
+        return block, following
+
+    @remote
+    def remove(self, ids: torch.Tensor) -> int:
+        """Removes the rows of ids. Returns how many there were.
+
+        Raises:
+            InvalidArgumentError: They are no int64 vector.
+        """
+        if not isinstance(ids, torch.Tensor):
+            raise InvalidArgumentError("ids are a tensor")
+        return self.shard.remove(ids)
+
+    @remote
+    def clear(self) -> None:
+        """Removes all rows, and forgets sightings of ids without one."""
+        self.shard.clear()
 
     @property
     def kind(self) -> str:
@@ -220,6 +308,16 @@ class HostedTable(RowsOfTable):
 
     def __str__(self) -> str:
         return f"table {self.settings['name']!r}"
+
+
+def _is_plain(name: Any, value: Any) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and value.dim() > 0
+    )
 
 
 def _option(plain: Any, kinds: Any, what: str) -> Any:

@@ -144,10 +144,12 @@ class Population:
         return count
 
     def clear(self) -> None:
-        """Removes all rows."""
+        """Removes all rows, and forgets which ids were seen."""
         self._map.clear()
         self._rows.clear()
         self.generations.clear()
+        if self.gate is not None:
+            self.gate.clear()
         if self.seen is not None:
             self.seen.clear()
         self._write_default()

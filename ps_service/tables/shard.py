@@ -135,6 +135,11 @@ class TableShard:
         return self._map.rows * self._rows.row_bytes + self._population.memory
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, with what the optimizer keeps for it."""
+        return self._rows.row_bytes
+
+    @property
     def statistics(self) -> Statistics:
         """A copy of what was counted since the shard was made."""
         with self._lock:

@@ -41,6 +41,7 @@ _IN_THIS_THREAD = {
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
     (Client, "prefetch"): "prefetch_in_threads",
+    (Table, "blocks"): "blocks_in_thread",
 }
 """Methods that the calling thread runs itself instead of waiting for another thread."""
 

@@ -12,6 +12,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.session.in_flight import nothing
+from trainer_client.tables.contents import TableContents
 from trainer_client.tables.joined import Joined
 from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import bags_query, rows_query
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
 
 
-class Table:
+class Table(TableContents):
     """A handle to a table. Made by `Client.table`.
 
         items = await ps.table("items", dim=64, optimizer=tc.RowWiseAdagrad(lr=0.05))
@@ -58,10 +59,10 @@ class Table:
         shards: Mapping[str, RemoteObject],
         row_optimizer: RowOptimizer,
     ) -> None:
-        self.name: str = settings["name"]
-        self.dim: int = settings["dim"]
-        self.dtype: torch.dtype = settings["dtype"]
-        self.rows: int | None = settings["rows"]
+        self.name = settings["name"]
+        self.dim = settings["dim"]
+        self.dtype = settings["dtype"]
+        self.rows = settings["rows"]
         self.row_optimizer = row_optimizer
         self.routing = routing
         self.compress: Choice | None = None
@@ -138,11 +139,6 @@ class Table:
     def step(self, context: Context) -> Pending[Stepped]:
         """Applies the gradients of a context to this table alone: `optimizer.step(context)`."""
         return self.optimizer.step(context)
-
-    def size(self) -> Pending[int]:
-        """The number of rows that exist on all owners."""
-        asked = [shard.call("count") for shard in self.shards.values()]
-        return Joined(self._loop, asked, sum)
 
     def delete(self) -> Pending[None]:
         """Removes the table and its optimizer from all owners.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ async def job(ps: tc.Client) -> list[Any]:
     return bits([*seen, await items.size(), await items(torch.arange(-10, 12)), await users(IDS)])
 
 
-async def run(plan: Plan) -> list[Any]:
+async def run(plan: Plan, work: Callable[[tc.Client], Awaitable[list[Any]]] = job) -> list[Any]:
     async with in_memory() as owner, tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
-        return await job(ps)
+        return await work(ps)
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -52,6 +53,30 @@ async def test_a_table_has_the_same_bits_wherever_a_stream_breaks(fault: Fault, 
         if not all(plan.hit for plan in plans):
             break
     assert first >= 16
+
+
+async def keep(ps: tc.Client) -> list[Any]:
+    """Everything that a program sees that puts rows, removes them, and has them evicted."""
+    items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), evict=tc.Eviction(ttl=1e9, spare=0.0))
+    await items.upsert(IDS.unique(), torch.ones(4, 3))
+    seen: list[Any] = [await items.remove(IDS[:1]), await items.size(), await items(IDS)]
+    await train(ps, items, 2)
+    seen += [(await items.evict(0.5)).rows, await items.size()]
+    seen += [block["ids"] async for block in items.blocks()]
+    await items.clear()
+    await train(ps, items, 1)
+    return bits([*seen, await items.size(), await items(IDS)])
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_rows_are_put_and_removed_once_wherever_a_stream_breaks(direction: Direction) -> None:
+    expected = await run(no_fault, keep)
+    for index in itertools.count():
+        plan = BreakOnce(FAULTS[0], direction, index)
+        assert await run(plan, keep) == expected, plan
+        if not plan.hit:
+            break
+    assert index > 8
 
 
 ADAM = tc.LazyAdam(lr=0.1)

@@ -1,0 +1,52 @@
+"""Tests of the files that rows are exported into."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer_client.tables.files import PartsReader, PartsWriter
+
+
+@pytest.mark.parametrize("format", ["safetensors", "parquet"])
+def test_parts_have_the_rows_in_their_order(tmp_path: Path, format: Any) -> None:
+    if format == "parquet":
+        pytest.importorskip("pyarrow")
+    writer = PartsWriter(tmp_path / "new" / "rows", format, "items", 2, torch.float32, "sgd", part_bytes=200)
+    writer.begin()
+    ids = torch.arange(100) - 50
+    for some in ids.split(7):
+        writer.add(
+            {
+                "ids": some,
+                "values": torch.stack([some, -some], 1).float(),
+                "age": some * 3,
+                "state.v": some[:, None] * 0.5,
+            }
+        )
+    assert writer.finish() == 100
+    listed = json.loads((tmp_path / "new" / "rows" / "table.json").read_text())
+    assert (listed["rows"], len(listed["parts"]), listed["parts"][0]["rows"]) == (100, 8, 14)
+    assert not list((tmp_path / "new" / "rows").glob(".*"))
+    reader = PartsReader(tmp_path / "new" / "rows")
+    reader.check(2, "sgd")
+    blocks = list(reader.blocks(3, state=True))
+    assert max(len(each["ids"]) for each in blocks) == 3
+    whole = {name: torch.cat([each[name] for each in blocks]) for name in blocks[0]}
+    assert torch.equal(whole["ids"], ids) and torch.equal(whole["age"], ids * 3)
+    assert torch.equal(whole["values"], torch.stack([ids, -ids], 1).float())
+    assert torch.equal(whole["state.v"], ids[:, None] * 0.5)
+    assert all("state.v" not in each for each in reader.blocks(50, state=False))
+
+
+def test_a_table_without_rows(tmp_path: Path) -> None:
+    writer = PartsWriter(tmp_path / "rows", "safetensors", "items", 2, torch.float32, "")
+    writer.begin()
+    assert writer.finish() == 0
+    reader = PartsReader(tmp_path / "rows")
+    reader.check(2, "sgd")
+    assert list(reader.blocks(10, state=True)) == []

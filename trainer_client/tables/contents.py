@@ -1,0 +1,294 @@
+"""What a program does with the rows of a table besides training them: puts, removes, reads, saves and evicts rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.runtime.threads import BLOCKING
+from trainer_client.pending import Pending
+from trainer_client.tables.bags import checked_ids
+from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
+from trainer_client.tables.joined import Joined
+
+if TYPE_CHECKING:
+    from ps_wire.tables.options import RowOptimizer
+    from ps_wire.tables.routing import Routing
+    from trainer_client.handles.handles import RemoteObject
+
+_PIECE_BYTES: Final = 4 << 20
+"""About the most bytes of rows in a request."""
+
+_PIECE_ROWS: Final = 1 << 16
+
+_SAMPLE: Final = 100
+"""The most ids of rows that were evicted which are named."""
+
+
+class Evicted(NamedTuple):
+    """The rows that were evicted, or would be.
+
+    Attributes:
+        rows: How many.
+        by_owner: How many on each owner.
+        sample: Ids of at most 100 of them, int64.
+    """
+
+    rows: int
+    by_owner: dict[str, int]
+    sample: torch.Tensor
+
+
+class TableContents:
+    """The rows of a table on all of its owners.
+
+    Attributes:
+        name: Its name.
+        dim: Numbers in a row.
+        dtype: Their dtype.
+        rows: Number of rows of a table of fixed size; None for one that takes any id.
+        row_optimizer: The options that its optimizer was made with.
+        routing: Which owner has which rows.
+        shards: Handles to the rows of each owner, by its name.
+    """
+
+    name: str
+    dim: int
+    dtype: torch.dtype
+    rows: int | None
+    row_optimizer: RowOptimizer
+    routing: Routing
+    shards: dict[str, RemoteObject]
+    _loop: asyncio.AbstractEventLoop
+
+    def size(self) -> Pending[int]:
+        """The number of rows that exist on all owners."""
+        return self._sum("count")
+
+    def evict(self, share: float | None = None, *, dry_run: bool = False) -> Pending[Evicted]:
+        """Removes the rows that have expired now, or a part of all rows. Owners do the first by themselves, too.
+
+        Args:
+            share: None for the rows that have expired. Or the part of the rows of each owner that goes, above 0 and at
+                most 1: those first that make room first when the table is full. Rows that were looked up within the
+                last `spare` seconds stay in any case.
+            dry_run: Whether the rows stay, and it is only said which would go.
+
+        Raises:
+            InvalidArgumentError: The table was made without `evict=`, or without what this needs of it.
+        """
+        sample = max(1, _SAMPLE // len(self.shards))
+        asked = [self._call(owner, "evict", share, dry_run, sample) for owner in self.shards]
+        return Joined(self._loop, asked, self._evicted)
+
+    def remove(self, ids: torch.Tensor) -> Pending[int]:
+        """Removes the rows of ids, which begin anew if they come again. Returns how many there were.
+
+        Args:
+            ids: int64 or int32 of any shape.
+
+        Raises:
+            InvalidArgumentError: The ids have another dtype, or are outside of a table of fixed size. Nothing was sent.
+        """
+        flat = checked_ids(ids, self.rows, self.name).reshape(-1)
+        return Pending.run(self._loop, self._in_pieces("remove", {"ids": flat}, lambda part: part["ids"]))
+
+    def clear(self) -> Pending[None]:
+        """Removes all rows on all owners, gives their memory back, and forgets sightings of ids without a row."""
+        return Joined(self._loop, [self._call(owner, "clear") for owner in self.shards], _none)
+
+    def upsert(
+        self, ids: torch.Tensor, rows: torch.Tensor, state: Mapping[str, torch.Tensor] | None = None
+    ) -> Pending[None]:
+        """Puts rows in the place of those that ids have, or adds them: also ids that are not admitted yet.
+
+        Everything is checked before it is sent, and names of the state before an owner changes a row. When an owner
+        would have too many rows, it changes none for that request, but others have put theirs.
+
+        Args:
+            ids: Different ids, int64 or int32 [n].
+            rows: Floating point numbers, [n, dim]; they are rounded to the dtype of the table.
+            state: What the optimizer keeps for each row, by the names that `blocks` has without `state.`, all of them,
+                float32 [n, width]; None to leave it as it is, and to begin it anew for rows that are added.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit, or an id is there twice. Nothing has changed.
+            NonFiniteGradientError: A row or its state has NaN or infinity. Nothing was sent.
+            TooLargeError: An owner would have more rows than it may.
+        """
+        ids = checked_ids(ids, self.rows, self.name)
+        block = {"ids": ids, "values": rows} | {f"state.{name}": each for name, each in (state or {}).items()}
+        if ids.dim() != 1 or len(torch.unique(ids)) != len(ids):
+            raise InvalidArgumentError(f"the ids of rows to put into table {self.name!r} are [n], each of them once")
+        for name, each in block.items():
+            if name == "ids":
+                continue
+            if not isinstance(each, torch.Tensor) or not each.is_floating_point() or each.layout != torch.strided:
+                raise InvalidArgumentError(f"{name!r} for table {self.name!r} is a tensor of floating point numbers")
+            wanted = (len(ids), self.dim) if name == "values" else (len(ids), *each.shape[1:2])
+            if each.shape != wanted or each.dim() != 2:
+                raise InvalidArgumentError(f"{name!r} for table {self.name!r} is {wanted}, not {tuple(each.shape)}")
+            each = each.detach().to("cpu", self.dtype if name == "values" else torch.float32)
+            if not each.isfinite().all():
+                raise NonFiniteGradientError(f"{name!r} holds NaN or infinity; table {self.name!r} was not changed")
+            block[name] = each
+        return Pending.run(self._loop, self._put(block))
+
+    async def blocks(self, *, state: bool = True) -> AsyncIterator[Block]:
+        """All rows, in blocks of a few MiB, one owner after the other; two blocks are in memory at a time.
+
+        Each block is as of one moment. Training goes on meanwhile: a row that exists all the time is there once, as it
+        was at some moment; one that comes or goes meanwhile may be there or not. The blocking client has the same with
+        `for`.
+
+        Args:
+            state: Whether what the optimizer keeps is wanted.
+
+        Yields:
+            `ids`, int64 [n]; `values`, [n, dim]; what the optimizer keeps under `state.` and its name, float32
+            [n, width]; and for tables whose rows are evicted `age`, int64 [n], the microseconds since a row was looked
+            up, and for "least_frequent" `sightings`, int64 [n].
+        """
+        for owner in self.shards:
+            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state)
+            try:
+                while coming is not None:
+                    block, begin = await coming
+                    coming = None if begin is None else self._call(owner, "read_block", begin, state)
+                    if len(block["ids"]):
+                        yield block
+            finally:
+                if coming is not None:
+                    coming.cancel()
+
+    def blocks_in_thread(self, *, state: bool = True) -> Iterator[Block]:
+        """The same for a plain thread, which waits for each block."""
+        for owner in self.shards:
+            coming: Pending[Any] | None = self._call(owner, "read_block", 0, state)
+            try:
+                while coming is not None:
+                    block, begin = coming.wait()
+                    coming = None if begin is None else self._call(owner, "read_block", begin, state)
+                    if len(block["ids"]):
+                        yield block
+            finally:
+                if coming is not None:
+                    coming.cancel()
+
+    def export(self, path: str | Path, *, format: Format = "safetensors", state: bool = True) -> Pending[int]:
+        """Writes all rows into files in this process, 64 MiB each, and `table.json`, which lists them, at the end.
+
+        The rows are those of `blocks`, so training may go on.
+
+        Args:
+            path: A folder that is empty or does not exist.
+            format: "safetensors", or where pyarrow is installed "parquet". Rows in 16 bits are float32 in Parquet.
+            state: Whether to write what the optimizer keeps.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            InvalidArgumentError: The folder has files, or what writes this format is not installed.
+            OSError: A file cannot be written.
+        """
+        kind = self.row_optimizer.kind if state else ""
+        writer = PartsWriter(Path(path), format, self.name, self.dim, self.dtype, kind)
+        return Pending.run(self._loop, self._export(writer, state))
+
+    def restore(self, path: str | Path, *, state: bool = True) -> Pending[int]:
+        """Removes all rows, and puts those in that `export` has written, of this table or another one.
+
+        The files are checked first. When an owner fails in the middle, the rest is missing: restore again. The table
+        may have other owners than the one that was exported.
+
+        Args:
+            path: The folder.
+            state: Whether what the optimizer keeps is wanted. If not, it begins anew.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            InvalidArgumentError: The folder has no whole export, or one of rows of another width, or with a state of
+                another optimizer. No row has changed.
+            TooLargeError: An owner would have more rows than it may.
+            OSError: A file cannot be read.
+        """
+        return Pending.run(self._loop, self._restore(Path(path), state))
+
+    async def _export(self, writer: PartsWriter, state: bool) -> int:
+        await BLOCKING.run(writer.begin)
+        async for block in self.blocks(state=state):
+            await BLOCKING.run(writer.add, block)
+        return await BLOCKING.run(writer.finish)
+
+    async def _restore(self, folder: Path, state: bool) -> int:
+        reader = await BLOCKING.run(PartsReader, folder)
+        await BLOCKING.run(reader.check, self.dim, self.row_optimizer.kind if state else None)
+        await self.clear()
+        blocks = reader.blocks(_PIECE_ROWS, state)
+        count = 0
+        while (block := await BLOCKING.run(next, blocks, None)) is not None:
+            block = _last_of_each(block)
+            block["values"] = block["values"].to(self.dtype)
+            await self._put(block)
+            count += len(block["ids"])
+        return count
+
+    async def _put(self, block: Block) -> None:
+        await self._in_pieces("put", block, lambda part: part)
+
+    async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any]) -> int:
+        """Sends the rows of a block to their owners, in pieces, to all owners at once. Returns the sum of the answers.
+
+        Raises:
+            Exception: That of the first owner that raised one, when all are done.
+        """
+        owner_of, owners = self.routing.owner_of(block["ids"]), self.routing.owners
+        chosen = [(owner_of == number).nonzero()[:, 0] for number in range(len(owners))]
+        row_bytes = sum(each.nbytes // max(len(each), 1) for each in block.values())
+        rows = max(1, min(_PIECE_ROWS, _PIECE_BYTES // max(row_bytes, 1)))
+
+        async def send(owner: str, positions: torch.Tensor) -> int:
+            count = 0
+            for some in positions.split(rows):
+                count += await self._call(owner, method, argument({name: each[some] for name, each in block.items()}))
+            return count
+
+        work = [send(owner, each) for owner, each in zip(owners, chosen, strict=True) if len(each)]
+        answers = await asyncio.gather(*work, return_exceptions=True)
+        for each in answers:
+            if isinstance(each, BaseException):
+                raise each
+        return sum(each for each in answers if isinstance(each, int))
+
+    def _call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
+        """Calls a method of the rows of an owner, also inside a context, which has nothing to do with it."""
+        with torch.no_grad():
+            return self.shards[owner].call(method, *args)
+
+    def _sum(self, method: str) -> Pending[int]:
+        return Joined(self._loop, [self._call(owner, method) for owner in self.shards], sum)
+
+    def _evicted(self, answers: list[Any]) -> Evicted:
+        by_owner = {owner: int(rows) for owner, (rows, _) in zip(self.shards, answers, strict=True)}
+        return Evicted(sum(by_owner.values()), by_owner, torch.cat([sample for _, sample in answers]))
+
+
+def _none(results: list[Any]) -> None:
+    """The result of requests that have none."""
+
+
+def _last_of_each(block: Block) -> Block:
+    """A block without the earlier rows of ids that are there twice: they went and came back during an export."""
+    different, inverse = torch.unique(block["ids"], return_inverse=True)
+    if len(different) == len(inverse):
+        return dict(block)
+    last = torch.zeros_like(different).scatter_reduce_(0, inverse, torch.arange(len(inverse)), "amax")
+    return {name: each[last] for name, each in block.items()}

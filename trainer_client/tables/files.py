@@ -1,0 +1,257 @@
+"""The files that the rows of a table are exported into, and read from again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+
+Format = Literal["safetensors", "parquet"]
+
+Block = dict[str, torch.Tensor]
+"""Rows; see `TableContents.blocks`."""
+
+LIST: Final = "table.json"
+"""The file that lists the others. It is written last: a folder without it has no whole export."""
+
+_VERSION: Final = 1
+
+_PART_BYTES: Final = 64 << 20
+"""Bytes of rows after which a file is written."""
+
+
+class Parts(Protocol):
+    """Writes and reads files of one format."""
+
+    def write(self, path: Path, block: Block) -> None:
+        """Writes rows into a new file."""
+
+    def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
+        """The shapes of what is in a file, by name."""
+
+    def read(self, path: Path, rows: int) -> Iterator[Block]:
+        """What is in a file, at most so many rows at a time."""
+
+
+class Safetensors:
+    """One tensor for each part of a block, under its name."""
+
+    def __init__(self) -> None:
+        try:
+            from safetensors import safe_open
+            from safetensors.torch import save_file
+        except ImportError:
+            raise InvalidArgumentError(
+                'export and restore need safetensors: pip install safetensors, or ask for format="parquet"'
+            ) from None
+        self._open: Any = safe_open
+        self._save: Any = save_file
+
+    def write(self, path: Path, block: Block) -> None:
+        self._save({name: each.contiguous() for name, each in block.items()}, path)
+
+    def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
+        with self._open(path, "pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    def read(self, path: Path, rows: int) -> Iterator[Block]:
+        with self._open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            count = slices["ids"].get_shape()[0]
+            for low in range(0, count, rows):
+                yield {name: each[low : min(low + rows, count)].clone() for name, each in slices.items()}
+
+
+class Parquet:
+    """One column for each part of a block; those with several numbers for a row are lists of fixed size, in float32."""
+
+    def __init__(self) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise InvalidArgumentError("files in the format of Parquet need pyarrow: pip install pyarrow") from None
+        self._arrow: Any = pyarrow
+        self._parquet: Any = parquet
+
+    def write(self, path: Path, block: Block) -> None:
+        self._parquet.write_table(self._arrow.table({name: self._column(each) for name, each in block.items()}), path)
+
+    def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
+        with self._parquet.ParquetFile(path) as file:
+            rows = file.metadata.num_rows
+            return {each.name: (rows, *self._width(each.type)) for each in file.schema_arrow}
+
+    def read(self, path: Path, rows: int) -> Iterator[Block]:
+        with self._parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(rows):
+                yield {name: self._tensor(batch.column(name)) for name in batch.schema.names}
+
+    def _column(self, tensor: torch.Tensor) -> Any:
+        if tensor.dim() == 1:
+            return self._arrow.array(tensor.numpy())
+        flat = self._arrow.array(tensor.float().contiguous().view(-1).numpy())
+        return self._arrow.FixedSizeListArray.from_arrays(flat, tensor.shape[1])
+
+    def _tensor(self, column: Any) -> torch.Tensor:
+        width = self._width(column.type)
+        flat = column.flatten() if width else column
+        return torch.from_numpy(flat.to_numpy(zero_copy_only=False).copy()).view(len(column), *width)
+
+    def _width(self, kind: Any) -> tuple[int, ...]:
+        return (kind.list_size,) if self._arrow.types.is_fixed_size_list(kind) else ()
+
+
+_FORMATS: Final[Mapping[str, type[Safetensors | Parquet]]] = {"safetensors": Safetensors, "parquet": Parquet}
+
+
+class PartsWriter:
+    """Writes the rows of a table into several files. Its methods block.
+
+    Args:
+        folder: A folder that is empty or does not exist.
+        format: Their format.
+        name: Name of the table.
+        dim: Numbers in a row.
+        dtype: Their dtype.
+        optimizer: Kind of the optimizer whose state is written; empty for none.
+        part_bytes: Bytes of rows after which a file is written.
+
+    Raises:
+        InvalidArgumentError: There is no such format, or what writes it is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        format: Format,
+        name: str,
+        dim: int,
+        dtype: torch.dtype,
+        optimizer: str,
+        part_bytes: int = _PART_BYTES,
+    ) -> None:
+        self._folder: Final = folder
+        self._parts: Final = _parts(format)
+        self._list: dict[str, Any] = {
+            **{"version": _VERSION, "table": name, "dim": dim, "dtype": str(dtype).removeprefix("torch.")},
+            **{"optimizer": optimizer, "format": format, "rows": 0, "parts": []},
+        }
+        self._part_bytes: Final = part_bytes
+        self._waiting: list[Block] = []
+        self._bytes = 0
+
+    def begin(self) -> None:
+        """Makes the folder.
+
+        Raises:
+            InvalidArgumentError: It has files.
+            OSError: It cannot be made.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if any(self._folder.iterdir()):
+            raise InvalidArgumentError(f"{self._folder} is not empty: export a table into a folder of its own")
+
+    def add(self, block: Block) -> None:
+        """Adds rows. Raises `OSError` if a file cannot be written."""
+        self._waiting.append(block)
+        self._bytes += sum(each.nbytes for each in block.values())
+        if self._bytes >= self._part_bytes:
+            self._write()
+
+    def finish(self) -> int:
+        """Writes what is left, and the list. Returns the number of rows. Raises `OSError`."""
+        if self._waiting:
+            self._write()
+        self._replace(self._folder / LIST, lambda path: path.write_text(json.dumps(self._list, indent=1) + "\n"))
+        return int(self._list["rows"])
+
+    def _write(self) -> None:
+        names = self._waiting[0].keys()
+        block = {name: torch.cat([each[name] for each in self._waiting]) for name in names}
+        self._waiting, self._bytes = [], 0
+        path = self._folder / f"rows-{len(self._list['parts']) + 1:05}.{self._list['format']}"
+        self._replace(path, lambda new: self._parts.write(new, block))
+        self._list["parts"].append({"file": path.name, "rows": len(block["ids"])})
+        self._list["rows"] += len(block["ids"])
+
+    @staticmethod
+    def _replace(path: Path, write: Any) -> None:
+        new = path.with_name(f".{path.name}")
+        write(new)
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.rename(path)
+
+
+class PartsReader:
+    """Reads what a `PartsWriter` has written. Its methods block.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        InvalidArgumentError: It has no whole export.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            told = json.loads((folder / LIST).read_text())
+            if told["version"] != _VERSION:
+                raise InvalidArgumentError(f"{folder} was written by a later version of this package")
+            self._dim = int(told["dim"])
+            self._optimizer = str(told["optimizer"])
+            self._files = [(folder / Path(each["file"]).name, int(each["rows"])) for each in told["parts"]]
+            format = str(told["format"])
+        except FileNotFoundError:
+            raise InvalidArgumentError(
+                f"{folder} has no {LIST}: it is no export of a table, or not a whole one"
+            ) from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"{folder / LIST} is not the list of an export: {error!r}") from None
+        self._folder = folder
+        self._parts = _parts(format)
+
+    def check(self, dim: int, optimizer: str | None) -> None:
+        """Checks that the files can be put into a table.
+
+        Args:
+            dim: Numbers in a row of the table.
+            optimizer: Kind of its optimizer; None if the state is not wanted.
+
+        Raises:
+            InvalidArgumentError: They cannot.
+        """
+        if self._dim != dim:
+            raise InvalidArgumentError(f"{self._folder} has rows of {self._dim} numbers, and the table of {dim}")
+        if optimizer is not None and self._optimizer not in ("", optimizer):
+            raise InvalidArgumentError(
+                f"{self._folder} has the state of {self._optimizer!r}, and the table has {optimizer!r}: restore with "
+                "state=False to take the rows alone"
+            )
+        for path, rows in self._files:
+            try:
+                shapes = self._parts.shapes(path)
+            except Exception as error:  # the libraries have errors of their own
+                raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
+            whole = all(shape[:1] == (rows,) for shape in shapes.values())
+            if not whole or shapes.get("ids") != (rows,) or shapes.get("values") != (rows, dim):
+                raise InvalidArgumentError(f"{path} has {shapes}, not {rows} rows of {dim} numbers with their ids")
+
+    def blocks(self, rows: int, state: bool) -> Iterator[Block]:
+        """All rows, at most so many at a time; `state` says whether what the optimizer keeps is wanted."""
+        for path, _ in self._files:
+            for block in self._parts.read(path, rows):
+                yield {name: each for name, each in block.items() if state or not name.startswith("state.")}
+
+
+def _parts(format: str) -> Safetensors | Parquet:
+    if format not in _FORMATS:
+        raise InvalidArgumentError(f'the format of an export is "safetensors" or "parquet", not {format!r}')
+    return _FORMATS[format]()
