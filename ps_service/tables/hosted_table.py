@@ -176,7 +176,7 @@ class HostedTable(RowsOfTable):
         Raises:
             InvalidArgumentError: The table has no eviction, or no part of it that this needs, or `share` is no part.
         """
-        if self.eviction is None or (share is None and self.ttl is None):
+        if self.eviction is None or (share is None and self.eviction.ttl is None):
             what = "expire" if share is None else "are evicted"
             raise InvalidArgumentError(f"no rows of {self} {what}: make it with evict=tc.Eviction(...)")
         if share is not None:

@@ -32,9 +32,11 @@ class Clock:
 
 
 def shard_of(server: Server, name: str, clock: Clock | None = None) -> KeyedShard:
-    """The rows of a table on an owner, from now on with this clock."""
-    shard: KeyedShard = server.engine.registry.named(name).value.shard
+    """The rows of a table on an owner, from now on with this clock; then rows do not expire by themselves."""
+    table = server.engine.registry.named(name).value
+    shard: KeyedShard = table.shard
     if clock is not None:
+        table.ttl = None
         shard._population._clock = clock  # type: ignore[misc]
     return shard
 
@@ -171,7 +173,7 @@ async def test_a_checkpoint_remembers_sightings_ages_and_frequencies(tmp_path: P
     async with AsyncExitStack() as stack:
         owner = await stack.enter_async_context(Owner(tmp_path, "ps0"))
         ps = await stack.enter_async_context(tc.connect(owner.address))
-        evict = tc.Eviction(ttl=100, at_capacity="least_frequent", spare=0)
+        evict = tc.Eviction(ttl=1e6, at_capacity="least_frequent", spare=0)
         items = await ps.table("items", 1, init=tc.Normal(1.0), admit=tc.AfterSightings(3), evict=evict)
         clock = Clock()
         shard = shard_of(owner.server, "items", clock)
@@ -241,5 +243,5 @@ async def test_owners_check_the_life_that_other_clients_ask_for(ps: tc.Client, c
     wanted = {"name": "items", "dim": 2, "rows": None, "dtype": torch.float32, "init": {"kind": "zeros"}}
     wanted |= {"optimizer": {"kind": "sgd"}, "seed": 0, "max_rows": None, "groups": [], "owners": ["ps0"]}
     with pytest.raises(tc.InvalidArgumentError):
-        await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed)
+        await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed, False)
     assert not (await ps.status()).tables
