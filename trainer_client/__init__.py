@@ -76,6 +76,9 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import DiLoCo, LocalSGD, LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
+from trainer_client.reporting.meter import StepNumbers
+from trainer_client.reporting.progress import Progress, progress
+from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
@@ -124,6 +127,7 @@ __all__ = [
     "Pending",
     "Policy",
     "PowerSGD",
+    "Progress",
     "PsError",
     "Quorum",
     "RRef",
@@ -141,9 +145,11 @@ __all__ = [
     "SessionLostError",
     "Sign",
     "StaleHandleError",
+    "StepNumbers",
     "Stepped",
     "Sync",
     "Table",
+    "TensorBoard",
     "TooLargeError",
     "TopK",
     "UnavailableError",
@@ -156,6 +162,7 @@ __all__ = [
     "by_value",
     "connect",
     "current_context",
+    "progress",
     "register_codec",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # ruff: noqa: TC001  # not for annotations only: `Readable` looks them up
+from ps_wire.status import html
 from ps_wire.status.activity import CommunicatorStatus, EventStatus, MemoryStatus, OperationStatus
 from ps_wire.status.hosted import ObjectStatus, OptimizerStatus, TableStatus
 from ps_wire.status.reading import Readable
@@ -124,3 +125,13 @@ class OwnerStatus(Readable):
     optimizers_hosted: int
     tables_hosted: int
     members_known: int
+
+    def __repr__(self) -> str:
+        return (
+            f"<OwnerStatus of {self.owner!r}: {self.state}, {self.connected_sessions} of {self.sessions} trainers "
+            f"connected, {self.objects_hosted} objects, {self.steps_per_second:.3g} steps/s>"
+        )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html.page(self)

@@ -77,3 +77,16 @@ def test_the_types_of_numbers_are_those_of_the_messages() -> None:
                 assert field.type in ("int", "int | None"), field
             if described.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE:
                 assert field.type in ("float", "tuple[float, ...]"), field
+
+
+def test_a_notebook_shows_tables_in_which_names_are_no_markup() -> None:
+    message = pb.StatusReply(owner="<b>ps0", state="serving", sessions=30, connected_sessions=29, objects_hosted=1)
+    message.objects.add(name="<script>alert(1)</script>", class_name="my.Net", parameters=1234)
+    for number in range(30):
+        message.trainers.add(member=f"worker{number}", steps=number, connected=number > 0)
+    read = OwnerStatus.from_message(message)
+    shown = read._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;alert(1)&lt;/script&gt;" in shown and "&lt;b&gt;ps0" in shown
+    assert "<td>1,234</td>" in shown and "<td>worker19</td>" in shown and "<td>worker20</td>" not in shown
+    assert "and 10 more" in shown and "away 0 s" in shown and "Optimizers" not in shown
+    assert repr(read) == "<OwnerStatus of '<b>ps0': serving, 29 of 30 trainers connected, 1 objects, 0 steps/s>"

@@ -395,5 +395,5 @@ class Context:
         self.end(error=error)
 
     def __repr__(self) -> str:
-        state = "ended" if self.ended else f"{self._calls} calls"
+        state = "ended" if self.ended else f"{self._calls} calls on {', '.join(self._sessions) or 'no owner'}"
         return f"<Context {self.id}, {state}>"

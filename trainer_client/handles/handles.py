@@ -74,6 +74,10 @@ class RemoteObject(RRef):
         """
         return self._call(method, args, kwargs, keep=True)
 
+    def _told(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f", {self.class_name}{name}{'' if self.training else ' in evaluation mode'}"
+
     def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
         """A handle to the same object with other options for its calls. Options that are not given stay the same.
 

@@ -127,7 +127,12 @@ class RRef:
         return str(self.ref)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.ref}>"
+        state = state_of(self)
+        return f"<{type(self).__name__} {self.ref}{self._told()}{f', {state}' if state else ''}>"
+
+    def _told(self) -> str:
+        """What else tells what it refers to, for `repr`."""
+        return ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RRef) and self.ref == other.ref
@@ -255,3 +260,11 @@ def received(session: Session, message: Handle) -> RRef:
         return RRef(session, ref, Reference(session, ref.object_id))
     # For an object of another owner, a reference was taken before the answer was delivered.
     return session.borrowed(ref)
+
+
+def state_of(rref: RRef) -> str:
+    """Why a handle cannot be used now, for messages; empty if it can."""
+    if rref._reference is not None and rref._reference.is_stale:
+        return "stale: its owner has restarted"
+    state = rref._session.state
+    return "" if state == "connected" else state

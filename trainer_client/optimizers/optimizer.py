@@ -383,5 +383,6 @@ class DistributedOptimizer(OptimizerParts):
             await all_of({name: part.leave() for name, part in self.remotes.items()})
 
     def __repr__(self) -> str:
-        parts = [*self.remotes, *(["this process"] if self.local else [])]
-        return f"<DistributedOptimizer on {', '.join(parts)}>"
+        parts = [*map(str, self.remotes.values()), *(["this process"] if self.local else [])]
+        what = next((part.title for part in self.remotes.values()), "")
+        return f"<DistributedOptimizer {what}on {', '.join(parts)}>"

@@ -23,6 +23,7 @@ from trainer_client.contexts.closing import Part
 from trainer_client.contexts.stepped import Stepped, values_of, wait_seconds
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
+from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.reported_values import ReportedValues
 from trainer_client.optimizers.scaling import Unscaled
@@ -57,6 +58,17 @@ class RemoteOptimizer:
         self.owner = handle.owner
         self._name = handle.ref.to_message()
         self.described = Part(handle.session, self._name)
+
+    @property
+    def title(self) -> str:
+        """Its class and its name, with a space behind."""
+        handle = self.handle
+        return f"{handle.class_name} {handle.name!r} " if handle.name else f"{handle.class_name} "
+
+    def __str__(self) -> str:
+        """Its owner, with the state of that if it cannot be reached."""
+        state = state_of(self.handle)
+        return f"{self.owner} ({state})" if state else self.owner
 
     def step(
         self,

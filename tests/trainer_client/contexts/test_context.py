@@ -105,7 +105,7 @@ async def test_calls_are_numbered() -> None:
         calls = [context.record(session, []) for _ in range(3)]
         assert [(call.number, call.place) for call in calls] == [(1, (1,)), (2, (2,)), (3, (3,))]
         assert context.sessions == [session]
-        assert repr(context) == f"<Context {context.id}, 3 calls>"
+        assert repr(context) == f"<Context {context.id}, 3 calls on {session.owner}>"
 
 
 async def test_a_context_that_has_ended_takes_no_more() -> None:

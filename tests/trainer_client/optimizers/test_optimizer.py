@@ -78,7 +78,7 @@ async def test_each_owner_gets_a_part_over_its_own_parameters() -> None:
         assert made.local is not None
         (group,) = made.local.optimizer.param_groups
         assert (group["params"], group["lr"], group["momentum"]) == ([local], 0.1, 0.9)
-        assert repr(made) == "<DistributedOptimizer on ps0, ps1, this process>"
+        assert repr(made) == "<DistributedOptimizer models.Thing on ps0, ps1, this process>"
 
 
 async def test_a_part_that_cannot_be_made_is_told() -> None:

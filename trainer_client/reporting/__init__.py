@@ -1,0 +1,1 @@
+"""Shows how a training goes on: a bar with its numbers, and the same in TensorBoard."""
