@@ -31,6 +31,7 @@ class RichBar:
 
     def __init__(self, total: int | None, description: str) -> None:
         # Not at the top: the import takes a tenth of a second, and most programs show no bar.
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
@@ -40,6 +41,7 @@ class RichBar:
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[numbers]}", markup=False),
             auto_refresh=False,
+            console=Console(stderr=True),
         )
         self._task = self._progress.add_task(description, total=total, numbers="")
         self._progress.start()
@@ -109,7 +111,7 @@ class Lines:
 
 def bar_for(total: int | None, description: str) -> Bar:
     """The bar of rich, else of tqdm; lines, if neither is installed or there is no terminal and no notebook."""
-    if not (sys.stderr.isatty() or sys.stdout.isatty() or "ipykernel" in sys.modules):
+    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
         return Lines(total, description)
     for kind in (RichBar, TqdmBar):
         try:
