@@ -13,12 +13,18 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.rpc.servicer import Servicer
 from ps_service.server import Server
 from ps_wire.compression.choice import Choice
+from tests.integration import support
 from tests.integration.spanning import held, hosted, waiting
+from tests.integration.support import AFFINE, bits
 from tests.integration.test_local_steps import Inner, Reference, adamw, close, data, sgd
+from tests.integration.test_retries import BreakOnce, no_fault
 from tests.training import hosted_value, owners
 from tests.waiting import until
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
+from trainer_client.transport.in_process import MemoryConnector
 
 Method = tc.LocalSGD | tc.DiLoCo
 
@@ -281,3 +287,49 @@ async def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(tc.InvalidArgumentError, match="does not step all"):
             model.local_steps(sgd(model.parameters()), part, every=2)
         model.local_steps(sgd(model.parameters()), one.local.optimizer, every=2)  # nothing was changed before
+
+
+async def job(plan: Plan, broken: int) -> list[Any]:
+    """Two trainers of two rounds with a layer on each of two owners; the state in the end.
+
+    The plan breaks the stream between the first trainer and one of the owners. Sums are exact in every order.
+    """
+    async with AsyncExitStack() as stack:
+        connectors = []
+        for name in ("ps0", "ps1"):
+            owner = support.engine(name)
+            stack.push_async_callback(asyncio.to_thread, owner.close)
+            servicer = Servicer(owner)
+            stack.callback(servicer.close)
+            connectors.append(servicer)
+        group: list[Trainer] = []
+        for number in range(2):
+            lines: list[Any] = [MemoryConnector(servicer.serve) for servicer in connectors]
+            if number == 0:
+                lines[broken] = FaultyConnector(lines[broken], plan)
+            ps = await stack.enter_async_context(tc.connect(*lines))
+            nets = [await ps.module(AFFINE, 3, 3, name=f"net-{name}", seed=0, owner=name) for name in ("ps0", "ps1")]
+            model = ps.replicas(nn.Sequential(*[await each.replica() for each in nets]))
+            local = await ps.local_steps(model, sgd(model.parameters()), tc.DiLoCo(2), policy=tc.Sync(2))
+            group.append(Trainer(ps, nets, model, local))
+        for turn in range(2):
+            batches = [[torch.full((2, 3), turn + 1.0)] * 2] * 2
+            await train_all(group, batches)
+        states = [bits(each.model.state_dict()) for each in group]
+        assert states[0] == states[1]
+        return bits([states[0], [await net.state_dict() for net in nets], await local.optimizer.state_dict()])
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_AFTER])
+async def test_a_difference_counts_once_on_every_owner_wherever_the_stream_breaks(fault: Fault) -> None:
+    expected = await job(no_fault, 0)
+    lines = [(direction, broken) for direction in Direction for broken in (0, 1)]
+    plans = [
+        (BreakOnce(fault, direction, index), broken)
+        for start, (direction, broken) in enumerate(lines)
+        for index in range(2 + start, 20, 7)
+    ]
+    results = await asyncio.gather(*(job(plan, broken) for plan, broken in plans))
+    for (plan, broken), result in zip(plans, results, strict=True):
+        assert result == expected, (plan, broken)
+    assert sum(plan.hit for plan, _ in plans) >= 5
