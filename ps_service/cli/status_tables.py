@@ -35,6 +35,7 @@ def tables(status: OwnerStatus, most: int) -> list[RenderableType]:
         _optimizers(status, most),
         _objects(status, most),
         _tables(status, most),
+        _look_ups(status, most),
         _passes(status, most),
         _communicators(status, most),
         _memory(status),
@@ -127,6 +128,23 @@ def _tables(status: OwnerStatus, most: int) -> list[RenderableType]:
     for each in status.tables[:most]:
         made.add_row(_name(each.name), f"{each.rows:,}", f"{each.dim:,}", size(each.bytes), f"{each.updates:,}")
     return _parts(made, status.tables_hosted - min(most, len(status.tables)))
+
+
+def _look_ups(status: OwnerStatus, most: int) -> list[RenderableType]:
+    made = table("Look-ups in tables", "table", ["ids", "hits", "admitted", "unique", "rows gone"])
+    used = [each for each in status.tables if each.looked_up]
+    for each in used[:most]:
+        hits = each.looked_up - each.added - each.refused - each.missing
+        made.add_row(
+            *(_name(each.name), f"{each.looked_up:,}", _share(hits, each.looked_up)),
+            *(_share(each.added, each.added + each.refused), _share(each.updated, each.gradients)),
+            f"{each.expired + each.evicted + each.removed:,}",
+        )
+    return _parts(made, len(used) - min(most, len(used)))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{max(part, 0) / whole:.1%}" if whole else ""
 
 
 def _passes(status: OwnerStatus, most: int) -> list[RenderableType]:

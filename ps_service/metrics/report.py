@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_service.measures.pace import Staleness
+    from ps_service.tables.statistics import Statistics
 
 _MOST_NAMED: Final = 16
 """Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
@@ -71,6 +72,7 @@ class TableReport:
         bytes: Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids.
         dim: Numbers in a row.
         updates: Number of updates since the start.
+        counted: What else was counted since then.
     """
 
     name: str
@@ -78,6 +80,7 @@ class TableReport:
     bytes: int
     dim: int
     updates: int
+    counted: Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def report(engine: Engine, most: int = 1000, objects_too: bool = True) -> Report
     for each in hosted:
         (optimizers if isinstance(each.value, HostedOptimizer) else objects).append(each)
     census = engine.registry.census
-    tables = [TableReport(n, t.size, t.nbytes, t.dim, t.updates) for n, t in list(census.tables.items())]
+    tables = [TableReport(n, t.size, t.nbytes, t.dim, t.updates, t.statistics) for n, t in list(census.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     return Report(
         objects=[_object(each) for each in _first(objects, most if objects_too else 0)],

@@ -206,14 +206,29 @@ class OwnerCollector(Collector):
         what = "Bytes of these rows, of their optimizer, and of the map of ids."
         nbytes = GaugeMetricFamily("ps_table_bytes", what, labels=label, unit="bytes")
         updates = CounterMetricFamily("ps_table_updates", "Updates of a table since the start.", labels=label)
+        what = "Ids that were looked up in a table, by what became of them."
+        ids = CounterMetricFamily("ps_table_ids", what, labels=["table", "result"])
+        what = "Rows of a table that were removed, by reason."
+        gone = CounterMetricFamily("ps_table_rows_gone", what, labels=["table", "reason"])
+        what = "Ids that backwards have brought gradients of a table for."
+        gradients = CounterMetricFamily("ps_table_gradient_ids", what, labels=label)
+        updated = CounterMetricFamily("ps_table_updated_rows", "Rows that steps of a table have updated.", labels=label)
+        what = "Rows that had gone when a gradient for them was to be applied."
+        late = CounterMetricFamily("ps_table_late_rows", what, labels=label)
         tables = list(self._engine.registry.census.tables.items())
         for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
             rows.add_metric([name], table.size)
             nbytes.add_metric([name], table.nbytes)
             updates.add_metric([name], table.updates)
-        yield rows
-        yield nbytes
-        yield updates
+            counted = table.statistics
+            for result in ("hits", "added", "refused", "missing"):
+                ids.add_metric([name, result], getattr(counted, result))
+            for reason in ("expired", "evicted", "removed"):
+                gone.add_metric([name, reason], getattr(counted, reason))
+            gradients.add_metric([name], counted.gradients)
+            updated.add_metric([name], counted.updated)
+            late.add_metric([name], counted.late)
+        yield from (rows, nbytes, updates, ids, gone, gradients, updated, late)
 
     def _training(self) -> Iterator[Metric]:
         counters, label = self._engine.counters.steps, ["optimizer"]

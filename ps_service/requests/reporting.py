@@ -15,6 +15,7 @@ from ps_service.metrics import report
 from ps_service.requests import session_infos
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
+from ps_service.tables.statistics import COUNTED
 from ps_wire.release import RELEASE
 from ps_wire.status import OwnerStatus
 from ps_wire.v1 import operations_pb2 as pb
@@ -129,7 +130,10 @@ def _write_hosted(now: Report, reply: pb.StatusReply) -> None:
             owners=one.owners,
         )
     for table in now.tables:
-        reply.tables.add(name=table.name, rows=table.rows, bytes=table.bytes, dim=table.dim, updates=table.updates)
+        counted = {name: getattr(table.counted, name) for name in COUNTED}
+        reply.tables.add(
+            name=table.name, rows=table.rows, bytes=table.bytes, dim=table.dim, updates=table.updates, **counted
+        )
 
 
 def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:

@@ -16,6 +16,8 @@ from ps_wire.tables.routing import Routing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ps_service.tables.statistics import Statistics
+
 MOST_NAME: Final = 256
 """Longest name of a table."""
 
@@ -158,6 +160,9 @@ class HostedTable(RowsOfTable):
         """Number of rows."""
         return self.shard.size
 
+    def count_gradients(self, ids: int) -> None:
+        self.shard.count_gradients(ids)
+
     def expire(self, begin: int) -> int | None:
         return self.shard.expire(begin, TURN_ROWS)[1]
 
@@ -260,6 +265,10 @@ class HostedTable(RowsOfTable):
     @property
     def updates(self) -> int:
         return self.shard.updates
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.shard.statistics
 
     def rows_of(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.shard.rows_of(ids)

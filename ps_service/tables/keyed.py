@@ -84,6 +84,11 @@ class KeyedShard(TableShard):
         own = self._population.generations.numbers(keys) != shared
         return None if own.all() else own
 
+    def count_gradients(self, ids: int) -> None:
+        """Counts ids that a backward has brought gradients for."""
+        with self._lock:
+            self._population.statistics.gradients += ids
+
     def update(self, keys: torch.Tensor, gradients: torch.Tensor) -> None:
         """Applies the gradients of different rows, float32 [n, dim], as one step of the optimizer.
 

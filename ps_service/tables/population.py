@@ -79,7 +79,7 @@ class Population:
         numbers = self._map.find(ids)
         missing = numbers < 0
         self.statistics.looked_up += len(ids)
-        self.statistics.refused += int(missing.sum())
+        self.statistics.missing += int(missing.sum())
         return numbers if self.default is None else numbers.masked_fill_(missing, self.default)
 
     def for_update(self, ids: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,10 @@ class Population:
         Raises:
             TooLargeError: There would be more rows than there may be. No row was added or removed.
         """
+        before = self.statistics.added
         numbers = self._add(ids, ids)
+        self.statistics.loaded += self.statistics.added - before
+        self.statistics.added = before
         if self.seen is not None:
             self._note(numbers)
         return numbers
@@ -145,6 +148,7 @@ class Population:
 
     def clear(self) -> None:
         """Removes all rows, and forgets which ids were seen."""
+        self.statistics.removed += len(self._map)
         self._map.clear()
         self._rows.clear()
         self.generations.clear()

@@ -142,8 +142,8 @@ class TableShard:
     @property
     def statistics(self) -> Statistics:
         """A copy of what was counted since the shard was made."""
-        with self._lock:
-            return dataclasses.replace(self._population.statistics)
+        # Without the lock, which a long step may hold: the event loop reads them for metrics.
+        return dataclasses.replace(self._population.statistics)
 
     @property
     def updates(self) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weakref import ref
 
     from ps_service.tables.backups import RowBackups
+    from ps_service.tables.statistics import Statistics
     from ps_wire.tables.sums import Grouped
 
 
@@ -64,6 +65,10 @@ class RowsOfTable(ABC):
         """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
 
     @abstractmethod
+    def count_gradients(self, ids: int) -> None:
+        """Counts ids that a backward has brought gradients for."""
+
+    @abstractmethod
     def expire(self, begin: int) -> int | None:
         """Removes expired rows from number `begin` on, in one turn. Returns where to go on; None at the end."""
 
@@ -90,6 +95,11 @@ class RowsOfTable(ABC):
     @abstractmethod
     def updates(self) -> int:
         """Number of updates since the start."""
+
+    @property
+    @abstractmethod
+    def statistics(self) -> Statistics:
+        """What was counted since the start."""
 
 
 class AllRows(nn.Parameter):
@@ -206,6 +216,7 @@ def _of_own_rows(table: RowsOfTable, groups: Grouped, values: torch.Tensor) -> t
 
     It is left out here and not only in the step, because norms and checks count it otherwise.
     """
+    table.count_gradients(len(groups.order))
     own = table.own(groups.targets)
     if own is None:
         return rows_gradient(groups.targets, values)

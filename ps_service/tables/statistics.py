@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
 
 @dataclass(slots=True)
@@ -11,11 +12,13 @@ class Statistics:
 
     Attributes:
         looked_up: Ids that were looked up.
-        added: Rows that came into being.
-        refused: Ids that were looked up and have no row: they were not admitted, or the look-up adds none.
+        added: Rows that came into being because their ids were looked up, or had a gradient.
+        refused: Ids that training has looked up and that were not admitted.
+        missing: Ids without a row that were only read.
+        loaded: Rows that came into being because they were put or loaded.
         evicted: Rows that were removed to make room.
         expired: Rows that were removed because nobody had looked them up for long.
-        removed: Rows that were removed by `remove`.
+        removed: Rows that were removed by `remove` or `clear`.
         gradients: Ids for which there were gradients.
         updated: Rows that these updated.
         late: Rows that had gone when a gradient for them was to be applied.
@@ -24,6 +27,8 @@ class Statistics:
     looked_up: int = 0
     added: int = 0
     refused: int = 0
+    missing: int = 0
+    loaded: int = 0
     evicted: int = 0
     expired: int = 0
     removed: int = 0
@@ -32,11 +37,20 @@ class Statistics:
     late: int = 0
 
     @property
+    def hits(self) -> int:
+        """Ids looked up that had a row already."""
+        return max(self.looked_up - self.added - self.refused - self.missing, 0)
+
+    @property
     def hit_rate(self) -> float:
         """The part of the ids looked up that had a row already."""
-        return (self.looked_up - self.added - self.refused) / self.looked_up if self.looked_up else 0.0
+        return self.hits / self.looked_up if self.looked_up else 0.0
 
     @property
     def unique_ratio(self) -> float:
         """Different ids for each id with a gradient: small where merging them saves much."""
         return self.updated / self.gradients if self.gradients else 0.0
+
+
+COUNTED: Final = tuple(field.name for field in fields(Statistics))
+"""What is counted, by name."""

@@ -68,7 +68,18 @@ class TableStatus(Readable):
         rows: Number of rows.
         bytes: Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids.
         dim: Numbers in a row.
-        updates: Updates since the owner has started.
+        updates: Updates since the owner has started, as all that follow.
+        looked_up: Ids that were looked up.
+        added: Rows that came into being because their ids were looked up.
+        refused: Ids that training has looked up and that were not admitted.
+        missing: Ids without a row that were only read.
+        loaded: Rows that came into being because they were put or loaded.
+        expired: Rows that were removed because nobody had looked them up for long.
+        evicted: Rows that were removed to make room.
+        removed: Rows that were removed by a program.
+        gradients: Ids that backwards have brought gradients for.
+        updated: Rows that steps have updated.
+        late: Rows that had gone when a gradient for them was to be applied.
     """
 
     name: str
@@ -76,3 +87,14 @@ class TableStatus(Readable):
     bytes: int
     dim: int
     updates: int
+    looked_up: int
+    added: int
+    refused: int
+    missing: int
+    loaded: int
+    expired: int
+    evicted: int
+    removed: int
+    gradients: int
+    updated: int
+    late: int

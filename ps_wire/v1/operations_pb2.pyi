@@ -925,18 +925,40 @@ class OptimizerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., version: _Optional[int] = ..., parameters: _Optional[int] = ..., policy: _Optional[str] = ..., members: _Optional[int] = ..., waiting_for: _Optional[_Iterable[str]] = ..., lr: _Optional[_Iterable[float]] = ..., steps_per_second: _Optional[float] = ..., staleness_p50: _Optional[int] = ..., staleness_p99: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TableStatus(_message.Message):
-    __slots__ = ("name", "rows", "bytes", "dim", "updates")
+    __slots__ = ("name", "rows", "bytes", "dim", "updates", "looked_up", "added", "refused", "missing", "loaded", "expired", "evicted", "removed", "gradients", "updated", "late")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_UP_FIELD_NUMBER: _ClassVar[int]
+    ADDED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: int
     bytes: int
     dim: int
     updates: int
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., dim: _Optional[int] = ..., updates: _Optional[int] = ...) -> None: ...
+    looked_up: int
+    added: int
+    refused: int
+    missing: int
+    loaded: int
+    expired: int
+    evicted: int
+    removed: int
+    gradients: int
+    updated: int
+    late: int
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., dim: _Optional[int] = ..., updates: _Optional[int] = ..., looked_up: _Optional[int] = ..., added: _Optional[int] = ..., refused: _Optional[int] = ..., missing: _Optional[int] = ..., loaded: _Optional[int] = ..., expired: _Optional[int] = ..., evicted: _Optional[int] = ..., removed: _Optional[int] = ..., gradients: _Optional[int] = ..., updated: _Optional[int] = ..., late: _Optional[int] = ...) -> None: ...
 
 class OperationStatus(_message.Message):
     __slots__ = ("name", "calls", "errors", "seconds", "p50_seconds", "p99_seconds")

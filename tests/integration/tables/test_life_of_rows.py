@@ -245,3 +245,22 @@ async def test_owners_check_the_life_that_other_clients_ask_for(ps: tc.Client, c
     with pytest.raises(tc.InvalidArgumentError):
         await ps._tables._create(ps._tables._sessions.of(""), "items", wanted | changed, False)
     assert not (await ps.status()).tables
+
+
+async def test_status_says_what_became_of_ids_and_rows(ps: tc.Client) -> None:
+    evict = tc.Eviction(at_capacity="least_recent", spare=0.0)
+    items = await ps.table("items", 2, tc.SGD(lr=1.0), admit=tc.AfterSightings(2), evict=evict)
+    ids = torch.arange(10)
+    await train(ps, items, ids)  # all are refused
+    await train(ps, items, ids[:6])  # six get their row
+    async with ps.context() as ctx:
+        # In two bags there is each of them twice: twelve hits, twelve ids with gradients, and six rows to update.
+        pooled = await items.bag(ids[:6].repeat(2), torch.tensor([0, 6]))
+        await ctx.backward(pooled.sum(), step=items.optimizer)
+    await items(ids)  # four are missing
+    await items.upsert(ids[8:], torch.ones(2, 2))
+    assert await items.remove(ids[:1]) == 1 and (await items.evict(0.5)).rows == 3
+    (told,) = (await ps.status()).tables
+    assert (told.looked_up, told.added, told.refused, told.missing) == (10 + 6 + 12 + 10, 6, 10, 4)
+    assert (told.loaded, told.removed, told.evicted, told.expired) == (2, 1, 3, 0)
+    assert (told.gradients, told.updated, told.late) == (10 + 6 + 12, 6 + 6, 0)

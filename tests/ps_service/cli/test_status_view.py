@@ -55,7 +55,10 @@ def full() -> StatusReply:
         waiting_for=["0b (worker1)"],
     )  # fmt: skip
     status.optimizers.add(class_name="my.Own", version=0)
-    status.tables.add(name="items", rows=5000, bytes=1 << 20, dim=64, updates=9)
+    status.tables.add(
+        name="items", rows=5000, bytes=1 << 20, dim=64, updates=9, expired=2, evicted=30, removed=100,
+        looked_up=8000, added=1000, refused=3000, missing=400, gradients=500, updated=50,
+    )  # fmt: skip
     status.passes.add(id="0a/3", age_seconds=3700, unused_seconds=61)
     status.passes.add(id="0a/4", age_seconds=1, requests_in_flight=1)
     status.communicators.add(name="both", size=2, members=2, open=1, waiting_for=["rank 1 (trainer 0b)"])
@@ -129,6 +132,7 @@ TABLES = {
         "(anonymous) torch.nn.ReLU 0 0 B 1",
     ],
     "Tables": ["table rows width bytes updates", "items 5,000 64 1.0 MiB 9"],
+    "Look-ups in tables": ["table ids hits admitted unique rows gone", "items 8,000 45.0% 25.0% 10.0% 132"],
     "Open passes": [
         "pass age unused for requests",
         "0a/3 1 h 1 min 1 min 1 s 0",

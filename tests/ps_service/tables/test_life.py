@@ -40,7 +40,8 @@ def test_an_id_gets_its_row_with_the_sighting_that_was_asked_for(make_shard: Mak
     assert shard.size == 0
     assert shard.look_up(_ids(7, 8)).tolist() == [[1.0, 1.0], [-2.0, -2.0]]
     assert shard.bag(_ids(7, 8), _ids(0), "sum").tolist() == [[-1.0, -1.0]]
-    assert (shard.size, shard.statistics.added, shard.statistics.refused) == (1, 1, 3 + 1 + 1 + 1 + 1)
+    counted = shard.statistics
+    assert (shard.size, counted.added, counted.refused, counted.missing) == (1, 1, 3 + 1 + 1 + 1, 1)
 
 
 def test_gradients_of_ids_without_a_row_are_dropped(make_shard: MakeShard) -> None:
@@ -161,7 +162,7 @@ def test_statistics_say_how_a_table_is_used(make_shard: MakeShard) -> None:
     shard.apply(_ids(1, 1, 1, 2), torch.ones(4, 1))
     shard.remove(_ids(1))
     counted = shard.statistics
-    assert (counted.looked_up, counted.added, counted.refused, counted.removed) == (5, 2, 1, 1)
+    assert (counted.looked_up, counted.added, counted.missing, counted.removed) == (5, 2, 1, 1)
     assert (counted.hit_rate, counted.unique_ratio) == (0.4, 0.5)
 
 
