@@ -101,6 +101,9 @@ def _show(report: dict[str, Any], console: Console) -> None:
             f"{series['growth']:.2f}",
         )
     console.print(table)
+    for series in report["series"]:
+        if (each := series["points"][-1].get("bytes_each")) is not None:
+            console.print(f"bytes of the owner per row of a table, with what its optimizer keeps: {each}")
     for name, kib in report["memory"].items():
         console.print(f"memory of the owner per {name.removesuffix('_kib').replace('_', ' ')}: {kib:,.0f} KiB")
     console.print(machine.line(report["machine"]), highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ import psutil
 from torch import nn
 
 import trainer_client as tc
+from benchmarks.scale.look_ups import look_ups
 from benchmarks.scale.owner import Owner
 from benchmarks.scale.steps import DIM, Pace, Step, bag_step, local_bag_step, small_layer, small_step, timed
 
@@ -183,6 +184,9 @@ async def _repeated(step: Step, times: int) -> None:
 
 SERIES: Final = (
     Series("table_rows", "rows of the table", table_rows, (10**4, 10**5, 10**6, 10**7), (10**3, 10**4)),
+    Series(
+        "table_look_ups", "rows that a table has", look_ups, (10**4, 10**5, 10**6, 10**7, 3 * 10**7), (10**3, 10**4)
+    ),
     Series("batch_size", "bags in a batch", batch_size, (64, 256, 1024, 4096, 16384), (64, 256)),
     Series("sessions_idle", "idle sessions beside", sessions_idle, (1, 4, 16, 64, 256), (1, 4)),
     Series("sessions_active", "active sessions", sessions_active, (1, 4, 16, 64, 256), (1, 4)),

@@ -17,12 +17,15 @@ class KeyedShard(TableShard):
     """
 
     def checked_ids(self, ids: torch.Tensor) -> torch.Tensor:
-        """Contiguous ids.
+        """Contiguous ids, int64.
+
+        Args:
+            ids: int64, or int32 as trainers send those that fit.
 
         Raises:
-            InvalidArgumentError: They are no int64 vector, or a table of fixed size has no such row.
+            InvalidArgumentError: They are no such vector, or a table of fixed size has no such row.
         """
-        return checked_ids(ids, self.rows)
+        return checked_ids(ids.long() if ids.dtype is torch.int32 else ids, self.rows)
 
     def checked_bags(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """The offsets of bags, as int64.

@@ -45,7 +45,9 @@ def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: 
         parts = []
         for number in numbers:
             shard = queries[number].table.shards[owner]
-            parts.append((None if shard is target else shard, *queries[number].asked[owner]))
+            parts.append(
+                (None if shard is target else shard, *queries[number].asked[owner].as_sent(queries[number].table))
+            )
         handle = target if timeout == DEFAULT else target.options(timeout=timeout)
         tables = [queries[number].table for number in numbers]
         is_plain = all(each.compress is None for each in tables)

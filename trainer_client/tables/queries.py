@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch.nn.functional import embedding_bag
@@ -15,6 +15,9 @@ from trainer_client.tables.rows import repeated, zeros
 
 if TYPE_CHECKING:
     from trainer_client.tables.table import Table
+
+_MOST: Final = 1 << 31
+"""The first number that is no int32."""
 
 
 class Asked(NamedTuple):
@@ -29,6 +32,12 @@ class Asked(NamedTuple):
     ids: torch.Tensor
     offsets: torch.Tensor | None = None
     weights: torch.Tensor | None = None
+
+    def as_sent(self, table: Table) -> Asked:
+        """The same with int32 where that has the same values: offsets, and the ids of a table of fixed size."""
+        ids = self.ids.int() if table.rows is not None and table.rows <= _MOST else self.ids
+        offsets = self.offsets
+        return Asked(ids, offsets.int() if offsets is not None and len(ids) < _MOST else offsets, self.weights)
 
 
 class Query(NamedTuple):

@@ -113,6 +113,19 @@ async def test_duplicates_are_not_sent(owner: object, ps: tc.Client) -> None:
     assert sum(each.received for each in traffic.values()) - before < 1000
 
 
+async def test_ids_of_a_table_of_fixed_size_are_sent_in_four_bytes(owner: object, ps: tc.Client) -> None:
+    fixed = await ps.table("fixed", 2, rows=1 << 31, init=tc.Normal(1.0))
+    ids = torch.arange(50_000) * 40_000 + ((1 << 31) - 1 - 49_999 * 40_000)
+    traffic = owner.engine.counters.traffic  # type: ignore[attr-defined]
+    before = sum(each.received for each in traffic.values())
+    bags = await fixed.bag(ids.view(-1, 10))
+    assert sum(each.received for each in traffic.values()) - before < 4 * len(ids) + 4 * len(bags) + 1000
+    # First values depend on the id alone, and those of this table go in eight bytes.
+    rows = await (await ps.table("items", 2, init=tc.Normal(1.0)))(ids)
+    torch.testing.assert_close(bags, rows.view(-1, 10, 2).sum(1))
+    assert torch.equal(await fixed(ids), rows) and int(ids[-1]) == (1 << 31) - 1
+
+
 async def test_a_table_can_be_deleted(pair: tc.Client) -> None:
     items = await pair.table("items", 4)
     await items.delete()
