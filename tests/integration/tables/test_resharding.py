@@ -118,7 +118,7 @@ def rows_of(owners: Sequence[Owner]) -> dict[str, dict[str, int]]:
 
 async def test_what_admission_and_eviction_keep_goes_with_the_rows(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    eviction = tc.Eviction(ttl=1e6, at_capacity="least_frequent")
+    eviction = tc.Eviction(at_capacity="least_frequent")
     more = {"admit": tc.AfterSightings(2, counters=1 << 16), "evict": eviction}
     ids = torch.arange(200)
     async with running(old, NAMES[:2]) as (ps, owners):
