@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import trainer_client as tc
+from ps_service.server import Server
 from ps_wire import tracing
 from ps_wire.tracing.spans import OtelTracing
 from tests.conftest import ROOT, OwnerProcess, StartProcess
@@ -185,3 +187,27 @@ def of_console(span: dict[str, Any]) -> Node:
         (status["status_code"], status.get("description", "")),
         span["attributes"],
     )
+
+
+async def test_what_is_looked_up_in_advance_is_part_of_the_trace_of_its_pass(
+    recorded: InMemorySpanExporter, owner: Server
+) -> None:
+    batches = [torch.tensor([number]) for number in range(4)]
+    async with tc.connect(owner.address) as ps:
+        items = await ps.table("items", 2)
+        passes = []
+        async with aclosing(ps.prefetch(batches, items, depth=1)) as prefetched:
+            async for _, looked_up in prefetched:
+                async with looked_up.context as ctx:
+                    await ctx.backward((await looked_up).sum(), step=items.optimizer)
+                passes.append(str(looked_up.context.id))
+                if len(passes) == 3:
+                    break
+    spans = [of_sdk(span) for span in recorded.get_finished_spans()]
+    found = {span.id: span.attributes["ps.context"] for span in spans if span.name == "pass"}
+    # That of the last one ended with the loop, and had no backward.
+    assert [each for each in found.values() if each in passes] == passes and len(found) == 4
+    asked = [span for span in spans if span.kind == "CLIENT"]
+    look_ups = [found[span.parent] for span in asked if span.name.endswith(".look_up")]
+    backwards = [found[span.parent] for span in asked if span.name == "backward"]
+    assert sorted(look_ups) == sorted(found.values()) and sorted(backwards) == sorted(passes)

@@ -59,7 +59,7 @@ class LookedUp(Generic[R]):
     def drop(self) -> Iterable[asyncio.Task[R]]:
         """Cancels the look-ups and ends their pass, when nobody will use them. Returns the tasks that are to end."""
         self._result.cancel()
-        self.context.close()
+        self.context.end()
         return (self._result,) if isinstance(self._result, asyncio.Task) else ()
 
     def hurry(self) -> None:
@@ -119,7 +119,7 @@ def _begin(
 ) -> LookedUp[R]:
     """Begins the look-ups for a batch, in a pass of their own. Errors are kept for whoever awaits the result."""
     context = open_context()
-    with inside(context):
+    with inside(context), context._span.ahead():
         try:
             return LookedUp(context, run(batch))
         except Exception as error:
