@@ -14,7 +14,8 @@ def came(engine: Engine, session: SessionState) -> None:
     who = _who(session)
     if not session.is_known:
         session.is_known = True
-        engine.events.note("joined", f"{who} has connected over {session.transport}", trainer=session.name)
+        how = f"over {session.transport}" if session.peer else "inside this process"
+        engine.events.note("joined", f"{who} has connected {how}", trainer=session.name)
     elif session.is_away:
         engine.events.note_again(
             ("back", session.trainer), "back", f"{who} has connected again", "info", trainer=session.name

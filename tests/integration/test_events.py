@@ -18,7 +18,7 @@ from ps_wire.status import EventStatus
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.conftest import StartOwner
-from tests.integration.support import until
+from tests.integration.support import in_memory, until
 
 MODELS = "tests.hosted_models"
 COUNTER = f"{MODELS}.Counter"
@@ -215,3 +215,9 @@ async def test_a_program_cannot_write_to_the_terminal_of_an_operator(
     async with tc.connect(owner.address) as ps:
         (me,) = (await ps.status()).trainers
     assert me.program.startswith("?[2Jevil?x") and len(me.program) == 128
+
+
+async def test_a_trainer_in_the_process_of_the_owner_is_told_as_such() -> None:
+    async with in_memory() as owner, tc.connect(owner.connector()) as ps:
+        (joined,) = (each.text for each in owner.engine.events.latest() if each.kind == "joined")
+        assert ps.trainer.hex()[:8] in joined and joined.endswith(" has connected inside this process")
