@@ -1,11 +1,12 @@
-"""Removes expired rows of tables from time to time, in short turns."""
+"""Removes expired rows of tables, and makes room in full ones, in short turns."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -17,17 +18,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS: Final = 1.0
-"""Longest time until a new table is noticed."""
+_LOOK_SECONDS: Final = 0.5
+"""Longest time until it is noticed that a table is new, or nearly full."""
 
 _LONGEST_SECONDS: Final = 60.0
 """Longest time between two rounds through a table."""
 
 _ROUNDS_PER_TTL: Final = 10
 
+_OVER: Final = object()
+
 
 class Expiry:
     """Goes through the tables whose rows expire, ten times within the time after which they do, or once a minute.
+
+    Tables that are nearly full make room before look-ups have to wait for that.
 
     A turn looks at 16,384 rows, in a thread, under the lock of the table, which takes less than a millisecond if none
     of them goes. Then it rests as long as the turn has taken, so look-ups and steps come in between.
@@ -59,26 +64,25 @@ class Expiry:
         while not self._ending:
             seconds = _LOOK_SECONDS
             for table in list(self._tables()):
-                ttl = table.ttl
-                if ttl is None:
-                    continue
-                pause = min(ttl / _ROUNDS_PER_TTL, _LONGEST_SECONDS)
-                if time.monotonic() >= self._due.get(table, 0.0):
+                pause = math.inf if table.ttl is None else min(table.ttl / _ROUNDS_PER_TTL, _LONGEST_SECONDS)
+                is_due = table.ttl is not None and time.monotonic() >= self._due.get(table, 0.0)
+                if is_due or table.excess:
                     try:
-                        await self._round(table)
+                        await self._round(table.turns(is_due))
                     except Exception:
-                        _log.exception("removing expired rows of %s failed; it will be tried again", table)
-                    self._due[table] = time.monotonic() + pause
+                        _log.exception("removing rows of %s failed; it will be tried again", table)
+                    if is_due:
+                        self._due[table] = time.monotonic() + pause
                 seconds = min(seconds, max(pause, 0.05))
             await asyncio.sleep(seconds)
 
-    async def _round(self, table: RowsOfTable) -> None:
-        begin: int | None = 0
-        while begin is not None and not self._ending:
+    async def _round(self, turns: Iterator[None]) -> None:
+        is_over = False
+        while not is_over and not self._ending:
             began = time.monotonic()
-            turn = asyncio.ensure_future(BLOCKING.run(table.expire, begin))
+            turn = asyncio.ensure_future(BLOCKING.run(next, turns, _OVER))
             try:
-                begin = await asyncio.shield(turn)
+                is_over = await asyncio.shield(turn) is _OVER
             except asyncio.CancelledError:
                 await asyncio.wait([turn])
                 raise

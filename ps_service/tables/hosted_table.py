@@ -14,7 +14,7 @@ from ps_wire.tables import life, options
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ps_service.tables.statistics import Statistics
 
@@ -163,8 +163,12 @@ class HostedTable(RowsOfTable):
     def count_gradients(self, ids: int) -> None:
         self.shard.count_gradients(ids)
 
-    def expire(self, begin: int) -> int | None:
-        return self.shard.expire(begin, TURN_ROWS)[1]
+    def turns(self, expire: bool) -> Iterator[None]:
+        return self.shard.turns(TURN_ROWS, expire)
+
+    @property
+    def excess(self) -> int:
+        return self.shard.excess
 
     @remote
     def evict(self, share: float | None, dry_run: bool, sample: int) -> tuple[int, torch.Tensor]:

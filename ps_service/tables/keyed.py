@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
 from ps_service.tables.kernels import Grouped
+from ps_service.tables.population import Candidates
+from ps_service.tables.seen import first
 from ps_service.tables.shard import TableShard
 
 
@@ -91,6 +95,40 @@ class KeyedShard(TableShard):
         """Counts ids that a backward has brought gradients for."""
         with self._lock:
             self._population.statistics.gradients += ids
+
+    @property
+    def excess(self) -> int:
+        """How many rows may make room before look-ups need it; 0 while there is enough room. Takes no lock."""
+        return self._population.excess
+
+    def turns(self, turn_rows: int, expire: bool) -> Iterator[None]:
+        """Removes rows that have expired, and makes room in a table that is nearly full, in turns that are short.
+
+        What makes room is chosen between turns. Rows that are looked up meanwhile stay.
+
+        Args:
+            turn_rows: How many rows a turn looks at, or removes at most.
+            expire: Whether it is time for rows that have expired.
+
+        Yields:
+            None after each turn.
+        """
+        begin: int | None = 0
+        while expire and begin is not None:
+            _, begin = self.expire(begin, turn_rows)
+            yield
+        if not (wanted := self.excess):
+            return
+        parts = []
+        for begin in range(0, self._map.rows, turn_rows):
+            with self._lock:
+                parts.append(self._population.candidates(begin, begin + turn_rows))
+            yield
+        every = Candidates.together(parts)
+        for some in first(every.scores, wanted).split(turn_rows):
+            with self._lock:
+                self._population.make_room(every.some(some))
+            yield
 
     def update(self, keys: torch.Tensor, gradients: torch.Tensor) -> None:
         """Applies the gradients of different rows, float32 [n, dim], as one step of the optimizer.

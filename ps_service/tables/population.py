@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -17,6 +17,29 @@ if TYPE_CHECKING:
     from ps_service.tables.id_map import IdMap
     from ps_service.tables.rows import Rows
     from ps_wire.tables.life import Admission, Eviction
+
+
+class Candidates(NamedTuple):
+    """Rows that may make room.
+
+    Attributes:
+        keys: Their keys, int64 [n].
+        last: When they were looked up, int64 [n].
+        scores: The lowest go first, [n].
+    """
+
+    keys: torch.Tensor
+    last: torch.Tensor
+    scores: torch.Tensor
+
+    @classmethod
+    def together(cls, parts: Sequence[Candidates]) -> Candidates:
+        """All of several parts."""
+        return cls(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+    def some(self, chosen: torch.Tensor) -> Candidates:
+        """Those at some positions."""
+        return Candidates(self.keys[chosen], self.last[chosen], self.scores[chosen])
 
 
 class Population:
@@ -139,6 +162,31 @@ class Population:
             self._remove(gone)
             self.statistics.expired += len(gone)
         return gone
+
+    @property
+    def excess(self) -> int:
+        """How many rows may make room now, so that look-ups need not wait for it; 0 while there is enough room."""
+        if self._eviction is None or self._eviction.at_capacity is None:
+            return 0
+        count, share = len(self._map), int(self._eviction.share * self._most)
+        return count - (self._most - share) if count > self._most - share // 2 else 0
+
+    def candidates(self, begin: int, end: int) -> Candidates:
+        """The rows from number `begin` to before `end` that may make room."""
+        assert self.seen is not None
+        _, in_use = self._map.between(begin, end)
+        numbers = begin + in_use.nonzero()[:, 0]
+        numbers, last, scores = self.seen.scores(self._rows, numbers, self._clock())
+        return Candidates(self.generations.keys(numbers), last, scores)
+
+    def make_room(self, chosen: Candidates) -> int:
+        """Removes rows, but for those that were looked up since, or have gone. Returns how many."""
+        assert self.seen is not None
+        numbers = self.generations.numbers(chosen.keys)
+        same = self.generations.current(chosen.keys) & (self.seen.last(numbers) == chosen.last)
+        count = self._remove(self._map.ids_of(numbers[same]))
+        self.statistics.evicted += count
+        return count
 
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids. Returns how many there were."""

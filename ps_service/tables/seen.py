@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 
 from ps_service.tables.storage import RowStorage, make_rows
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
 
 _BLOCK_ROWS: Final = 1 << 16
 """Rows whose norms are computed at once."""
+
+
+def first(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """The positions of the lowest scores, at most `count`, in their order; of equal ones the first positions."""
+    if count >= len(scores) or not count:
+        return torch.arange(min(count, len(scores)))
+    # Only as many as are wanted are sorted, because there may be many millions.
+    limit = torch.from_numpy(np.partition(scores.numpy(), count - 1)[count - 1 : count])
+    below, equal = (scores < limit).nonzero()[:, 0], (scores == limit).nonzero()[:, 0]
+    below = below[scores[below].argsort(stable=True)]
+    return torch.cat([below, equal[: count - len(below)]])
 
 
 class Seen:
@@ -55,6 +67,10 @@ class Seen:
         last = self.storages["seen"].between(begin, end)[:, 0]
         return begin + ((last != 0) & (last <= int((now - age) * 1e6))).nonzero()[:, 0]
 
+    def last(self, numbers: torch.Tensor) -> torch.Tensor:
+        """When rows, int64 [n], were looked up, int64 [n]; 0 where there is none."""
+        return self.storages["seen"].read(numbers)[:, 0]
+
     def ages(self, numbers: torch.Tensor, now: float) -> dict[str, torch.Tensor]:
         """What is known of rows, int64 [n], whatever the time: microseconds since the last look-up, and sightings."""
         found = {"age": int(now * 1e6) - self.storages["seen"].read(numbers)[:, 0]}
@@ -71,6 +87,11 @@ class Seen:
 
     def first_to_go(self, rows: Rows, numbers: torch.Tensor, count: int, now: float) -> torch.Tensor:
         """At most `count` of the rows, the first of the order of eviction first, without those that are spared."""
+        numbers, _, scores = self.scores(rows, numbers, now)
+        return numbers[first(scores, count)]
+
+    def scores(self, rows: Rows, numbers: torch.Tensor, now: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of some rows, int64 [n], those that are not spared, when they were seen, and scores: the lowest go first."""
         last = self.storages["seen"].read(numbers)[:, 0]
         old = last <= int((now - self._eviction.spare) * 1e6)
         numbers, last = numbers[old], last[old]
@@ -82,9 +103,7 @@ class Seen:
                 scores = torch.cat([last[:0].float(), *parts])
             case _:
                 scores = last
-        # The order is stable, so that of equal rows those with the lowest numbers go.
-        chosen = scores.argsort(stable=True) if count < len(scores) else torch.arange(len(scores))
-        return numbers[chosen[:count]]
+        return numbers, last, scores
 
     def clear(self) -> None:
         """Forgets all rows."""

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from weakref import ref
 
     from ps_service.tables.backups import RowBackups
@@ -69,8 +69,13 @@ class RowsOfTable(ABC):
         """Counts ids that a backward has brought gradients for."""
 
     @abstractmethod
-    def expire(self, begin: int) -> int | None:
-        """Removes expired rows from number `begin` on, in one turn. Returns where to go on; None at the end."""
+    def turns(self, expire: bool) -> Iterator[None]:
+        """Removes expired rows if it is time for that, and makes room in a full table; see `KeyedShard.turns`."""
+
+    @property
+    @abstractmethod
+    def excess(self) -> int:
+        """How many rows may make room before look-ups need it; 0 while there is enough room."""
 
     @abstractmethod
     def read(self, keys: torch.Tensor) -> torch.Tensor:

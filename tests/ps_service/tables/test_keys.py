@@ -10,6 +10,7 @@ import torch
 from ps_service.tables import compiled
 from ps_service.tables.generations import Generations
 from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.seen import first
 from ps_service.tables.stand_in import key_space
 from ps_wire.tables.life import AfterSightings, Eviction
 from ps_wire.tables.options import SGD, Adagrad, Constant
@@ -139,3 +140,42 @@ def test_gradients_by_key_in_any_order(seed: int, implementation: str) -> None:
     if alive:
         torch.testing.assert_close(shard.look_up(ids(*alive), add=False)[:, 0], expected)
     assert shard.size == len(alive)
+
+
+@pytest.mark.parametrize("by", ["least_recent", "least_frequent", "smallest_norm"])
+def test_a_table_that_is_nearly_full_makes_room_in_turns(by: str, implementation: str) -> None:
+    clock = iter(range(1, 10_000))
+    eviction = Eviction(at_capacity=by, share=0.2, spare=0.0)  # type: ignore[arg-type]
+    shard = KeyedShard(
+        *(1, SGD(1.0), Constant(0.0)),
+        eviction=eviction,
+        max_rows=100,
+        implementation=implementation,
+        clock=lambda: next(clock),
+    )
+    for each in range(90):
+        shard.rows_of(ids(each))
+    assert (shard.excess, list(shard.turns(7, expire=True))) == (0, [None] * 13)
+    for each in range(90, 95):
+        shard.rows_of(ids(each))
+    shard.upsert(torch.arange(95), torch.arange(95)[:, None] / 10 + 1.0)
+    expected = shard.evict(15, dry_run=True).tolist()
+    turns = shard.turns(7, expire=False)
+    for _ in range(14):
+        next(turns)
+    assert (shard.excess, shard.size) == (15, 95)
+    next(turns)
+    shard.rows_of(ids(*expected[9:11]))  # they are looked up before it is their turn
+    shard.remove(ids(expected[12]))
+    shard.rows_of(ids(1_000))
+    assert len(list(turns)) == 2
+    stay = {*range(95), 1_000} - set(expected) | set(expected[9:11])
+    assert set(shard._map.items()[0].tolist()) == stay and shard.excess == 0
+    assert (shard.statistics.evicted, shard.statistics.removed) == (12, 1)
+
+
+def test_the_lowest_scores_come_first() -> None:
+    scores = torch.tensor([3, 1, 2, 1, 3, 1, 0])
+    for count in range(7):
+        assert first(scores, count).tolist() == scores.argsort(stable=True).tolist()[:count]
+    assert sorted(first(scores, 9).tolist()) == list(range(7))
