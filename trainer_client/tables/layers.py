@@ -12,6 +12,8 @@ from trainer_client.tables.bags import MODES
 from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainer_client.pending import Pending
 
 
@@ -53,9 +55,9 @@ class Embedding(nn.Module):
             PsError: As for the table.
         """
         if self.padding_idx is None:
-            return self.table(input).wait()
+            return _waited(self.table, input)
         there = input != self.padding_idx
-        rows = self.table(input[there]).wait()
+        rows = _waited(self.table, input[there])
         return rows.new_zeros(*input.shape, self.embedding_dim).masked_scatter(there.unsqueeze(-1), rows)
 
     def extra_repr(self) -> str:
@@ -108,13 +110,25 @@ class EmbeddingBag(nn.Module):
             RuntimeError: This is the thread of the client's event loop.
             PsError: As for the table.
         """
-        found: Pending[torch.Tensor] = self.table.bag(
-            input, offsets, self.mode, per_sample_weights, self.include_last_offset, self.padding_idx
+        return _waited(
+            *(self.table.bag, input, offsets, self.mode, per_sample_weights),
+            *(self.include_last_offset, self.padding_idx),
         )
-        return found.wait()
 
     def extra_repr(self) -> str:
         return f"{self.table!r}, mode={self.mode!r}"
+
+
+def _waited(look_up: Callable[..., Pending[torch.Tensor]], *arguments: Any) -> torch.Tensor:
+    """The result of a look-up. `torch.compile` compiles what stands before and behind it, and not the look-up."""
+    if torch.compiler.is_dynamo_compiling():
+        result: torch.Tensor = torch.compiler.disable(_wait)(look_up, *arguments)
+        return result
+    return _wait(look_up, *arguments)
+
+
+def _wait(look_up: Callable[..., Pending[torch.Tensor]], *arguments: Any) -> torch.Tensor:
+    return look_up(*arguments).wait()
 
 
 def unwrapped_table(given: Any) -> Table:

@@ -64,6 +64,27 @@ def test_the_same_forward_trains_as_locally(owner_process_address: str, mode: st
         assert f"a {mode}" in repr(model)
 
 
+# Torch's own compiler reads the .grad of what a look-up returns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_model_trains_as_one_that_is_not(owner_process_address: str) -> None:
+    with tc.connect(owner_process_address) as ps:
+        bags = ps.table("bags", 3, tc.SGD(lr=0.1), rows=9, init=tc.Normal(1.0))
+        rows = ps.table("rows", 3, tc.SGD(lr=0.1), rows=9, init=tc.Normal(1.0))
+        model = Model(layers.EmbeddingBag(bags, "mean", padding_idx=2), layers.Embedding(rows, padding_idx=0))
+        local = local_twin(bags(torch.arange(9)), rows(torch.arange(9)), "mean")
+        compiled = torch.compile(model, backend="eager")
+        twin = torch.optim.SGD([*local.bags.parameters(), *local.rows.parameters()], lr=0.1)
+        for _ in range(2):
+            with ps.context() as ctx:
+                loss = compiled(IDS, OFFSETS, SINGLE.view(3))
+                ctx.backward(loss, step=[bags.optimizer, rows.optimizer])
+            twin.zero_grad()
+            local(IDS, OFFSETS, SINGLE.view(3)).backward()
+            twin.step()
+        torch.testing.assert_close(bags(torch.arange(9)), local.bags.weight.detach())  # type: ignore[union-attr]
+        torch.testing.assert_close(rows(torch.arange(9))[1:], local.rows.weight[1:].detach())  # type: ignore[index]
+
+
 async def test_layers_run_in_threads_and_not_on_the_event_loop(ps: tc.Client) -> None:
     items = await ps.table("items", 3, rows=9)
     layer = layers.Embedding(items, padding_idx=-1)
