@@ -50,6 +50,9 @@ class OwnerConfig(BaseSettings):
         None,
         description="Folder of the checkpoints, written when the owner drains and read when it starts; empty for none.",
     )
+    checkpoint_every: FiniteFloat = Field(
+        0.0, ge=0, description="Seconds between checkpoints in data_dir while it serves; 0: only when it drains."
+    )
     device: str = Field("cpu", description="Where hosted modules live: cpu, cuda:0 …")
     threads: int = Field(0, ge=0, description="Compute threads; 0 chooses by the number of cores.")
     spare_threads: int = Field(
@@ -102,7 +105,7 @@ class OwnerConfig(BaseSettings):
     @property
     def serving(self) -> dict[str, Any]:
         """The settings that are arguments of `Server`, by their names there."""
-        return self.model_dump(include={"listen", "insecure", "http", "direct_port"})
+        return self.model_dump(include={"listen", "insecure", "http", "direct_port", "checkpoint_every"})
 
     @field_validator("imports", mode="before")
     @classmethod

@@ -40,7 +40,10 @@ from ps_wire.limits import Limits
 from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ps_wire.v1.operations_pb2 import CheckpointReply
 
 
 class Engine:
@@ -81,6 +84,8 @@ class Engine:
         inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
+        write_checkpoint: Writes a checkpoint while the owner goes on, and blocks meanwhile; None if it keeps none. The
+            server sets it.
         tracing: Makes the spans of requests; None if the program is not traced.
     """
 
@@ -123,6 +128,7 @@ class Engine:
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
         self.tracing: Final = tracing.of_program(name)
+        self.write_checkpoint: Callable[[], CheckpointReply] | None = None
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)

@@ -23,6 +23,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.sweeper import Sweeper
 from ps_service.tables.expiry import Expiry
 from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.errors import PsError
 from ps_wire.runtime import forks
 from ps_wire.runtime.threads import BLOCKING
 
@@ -56,13 +57,15 @@ class Server:
         insecure: Allows addresses beyond loopback, although traffic is not encrypted.
         http: Host and port of metrics and health over HTTP; empty for none.
         direct_port: Port for direct connections on the host of `listen`, 0 for a free one; or `off`.
+        checkpoint_every: Seconds between checkpoints while it serves, if there is a data directory; 0 for none.
 
     Attributes:
         kept: Set once the checkpoint is written, or none is needed: the process may end.
         failed: Whether the checkpoint could not be written.
 
     Raises:
-        ValueError: An address is not a loopback address and `insecure` was not given.
+        ValueError: An address is not a loopback address and `insecure` was not given; or `checkpoint_every` was given
+            without a data directory.
     """
 
     def __init__(
@@ -72,9 +75,12 @@ class Server:
         insecure: bool = False,
         http: str = "",
         direct_port: int | Literal["off"] = "off",
+        checkpoint_every: float = 0.0,
     ) -> None:
         for address in filter(None, (listen, http)):
             addresses.check_allowed(address, insecure)
+        if checkpoint_every and engine.data_dir is None:
+            raise ValueError("checkpoint_every needs data_dir, the folder that checkpoints are written to")
         self.engine = engine
         self.servicer = Servicer(engine)
         self.kept = threading.Event()
@@ -82,6 +88,8 @@ class Server:
         self._listen = listen
         self._http = http
         self._direct_port = direct_port
+        self._checkpoint_every = checkpoint_every
+        self._checkpoints: asyncio.Task[None] | None = None
         self._web: Web | None = None
         self._serving = False
         self._keeper: Keeper | None = None
@@ -136,6 +144,9 @@ class Server:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
+            self.engine.write_checkpoint = self._keeper.write_now
+            if self._checkpoint_every:
+                self._checkpoints = asyncio.create_task(self._write_checkpoints(self._keeper))
         keep_free_memory()
         self._server = self._assemble()
         self._port = self._open_port(self._server)
@@ -151,6 +162,15 @@ class Server:
         self.engine.compute.when_stalled = self._health.tell_soon
         await self._health.tell(self.engine.compute.stalled)
         self.engine.events.note("started", f"{self.engine.name} is serving on {self.address}")
+
+    async def _write_checkpoints(self, keeper: Keeper) -> None:
+        """Writes one again and again. One that fails is logged, and the next is tried."""
+        while True:
+            await asyncio.sleep(self._checkpoint_every)
+            try:
+                await BLOCKING.run(keeper.write_now)
+            except PsError as error:
+                _log.error("%s", error)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.
@@ -243,9 +263,9 @@ class Server:
         await self._sweeper.end()
         await self._sampler.end()
         await self._expiry.end()
-        if self._memory is not None:
-            self._memory.cancel()
-            await asyncio.wait([self._memory])
+        for task in filter(None, (self._memory, self._checkpoints)):
+            task.cancel()
+            await asyncio.wait([task])
         # Before gRPC, whose streams stand beside the direct connections: the last answers are still read.
         await self.servicer.direct.close()
         if self._server is not None:

@@ -68,6 +68,7 @@ _ALL: Final = (
     OperationInfo("collective", waits=True, large=True),
     OperationInfo("sessions", mutates=False),
     OperationInfo("history", mutates=False),
+    OperationInfo("checkpoint", mutates=False),
     # It opens no session for its caller, and has no effect the second time.
     OperationInfo("evict", mutates=False),
 )

@@ -203,6 +203,31 @@ def evict(
 
 
 @app.command()
+def checkpoint(
+    address: _Address = _DEFAULT_ADDRESS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until it is written.")] = 600.0,
+) -> None:
+    """Has an owner write a checkpoint of its named objects into its data directory now, while it goes on.
+
+    Steps wait while it is written, and the answer says for how long; forward and backward passes go on.
+    """
+    try:
+        reply = probe.checkpoint(address, timeout)
+    except PsError as error:
+        _fail(str(error), 2 if isinstance(error, UnavailableError) else 1)
+    if as_json:
+        _print_json(reply)
+        return
+    print(
+        f"{reply.folder} of {reply.owner}: {reply.objects} objects, {reply.bytes:,} bytes in {reply.seconds:.2f} s; "
+        f"steps waited for {reply.held_seconds:.2f} s"
+    )
+    for each in reply.left_out:
+        print(f"not in it: {each}")
+
+
+@app.command()
 def plan(
     file: Annotated[Path, typer.Argument(help="A TOML file that names tables and owners.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,

@@ -13,6 +13,8 @@ from ps_wire.errors import UnavailableError
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import (
+    CheckpointReply,
+    CheckpointRequest,
     EvictReply,
     EvictRequest,
     SessionsReply,
@@ -59,6 +61,18 @@ def evict(address: str, request: EvictRequest, timeout_seconds: float = 5.0) -> 
         InvalidArgumentError: The id is ambiguous or malformed.
     """
     reply: EvictReply = _asked(address, lambda stub: stub.Evict, request, timeout_seconds)
+    return reply
+
+
+def checkpoint(address: str, timeout_seconds: float) -> CheckpointReply:
+    """Has the owner at an address write a checkpoint.
+
+    Raises:
+        UnavailableError: No owner answers there in time, or it is stopping.
+        InvalidArgumentError: It has no data directory.
+        InternalError: It cannot be written.
+    """
+    reply: CheckpointReply = _asked(address, lambda stub: stub.Checkpoint, CheckpointRequest(), timeout_seconds)
     return reply
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps_service.durability import snapshot
 from ps_service.durability.restoring import restore
-from ps_service.durability.store import Store
+from ps_service.durability.store import CheckpointError, Store
 from ps_service.training.optimizers import HostedOptimizer
+from ps_wire.errors import InternalError, UnavailableError
+from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.v1.operations_pb2 import CheckpointReply
 
 if TYPE_CHECKING:
     from ps_service.durability.manifest import Manifest
@@ -34,6 +38,8 @@ class Keeper:
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
         self._store = Store(folder)
+        self._lock = ReportingLock()
+        self._is_over = False
 
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one.
@@ -68,6 +74,40 @@ class Keeper:
         for each in manifest.left_out:
             _log.warning("%s %r is not kept: %s", each["class"], each["name"], each["why"])
 
+    def write_now(self) -> CheckpointReply:
+        """Writes a checkpoint while the owner goes on. Blocks; several threads take turns.
+
+        Returns:
+            What was written, and for how long steps waited.
+
+        Raises:
+            UnavailableError: The owner is stopping, and has written its last checkpoint or is about to.
+            InternalError: It cannot be written. The previous one stays valid.
+        """
+        began, held = time.monotonic(), 0.0
+
+        def fill(folder: Path) -> Manifest:
+            nonlocal held
+            manifest, held = snapshot.write_live(self._engine, folder)
+            return manifest
+
+        with self._lock:
+            if self._is_over:
+                raise UnavailableError(f"owner {self._engine.name!r} is stopping, and writes its checkpoint by itself")
+            try:
+                folder, manifest = self._store.write(fill)
+            except CheckpointError as error:
+                raise InternalError(str(error)) from error
+        reply = CheckpointReply(owner=self._engine.name, folder=str(folder), objects=len(manifest.objects))
+        reply.bytes = sum(each["bytes"] for each in manifest.files.values())
+        reply.seconds, reply.held_seconds = time.monotonic() - began, held
+        reply.left_out.extend(f"{each['class']} {each['name']!r}: {each['why']}" for each in manifest.left_out)
+        _log.info(
+            "%s of %s: %d objects, %d bytes in %.2f s; steps waited for %.2f s",
+            *(folder, reply.owner, reply.objects, reply.bytes, reply.seconds, held),
+        )
+        return reply
+
     async def _finish_rounds(self) -> None:
         """Applies gradients that optimizers have accepted and not applied yet."""
         for hosted in self._engine.registry.objects():
@@ -79,4 +119,7 @@ class Keeper:
         self._store.close()
 
     def _write(self, books: snapshot.Bookkeeping, orderly: bool) -> tuple[Path, Manifest]:
-        return self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
+        with self._lock:
+            # One that knows of no sessions must not become the newest.
+            self._is_over = True
+            return self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -14,12 +15,22 @@ from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
 
 
+class StillBusy(Exception):
+    """Hosted code holds what would have to be read; the message says where."""
+
+
 class CannotBeKept(Exception):
     """An object's state cannot be saved; the message says why."""
+
+
+class _OutOfTime(CannotBeKept):
+    """Hosted code held locks too long."""
 
 
 class States:
@@ -60,6 +71,59 @@ class States:
         return read
 
 
+class LiveStates(States):
+    """Reads the states of an owner that goes on running, while no optimizer steps: see `no_steps`.
+
+    Args:
+        engine: The owner.
+        patience: Total seconds to wait for hosted code.
+    """
+
+    def __init__(self, engine: Engine, patience: float) -> None:
+        super().__init__(engine, patience)
+
+    def of(self, hosted: HostedObject) -> Any:
+        """The result of an object's `state_dict`. That of an optimizer is no copy.
+
+        Raises:
+            CannotBeKept: It has no `state_dict`, or that method raised.
+            StillBusy: Hosted code held its locks too long.
+        """
+        if isinstance(hosted.value, (HostedOptimizer, HostedScheduler)):
+            # In this thread, which holds the locks of optimizers.
+            value = hosted.value
+            return _tried(value.optimizer.state_dict if isinstance(value, HostedOptimizer) else value.state_dict)
+        if hosted.is_table:
+            table: Any = hosted.value
+            return table.state_copy()
+        try:
+            return super().of(hosted)
+        except _OutOfTime:
+            raise StillBusy(f"the state of {hosted} could not be read, because hosted code is running in it") from None
+
+
+@contextmanager
+def no_steps(objects: Iterable[HostedObject], patience: float) -> Iterator[None]:
+    """Lets the optimizers among these objects apply no step while the block runs. Steps wait; passes go on.
+
+    Args:
+        objects: The objects.
+        patience: Total seconds to wait for steps that are being applied.
+
+    Raises:
+        StillBusy: One of them took longer.
+    """
+    until = time.monotonic() + patience
+    optimizers = [(each.value, each) for each in objects if isinstance(each.value, HostedOptimizer)]
+    with ExitStack() as stack:
+        # In the order of steps that apply to several optimizers at once.
+        for optimizer, hosted in sorted(optimizers, key=lambda each: each[0].number):
+            if not optimizer.lock.acquire(seconds=max(until - time.monotonic(), 0.0)):
+                raise StillBusy(f"a step of {hosted} takes longer than {patience:g} s")
+            stack.callback(optimizer.lock.release)
+        yield
+
+
 def _tried(read: Callable[[], Any]) -> Any:
     try:
         return read()
@@ -84,5 +148,5 @@ def _within(seconds: float, read: Callable[[], Any]) -> Any:
     if failed:
         raise failed[0]
     if not found:
-        raise CannotBeKept("its state could not be read because hosted code is still running")
+        raise _OutOfTime("its state could not be read because hosted code is still running")
     return found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from torch import nn
 
 from ps_service.durability import files, rounds, table_states, value_files
 from ps_service.durability.manifest import Manifest
-from ps_service.durability.object_states import CannotBeKept, States
+from ps_service.durability.object_states import CannotBeKept, LiveStates, States, no_steps
 from ps_service.durability.tensors import TensorWriter
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.payload import joined
@@ -73,6 +74,31 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     return Bookkeeping(message, answers)
 
 
+def write_live(engine: Engine, folder: Path) -> tuple[Manifest, float]:
+    """Writes the named objects of an owner that goes on running. Runs in a thread.
+
+    Its optimizers with their parameters and tables are as they are between the same steps. It has no sessions and
+    continues no incarnation, because trainers go on: after a restart from it they ask for their objects again.
+
+    Args:
+        engine: The owner.
+        folder: An empty folder.
+
+    Returns:
+        The manifest, and for how many seconds steps had to wait.
+
+    Raises:
+        StillBusy: Hosted code holds what would have to be read.
+        OSError: A file cannot be written.
+    """
+    books = Bookkeeping(pb.Checkpoint(generator=torch.get_rng_state().numpy().tobytes()), {})
+    named = [hosted for hosted in engine.registry.objects() if hosted.name]
+    with no_steps(named, _PATIENCE_SECONDS):
+        began = time.monotonic()
+        manifest = _written(engine, books, folder, named, LiveStates(engine, _PATIENCE_SECONDS), ())
+        return manifest, time.monotonic() - began
+
+
 def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Manifest:
     """Writes a checkpoint's files. Runs in a thread, while the owner accepts no requests.
 
@@ -87,19 +113,32 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
     Raises:
         OSError: A file cannot be written.
     """
+    incarnations = (engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED]
+    states = States(engine, None if orderly else _PATIENCE_SECONDS)
+    return _written(engine, books, folder, engine.registry.objects(), states, incarnations)
+
+
+def _written(
+    engine: Engine,
+    books: Bookkeeping,
+    folder: Path,
+    hosted: Sequence[HostedObject],
+    states: States,
+    incarnations: tuple[str, ...],
+) -> Manifest:
     tensors = TensorWriter(folder)
     checkpoint = books.message
     for session in checkpoint.sessions:
         for number, answer in books.answers[session.trainer].items():
             _add_answer(session, number, answer, tensors)
-    objects = _Objects(tensors, States(engine, None if orderly else _PATIENCE_SECONDS))
-    kept = objects.records(engine.registry.objects())
+    objects = _Objects(tensors, states)
+    kept = objects.records(hosted)
     tensors.flush()
     checkpoint.objects.extend(kept)
     files.write_file(folder / STATE, checkpoint.SerializeToString())
     return Manifest(
         owner=engine.name,
-        incarnations=(engine.incarnations.current, *engine.incarnations.earlier)[:_REMEMBERED],
+        incarnations=incarnations,
         written=datetime.now(UTC).isoformat(timespec="seconds"),
         version=RELEASE,
         objects=[line(record) for record in kept],

@@ -24,6 +24,15 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
     reply.contexts.extend(session_infos.contexts(engine, _MOST))
 
 
+def checkpoint(ctx: RequestContext, request: pb.CheckpointRequest, reply: pb.CheckpointReply) -> None:
+    """Writes a checkpoint now, while the owner goes on."""
+    if ctx.engine.write_checkpoint is None:
+        raise InvalidArgumentError(
+            f"owner {ctx.engine.name!r} has no directory for checkpoints: start it with ps-service serve --data-dir"
+        )
+    reply.CopyFrom(ctx.engine.write_checkpoint())
+
+
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:
     """Ends a session, a context, or all contexts that have been unused for some time."""
     engine = ctx.engine

@@ -99,6 +99,7 @@ _ALL: Final = (
     _operation("collective", collectives.collective),
     _operation("sessions", administration.sessions, expected_seconds=inline.short),
     _operation("history", history.history, expected_seconds=inline.short),
+    _operation("checkpoint", administration.checkpoint, apart=True),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )
 

@@ -1239,6 +1239,28 @@ class EvictReply(_message.Message):
     contexts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, sessions: _Optional[_Iterable[str]] = ..., contexts: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class CheckpointRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("owner", "folder", "objects", "bytes", "seconds", "held_seconds", "left_out")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HELD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    folder: str
+    objects: int
+    bytes: int
+    seconds: float
+    held_seconds: float
+    left_out: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, owner: _Optional[str] = ..., folder: _Optional[str] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., held_seconds: _Optional[float] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class JoinCommunicatorRequest(_message.Message):
     __slots__ = ("member", "name", "size", "rank", "wait_seconds", "patience_seconds")
     MEMBER_FIELD_NUMBER: _ClassVar[int]

@@ -37,6 +37,7 @@ FIELDS: dict[str, Field] = {
     "advertise": Field("", ('"a:1"', "a:1"), ("b:2", "b:2"), "c:3"),
     "http": Field("", ('"127.0.0.1:9464"', "127.0.0.1:9464"), ("localhost:0", "localhost:0"), "[::1]:9464"),
     "data_dir": Field(None, ('"here/data"', Path("here/data")), ("there", Path("there")), Path("elsewhere")),
+    "checkpoint_every": Field(0.0, ("0.5", 0.5), ("4", 4.0), 60.0),
     "device": Field("cpu", ('"meta"', "meta"), ("cpu:0", "cpu:0"), "cpu"),
     "threads": Field(0, ("3", 3), ("4", 4), 0),
     "spare_threads": Field(0, ("3", 3), ("4", 4), 5),
