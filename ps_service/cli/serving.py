@@ -9,6 +9,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.training.warm import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
@@ -56,6 +57,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
             f"{settings.name} serves a page at http://{server.http_address}/ and metrics at http://{server.http_address}/metrics",
             flush=True,
         )
+    warm_soon()
     await stopping.wait()
     # A second signal ends the process without draining.
     for number in _SIGNALS:
