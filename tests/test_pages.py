@@ -132,7 +132,9 @@ def test_variables_and_errors_that_are_named_exist(page: Path) -> None:
         if path.suffix != ".md"
     }
     trainers = {f"{PREFIX}{field.name.upper()}" for field in fields(TrainerSettings)}
-    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers
+    commands = get_command(app).commands.values()  # type: ignore[attr-defined]
+    arguments = {each.envvar for command in commands for each in command.params}
+    assert set(re.findall(r"`(PS_[A-Z_]+)`", text)) <= settings | deployed | trainers | arguments
     ours = {name for name in vars(errors) if name.endswith("Error")} | {"CheckpointError"}
     assert {name for name in re.findall(r"`(?:tc\.)?([A-Z]\w+Error)`", text) if not hasattr(builtins, name)} <= ours
 

@@ -16,8 +16,10 @@ import torch
 import typer
 from google.protobuf.json_format import MessageToDict
 from rich.console import Console
+from typer.main import get_command
 
 from ps_service import config
+from ps_service.cli import completion as completing
 from ps_service.cli import (
     group_status,
     logs,
@@ -298,6 +300,24 @@ def restore(
     except (CheckpointError, PsError) as error:
         _fail(str(error))
     restore_view.show(result)
+
+
+@app.command()
+def completion() -> None:
+    """Prints a script for the completion of commands and options in bash and zsh.
+
+    In bash, once:
+
+        ps-service completion > ~/.local/share/bash-completion/completions/ps-service
+    """
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    print(completing.script({name: _flags(each) for name, each in commands.items()}), end="")
+
+
+def _flags(command: Any) -> list[str]:
+    """The long flags of a command, without those that switch off what is off anyway."""
+    own = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts) if flag.startswith("--")]
+    return [*own, "--help"]
 
 
 def main() -> None:
