@@ -56,6 +56,7 @@ FIELDS: dict[str, Field] = {
     "direct_port": Field(0, ('"off"', "off"), ("50151", 50151), 50152),
     "shared_memory": Field(True, ("false", False), ("true", True), False),
     "insecure": Field(False, ("true", True), ("false", False), True),
+    "slow_call_seconds": Field(10.0, ("0.5", 0.5), ("4", 4.0), 0.0),
     "log_level": Field("info", ('"debug"', "debug"), ("warning", "warning"), "error"),
     "log_format": Field("auto", ('"text"', "text"), ("json", "json"), "auto"),
 }
@@ -129,7 +130,8 @@ def test_modules_may_be_given_by_several_flags() -> None:
 
 def test_the_arguments_of_a_server_are_its_settings() -> None:
     settings = config.load(listen="127.0.0.1:7", insecure=True)
-    assert settings.serving == {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0}
+    expected = {"listen": "127.0.0.1:7", "insecure": True, "http": "", "direct_port": 0, "checkpoint_every": 0.0}
+    assert settings.serving == expected
     assert settings.serving.keys() <= inspect.signature(Server).parameters.keys()
 
 
