@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,18 +52,22 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     server.engine.membership.awaited = bool(settings.directory)
     await server.start()
     member = await _join(server, settings)
-    print(f"{settings.name} is serving on {server.address}", flush=True)
-    if server.http_address:
-        print(
-            f"{settings.name} serves a page at http://{server.http_address}/ and metrics at http://{server.http_address}/metrics",
-            flush=True,
-        )
+    _tell(server, settings.name)
     warm_soon()
     await stopping.wait()
     # A second signal ends the process without draining.
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
     await _drain(server, member, settings)
+
+
+def _tell(server: Server, name: str) -> None:
+    """Prints where the owner serves, for programs that read it. On a terminal the log has told it already."""
+    if sys.stdout.isatty() and sys.stderr.isatty() and _log.isEnabledFor(logging.INFO):
+        return
+    print(f"{name} is serving on {server.address}", flush=True)
+    if http := server.http_address:
+        print(f"{name} serves a page at http://{http}/ and metrics at http://{http}/metrics", flush=True)
 
 
 async def _join(server: Server, settings: OwnerConfig) -> Agent | None:
