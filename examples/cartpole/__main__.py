@@ -14,6 +14,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
     settings.out.mkdir(parents=True, exist_ok=True)
+    if not settings.rank:
+        print("it takes half a minute to two minutes on two cores, as the seed will have it", flush=True)
     try:
         report = run_together(settings) if settings.rank is None else run_by_hand(settings)
     except PsError as error:

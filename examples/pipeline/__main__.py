@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 
 import torch
 
 from examples.pipeline import report
-from examples.pipeline.measure import Measure, measure
+from examples.pipeline.measure import Machine, Measure, measure
 from examples.pipeline.members import together
 from examples.pipeline.pipeline import Pipeline
 from examples.pipeline.settings import Settings, parse
@@ -17,7 +18,7 @@ from trainer_client import PsError
 from trainer_client.nn import RemoteModule
 
 
-def run(settings: Settings) -> list[Measure]:
+def run(settings: Settings) -> tuple[Machine, list[Measure]]:
     """Starts two owners, trains with them, and ends them.
 
     Raises:
@@ -26,7 +27,12 @@ def run(settings: Settings) -> list[Measure]:
     with together() as (one, two):
         first = RemoteModule(one, Shard1, (settings.width, settings.seed))
         second = RemoteModule(two, Shard2, (settings.width, settings.seed + 1))
-        return measure(Pipeline(first, second, settings.lr), settings)
+        return measure(Pipeline(first, second, settings.lr), settings, partial(_tell, settings.rounds))
+
+
+def _tell(rounds: int, number: int) -> None:
+    what = f"round {number} of {rounds}" if number else "a round to warm up"
+    print(f"  {what}", file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,16 +43,18 @@ def main(arguments: list[str] | None = None) -> int:
     # The trainer has little to compute; the cores are for the owners.
     torch.set_num_threads(1)
     parts = f"{settings.micro_batches} micro-batches of {settings.batch_size // settings.micro_batches} digits"
-    print(f"{parts} through two owners; medians of {settings.rounds} rounds", flush=True)
+    print(f"{parts} through two owners; medians of {settings.rounds} rounds")
+    print("with the defaults it takes one to two minutes on two idle cores", flush=True)
     try:
-        measures = run(settings)
+        machine, measures = run(settings)
     except PsError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    report.write(settings.out / "pipeline.json", settings, measures)
+    report.write(settings.out / "pipeline.json", settings, machine, measures)
     print(report.table(measures))
+    print(report.bound(machine, settings))
     losses = [loss for step in zip(*(each.losses for each in measures), strict=True) for loss in step]
     print(f"loss {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last of {len(losses)}")
     print(f"figures {settings.out / 'pipeline.json'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -52,18 +52,54 @@ class Measure:
         return median(self.step_ms)
 
 
-def measure(pipeline: Pipeline, settings: Settings) -> list[Measure]:
+@dataclass
+class Machine:
+    """How much more two processes at once compute than one: 2 on two idle cores, less with hyper-threads or other load.
+
+    Attributes:
+        apart_ms: Milliseconds of a micro-batch in both halves, one after the other, in each round.
+        at_once_ms: The same at once.
+    """
+
+    apart_ms: list[float] = field(default_factory=list)
+    at_once_ms: list[float] = field(default_factory=list)
+
+    def take(self, pipeline: Pipeline, micro_batch: Tensor) -> None:
+        """Measures both."""
+        apart, at_once = pipeline.halves(micro_batch)
+        self.apart_ms.append(apart * 1e3)
+        self.at_once_ms.append(at_once * 1e3)
+
+    @property
+    def speed_up(self) -> float:
+        """The ratio of the medians."""
+        return median(self.apart_ms) / median(self.at_once_ms)
+
+    def bound(self, micro_batches: int) -> float:
+        """The most that a pipeline of two equal halves can gain here: each half is idle for one micro-batch."""
+        return micro_batches / (1 + (micro_batches - 1) / self.speed_up)
+
+
+def measure(pipeline: Pipeline, settings: Settings, told: Callable[[int], None]) -> tuple[Machine, list[Measure]]:
     """Trains, one step with each number in flight in turn, so that other load on the machine affects all of them.
 
+    Args:
+        pipeline: The network.
+        settings: What to measure.
+        told: Called with the number of each round that begins; the first, a warm-up that does not count, is 0.
+
     Returns:
-        A measure for each number in flight. The first round, a warm-up, does not count.
+        What the machine can do, and a measure for each number in flight.
     """
     dealt = deal(settings.batch_size, settings.seed)
     warm_up, measures = ([Measure(number) for number in settings.in_flight] for _ in range(2))
-    for measuring in (warm_up, *[measures] * settings.rounds):
+    idle, machine = Machine(), Machine()
+    for number, measuring in enumerate((warm_up, *[measures] * settings.rounds)):
+        told(number)
+        (machine if number else idle).take(pipeline, next(dealt)[0].chunk(settings.micro_batches)[0])
         for each in measuring:
             each.take(pipeline, *next(dealt), settings.micro_batches)
-    return measures
+    return machine, measures
 
 
 def deal(size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:

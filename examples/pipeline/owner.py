@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 
 import torch
 
@@ -22,6 +23,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     # Both owners work at once, so each gets one core.
     torch.set_num_threads(1)
+    # It is meant to wait in shutdown() for as long as the trainer works.
+    logging.getLogger("trainer_client").setLevel(logging.ERROR)
     rpc.init_rpc(options.name, directory=options.directory, allow=[options.allow])
     rpc.barrier(MEMBERS)
     rpc.shutdown(group=MEMBERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -51,6 +52,24 @@ class Pipeline:
             between = self.first.remote().forward(micro_batch)
             sent.append(self.second.rpc_async().forward(between))
         return outputs + rpc.wait_all(sent)
+
+    def halves(self, micro_batch: Tensor) -> tuple[float, float]:
+        """Computes a micro-batch in both halves, one after the other and then at once.
+
+        Args:
+            micro_batch: An input of the first half.
+
+        Returns:
+            The seconds of each. Their ratio says how much two processes at once compute on this machine.
+        """
+        with torch.no_grad():
+            between = self.first.rpc_sync().forward(micro_batch)
+            began = time.perf_counter()
+            self.first.rpc_sync().forward(micro_batch)
+            self.second.rpc_sync().forward(between)
+            middle = time.perf_counter()
+            rpc.wait_all([self.first.rpc_async().forward(micro_batch), self.second.rpc_async().forward(between)])
+        return middle - began, time.perf_counter() - middle
 
     def step(self, x: Tensor, y: Tensor, micro_batches: int, in_flight: int) -> float:
         """Takes one step with a batch.

@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from examples.pipeline.measure import Measure
+from examples.pipeline.measure import Machine, Measure
 from examples.pipeline.settings import Settings
+
+
+def bound(machine: Machine, settings: Settings) -> str:
+    """What the figures can be on this machine, as it is now."""
+    return (
+        f"both halves at once compute {machine.speed_up:.2f} times as much as one; so {settings.micro_batches} "
+        f"micro-batches can gain {machine.bound(settings.micro_batches):.2f} x at most (two idle cores: "
+        f"{2 * settings.micro_batches / (settings.micro_batches + 1):.2f} x)"
+    )
 
 
 def table(measures: Sequence[Measure]) -> str:
@@ -22,7 +31,7 @@ def table(measures: Sequence[Measure]) -> str:
     return "\n".join(lines)
 
 
-def write(path: Path, settings: Settings, measures: Sequence[Measure]) -> None:
+def write(path: Path, settings: Settings, machine: Machine, measures: Sequence[Measure]) -> None:
     """Writes settings, medians, ratios and all measurements as JSON; makes the folder."""
     first = measures[0]
     chosen = {name: value for name, value in asdict(settings).items() if name != "out"}
@@ -37,5 +46,7 @@ def write(path: Path, settings: Settings, measures: Sequence[Measure]) -> None:
         }
         for each in measures
     ]
+    bound = machine.bound(settings.micro_batches)
+    content = {"settings": chosen, "machine": {**asdict(machine), "bound": bound}, "measures": rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"settings": chosen, "measures": rows}, indent=2) + "\n")
+    path.write_text(json.dumps(content, indent=2) + "\n")

@@ -94,8 +94,9 @@ def _axes(axes: Axes, report: Report) -> None:
     axes.set_yticks([10, 20, 50, 100, 200, 500, 1000, 2000])
     axes.minorticks_off()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    lowest = min(epoch.train_perplexity or epoch.held_out_perplexity for epoch in report.epochs)
-    axes.set_ylim(lowest * 0.8, report.epochs[0].held_out_perplexity * 1.3)
+    learnt = [epoch.train_perplexity for epoch in report.epochs if epoch.train_perplexity is not None]
+    every = [*learnt, *(epoch.held_out_perplexity for epoch in report.epochs), report.unigram_perplexity]
+    axes.set_ylim(min(every) * 0.8, max(every) * 1.3)
     axes.margins(x=0.02)
     axes.grid(color=GRID)
     axes.set_axisbelow(True)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from examples.pipeline.measure import deal
+from examples.pipeline.measure import Machine, deal
 from examples.pipeline.members import together
 from examples.pipeline.pipeline import MOMENTUM, Pipeline
 from examples.pipeline.shards import Shard1, Shard2
@@ -135,6 +135,12 @@ def test_activations_go_from_owner_to_owner(
     assert fetched("shard1") == before + PARTS
 
 
+def test_the_bound_is_that_of_the_machine() -> None:
+    assert Machine([20.0], [10.0]).bound(8) == pytest.approx(16 / 9)
+    assert Machine([20.0], [20.0]).bound(8) == pytest.approx(1.0)
+    assert Machine([20.0, 22.0, 900.0], [20.0, 20.0, 20.0]).bound(8) == pytest.approx(8 / (1 + 7 / 1.1))
+
+
 @pytest.mark.usefixtures("forked_programs")
 def test_the_whole_example_writes_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.pipeline", "--out", str(tmp_path), "--rounds", "2", "--width", "2"]
@@ -142,7 +148,11 @@ def test_the_whole_example_writes_its_figures(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    measures = json.loads((tmp_path / "pipeline.json").read_text())["measures"]
+    found = json.loads((tmp_path / "pipeline.json").read_text())
+    measures, machine = found["measures"], found["machine"]
+    assert len(machine["apart_ms"]) == len(machine["at_once_ms"]) == 2
+    assert f"can gain {machine['bound']:.2f} x at most (two idle cores: 1.60 x)" in done.stdout
+    assert done.stderr.splitlines()[-2:] == ["  round 1 of 2", "  round 2 of 2"]
     assert [each["in_flight"] for each in measures] == [1, 3]
     for each in measures:
         assert len(each["all"]["step_ms"]) == len(each["all"]["losses"]) == 2
