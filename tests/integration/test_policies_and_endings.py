@@ -95,7 +95,7 @@ async def test_steps_that_wait_end_with_their_optimizer(policy: tc.Policy, name:
         step = asyncio.create_task(one.step(batches(1)[0]))
         await until(lambda: len(aggregator._offered) == 1)
         await other.client.delete(name)
-        with pytest.raises(tc.StaleHandleError, match="gone"):
+        with pytest.raises(tc.StaleHandleError, match="deleted or replaced"):
             await step
         await other.client.close()  # does not close a round of what is gone
 
