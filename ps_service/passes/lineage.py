@@ -26,8 +26,11 @@ def results_in(result: Any) -> list[torch.Tensor]:
     for leaf in leaves_in(result):
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
-        elif isinstance(leaf, RRef) and leaf.hosted is None:
-            found += [part for part in parts_of(leaf.local_value()) if isinstance(part, torch.Tensor)]
+            continue
+        # Members of a group have references of their own around those of the owner.
+        reference = leaf if isinstance(leaf, RRef) else getattr(leaf, "hosted", None)
+        if isinstance(reference, RRef) and reference.hosted is None:
+            found += [part for part in parts_of(reference.local_value()) if isinstance(part, torch.Tensor)]
     return [tensor for tensor in found if tensor.requires_grad]
 
 

@@ -14,6 +14,7 @@ from ps_service.passes.leaf import Leaf
 from ps_service.passes.results import Results
 from ps_service.passes.saved_tensors import Kept
 from ps_service.tables.stand_in import RowsOfTable
+from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -50,7 +51,7 @@ def call(
             return _kept(function(target.value, *args, **kwargs), stays)
     results = Results(engine, recording.context, recording.call, arguments)
     entry, (args, kwargs) = arguments.enter((args, kwargs))
-    leaves = [_leaf(each) for each in _tables(target, args)]
+    leaves = [_leaf(each) for each in _tables(engine, target, args)]
     with torch.enable_grad(), _counted(results.held):
         found = function(target.value, *args, **(kwargs | {"recorded": True}))
     return results.record(entry, leaves, target.backward_latency, False, _kept(found, stays), others=False)
@@ -68,14 +69,22 @@ def _counted(held: Held) -> saved_tensors_hooks:
 _unpack = methodcaller("unpack")
 
 
-def _tables(target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
-    """The tables of a look-up."""
+def _tables(engine: Engine, target: HostedObject, args: tuple[Any, ...]) -> list[HostedObject]:
+    """The tables of a look-up. One that was left out would get no gradient, without a word.
+
+    Raises:
+        InvalidArgumentError: A part has a reference that is not to a table of this owner.
+    """
     found = {id(target): target}
     for part in args[0] if args and isinstance(args[0], list) else ():
-        reference = part[0] if isinstance(part, tuple) and part else None
+        if not isinstance(part, tuple) or not part or part[0] is None:
+            continue
+        # Members of a group have references of their own around those of the owner.
+        reference = engine.membership.peers.departing(part[0], None)
         hosted = reference.hosted if isinstance(reference, RRef) else None
-        if hosted is not None and isinstance(hosted.value, RowsOfTable):
-            found[id(hosted)] = hosted
+        if hosted is None or not isinstance(hosted.value, RowsOfTable):
+            raise InvalidArgumentError("a part of a look-up refers to something else than a table of this owner")
+        found[id(hosted)] = hosted
     return list(found.values())
 
 

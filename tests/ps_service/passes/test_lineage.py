@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from ps_service.hosting.references import RRef
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.lineage import has_own_functions, results_in, runs_own_function
 from tests.custom_functions import Doubled
+from trainer_client.rpc.rref import RRef as RRefOfMember
 
 
 def leaf() -> torch.Tensor:
@@ -64,3 +68,14 @@ def test_functions_of_torch_and_of_this_project_do_not_count(package: str) -> No
     other = type("Other", (Doubled,), {"__module__": f"my_{package}"})
     assert not runs_own_function([known.apply(leaf())])
     assert runs_own_function([other.apply(leaf())])
+
+
+def of_member(value: Any) -> RRefOfMember:
+    return RRefOfMember.of_hosted(RRef(value))
+
+
+@pytest.mark.parametrize("refer", [RRef, of_member])
+def test_tensors_of_results_that_stay_are_found_in_references_of_both_kinds(refer: Callable[[Any], Any]) -> None:
+    stays, travels = torch.ones(2, requires_grad=True) * 2, torch.ones(1, requires_grad=True) * 3
+    found = results_in([refer({"a": stays, "b": torch.ones(1)}), travels, 5])
+    assert len(found) == 2 and found[0] is stays and found[1] is travels
