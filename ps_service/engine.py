@@ -27,6 +27,7 @@ from ps_service.metrics.open_connections import OpenConnections
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.sessions import arrivals
+from ps_service.sessions.checkpoint_writer import CheckpointWriter
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
@@ -40,10 +41,7 @@ from ps_wire.limits import Limits
 from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from ps_wire.v1.operations_pb2 import CheckpointReply
 
 
 class Engine:
@@ -84,8 +82,7 @@ class Engine:
         inline_limit: How long a request may take on the event loop.
         shared_memory: The open shared-memory connections.
         direct: The open direct connections.
-        write_checkpoint: Writes a checkpoint while the owner goes on, and blocks meanwhile; None if it keeps none. The
-            server sets it.
+        checkpoints: Writes a checkpoint when it is asked to.
         tracing: Makes the spans of requests; None if the program is not traced.
     """
 
@@ -128,7 +125,7 @@ class Engine:
         self.shared_memory: Final = OpenConnections()
         self.direct: Final = OpenConnections()
         self.tracing: Final = tracing.of_program(name)
-        self.write_checkpoint: Callable[[], CheckpointReply] | None = None
+        self.checkpoints: Final = CheckpointWriter(name)
         self.allowlist.functions.serve(self.limits, self.device)
         self.allowlist.allow(HostedTable, SHARD)
         self.allowlist.allow(RowOptimizer, OPTIMIZER)

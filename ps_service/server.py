@@ -144,7 +144,7 @@ class Server:
         if self.engine.data_dir is not None:
             self._keeper = Keeper(self.engine, self.engine.data_dir)
             await BLOCKING.run(self._keeper.resume)
-            self.engine.write_checkpoint = self._keeper.write_now
+            self.engine.checkpoints.use(self._keeper.write_now)
             if self._checkpoint_every:
                 self._checkpoints = asyncio.create_task(self._write_checkpoints(self._keeper))
         keep_free_memory()

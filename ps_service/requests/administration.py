@@ -26,11 +26,7 @@ def sessions(ctx: RequestContext, request: pb.SessionsRequest, reply: pb.Session
 
 def checkpoint(ctx: RequestContext, request: pb.CheckpointRequest, reply: pb.CheckpointReply) -> None:
     """Writes a checkpoint now, while the owner goes on."""
-    if ctx.engine.write_checkpoint is None:
-        raise InvalidArgumentError(
-            f"owner {ctx.engine.name!r} has no directory for checkpoints: start it with ps-service serve --data-dir"
-        )
-    reply.CopyFrom(ctx.engine.write_checkpoint())
+    reply.CopyFrom(ctx.engine.checkpoints.write_now())
 
 
 def evict(ctx: RequestContext, request: pb.EvictRequest, reply: pb.EvictReply) -> None:
