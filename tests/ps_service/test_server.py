@@ -178,7 +178,7 @@ async def test_draining_ends_when_its_time_is_up(server: Server) -> None:
         latch: Latch = server.engine.registry.named("latch").value
         running = handle.wait()
         await asyncio.to_thread(latch.begun.wait, 20)
-        async with Heard("ps_service.server", lambda said: "work was still running after 0.01 s" in said):
+        async with Heard("ps_service.events", lambda said: "work was still running after 0.01 s" in said):
             stopping = asyncio.create_task(server.drain(0.01))
         with pytest.raises(tc.PsError):
             await running
@@ -226,7 +226,7 @@ async def test_a_session_is_freed_when_its_lease_is_over() -> None:
         ps = await tc.connect(server.address, reconnect_timeout=0.0)
         await ps.create(LATCH)
         assert (len(engine.registry), len(engine.sessions)) == (1, 1)
-        async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
+        async with Heard("ps_service.events", lambda said: "is lost: it has had no connection" in said):
             for session in ps._sessions.opening:  # the trainer vanishes without a goodbye
                 await session._link.stop()
         assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
@@ -251,7 +251,7 @@ async def test_leases_run_out_although_one_session_cannot_be_ended(
         for _ in range(2):
             ps = await tc.connect(server.address, reconnect_timeout=0.0)
             await ps.create(LATCH)
-            async with Heard("ps_service.rpc.session_handlers", lambda said: "has run out" in said):
+            async with Heard("ps_service.events", lambda said: "is lost: it has had no connection" in said):
                 for session in ps._sessions.opening:
                     await session._link.stop()
             assert (len(engine.registry), len(engine.sessions), len(engine.reply_cache)) == (0, 0, 0)
