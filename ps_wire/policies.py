@@ -169,6 +169,17 @@ _POLICIES: Final[dict[str, type[Policy]]] = {each.kind: each for each in (Async,
 _STALE: Final[dict[str, type[Stale]]] = {each.kind: each for each in (Apply, Scale, Reject, Compensate)}
 
 
+def check(policy: Any) -> None:
+    """Raises `InvalidArgumentError` if this is no policy."""
+    if not isinstance(policy, Policy):
+        known = ", ".join(f"{each.__name__}(…)" for each in _POLICIES.values())
+        raise InvalidArgumentError(f"a policy is one of {known}, not {policy!r}")
+    stale = getattr(policy, "stale", None)
+    if stale is not None and not isinstance(stale, Stale):
+        known = ", ".join(f"{each.__name__}(…)" for each in _STALE.values())
+        raise InvalidArgumentError(f"stale= is one of {known}, not {stale!r}")
+
+
 def to_plain(policy: Policy | Stale) -> dict[str, Any]:
     """A policy as a dictionary of plain values."""
     fields = {field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}

@@ -190,4 +190,9 @@ def _find(table: dict[str, T], name: str, what: str, how: str) -> T:
     try:
         return table[name]
     except KeyError:
+        full = min(
+            (each for each in table if each.startswith("torch.") and each.endswith(f".{name}")), key=len, default=""
+        )
+        if full and "." not in name:
+            how += f". With its full name: write {full}"
         raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}") from None

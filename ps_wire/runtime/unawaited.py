@@ -23,6 +23,9 @@ class Unawaited:
     def _refuse(self, *args: object) -> NoReturn:
         raise TypeError(f"this result cannot be computed with before it has come: {_REMEDY}")
 
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError(f"this result cannot be called before it has come: {_REMEDY}")
+
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
     __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __mod__ = __neg__ = __abs__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse

@@ -23,16 +23,18 @@ class World(NamedTuple):
     ctx: tc.Context
     result: Any
     loss: torch.Tensor
+    table: tc.Table
 
 
 @pytest.fixture
 async def world(ps: tc.Client) -> AsyncIterator[World]:
     net = await ps.module("torch.nn.Linear", 4, 3, name="net")
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    table = await ps.table("users", dim=2, max_rows=4)
     async with ps.context() as ctx:
         pending = net(torch.ones(2, 4))
         loss = (await net(torch.ones(2, 4))).sum()
-        yield World(ps, net, opt, ctx, pending, loss)
+        yield World(ps, net, opt, ctx, pending, loss, table)
         await pending
 
 
@@ -51,6 +53,13 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("a loop", lambda w: list(w.result), TypeError, BEFORE),
     ("a number", lambda w: float(w.result), TypeError, BEFORE),
     ("waiting in the loop", lambda w: w.net(torch.ones(1, 4)).wait(), RuntimeError, "use await"),
+    (
+        "calling a module",
+        lambda w: w.ps.module("torch.nn.Linear", 4, 3)(torch.ones(2, 4)),
+        TypeError,
+        f"called {BEFORE}",
+    ),
+    ("calling a table", lambda w: w.ps.table("users")([1]), TypeError, f"called {BEFORE}"),  # type: ignore[operator]
     # Passes and optimizers
     ("loss.backward()", lambda w: w.loss.backward(), RuntimeError, "call ctx.backward(loss)"),
     ("a vector", lambda w: w.ctx.backward(w.loss.expand(2)), RuntimeError, "only for scalar outputs"),
@@ -70,6 +79,13 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         TypeError,
         "net.parameters()",
     ),
+    ("a policy's name", lambda w: w.opt.set_policy("sync"), tc.InvalidArgumentError, "one of Async(…), Sync(…)"),  # type: ignore[arg-type]
+    (
+        "a scheduler's short name",
+        lambda w: w.ps.scheduler("StepLR", w.opt, 1),
+        tc.NotAllowedError,
+        "write torch.optim.lr_scheduler.StepLR",
+    ),
     # Handles
     ("a tensor of a handle", lambda w: w.net.weight, AttributeError, "`parameters()` gives handles to train"),
     ("moving a handle", lambda w: w.net.cuda(), AttributeError, "`ps-service serve --device`"),
@@ -83,6 +99,35 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("an object for a class", lambda w: w.ps.module(torch.nn.Linear(2, 2)), tc.InvalidArgumentError, "give the class"),  # type: ignore[arg-type]
     ("a class that is not offered", lambda w: w.ps.module(World), tc.NotAllowedError, "--import"),  # type: ignore[arg-type]
     ("a name that is not there", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "under the name 'nothing'"),
+    # Tables
+    (
+        "an optimizer of torch for rows",
+        lambda w: w.ps.table("q", dim=4, optimizer=torch.optim.Adagrad),  # type: ignore[arg-type]
+        tc.InvalidArgumentError,
+        "optimizer= is one of tc.SGD(…), tc.Adagrad(…), ",
+    ),
+    (
+        "a word for init",
+        lambda w: w.ps.table("q", dim=4, init="zeros"),
+        tc.InvalidArgumentError,
+        "init= is one of tc.N",
+    ),  # type: ignore[arg-type]
+    ("a policy for rows", lambda w: w.ps.table("q", dim=4, policy="sync"), tc.InvalidArgumentError, "a policy is one"),  # type: ignore[arg-type]
+    ("a list of tables", lambda w: w.ps.look_up([w.table]), tc.InvalidArgumentError, "{users: ids}"),  # type: ignore[arg-type]
+    (
+        "an optimizer of a table",
+        lambda w: w.ps.optimizer(torch.optim.Adam, w.table),  # type: ignore[arg-type]
+        tc.InvalidArgumentError,
+        "give a list",
+    ),
+    ("a module's name", lambda w: w.ps.table("net", dim=4), tc.NameConflictError, "'net' is a torch.nn.Linear on"),
+    # Replicas
+    (
+        "local steps of a handle",
+        lambda w: w.ps.local_steps(w.net, torch.optim.SGD([torch.ones(1)]), tc.LocalSGD(5)),  # type: ignore[arg-type]
+        tc.InvalidArgumentError,
+        "`await net.replica()` makes one",
+    ),
     ("a tensor elsewhere", lambda w: w.net(torch.ones(2, 4, device="meta")), tc.InvalidArgumentError, "meta device"),
     ("a wrong shape", lambda w: w.net(torch.ones(2, 5)), tc.RemoteError, "2x5 and 4x3"),
 ]
@@ -101,3 +146,23 @@ async def test_the_traceback_of_a_hosted_module_has_its_own_lines(world: World) 
         await world.net(torch.ones(2, 5))
     frames = re.findall(r"File .*, line \d+, in (\w+)", caught.value.remote_traceback)
     assert frames == ["forward"]
+
+
+async def test_a_client_that_was_not_entered_says_how_to_connect() -> None:
+    with pytest.raises(AttributeError, match=r"no 'module', .*`async with tc\.connect.*`ps = await tc\.connect"):
+        tc.connect("127.0.0.1:1").module  # noqa: B018
+
+
+async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:
+    replica, other = await world.net.replica(), torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
+    with pytest.raises(tc.InvalidArgumentError, match="steps no parameter of the replica"):
+        await world.ps.local_steps(replica, other, tc.LocalSGD(5), name="left-over")
+    with pytest.raises(tc.UnknownNameError):
+        await world.ps.attach("left-over")
+
+
+async def test_a_policy_that_is_none_leaves_no_rows_behind(world: World) -> None:
+    with pytest.raises(tc.InvalidArgumentError, match="a policy is one of"):
+        await world.ps.table("q", dim=4, policy="sync")  # type: ignore[arg-type]
+    with pytest.raises(tc.UnknownNameError):
+        await world.ps.attach("q")

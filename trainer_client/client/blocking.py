@@ -58,7 +58,7 @@ class Blocking:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.unwrapped, _IN_THIS_THREAD.get((type(self.unwrapped), name), name))
-        if not callable(value) or isinstance(value, _WRAPPED):
+        if not callable(value) or isinstance(value, (*_WRAPPED, Pending)):
             return wrapped(value)
 
         @functools.wraps(value)

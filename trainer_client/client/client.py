@@ -285,11 +285,11 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
                 the policy that the optimizer has.
 
         Raises:
-            InvalidArgumentError: The local optimizer steps no parameter of the replica, the policy sums, the replica
+            InvalidArgumentError: This is no replica, the local optimizer steps no parameter of it, the policy sums, it
                 was made with an overlap, or two of several replicas are of the same module.
             NameConflictError: The optimizer on the owner exists with other options or another policy.
         """
-        local_steps.check_policy(method, policy)
+        local_steps.check(replica, inner, method, policy)
         parameters = [each for source in replica.sources for each in source.parameters()]
         made = self.optimizer(optim.SGD, parameters, name=name, non_finite=non_finite, policy=policy, **method.options)
         return Pending.run(self._loop, local_steps.begin(made, replica, inner, method))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.client.blocking import BlockingClient
@@ -31,6 +31,14 @@ class Connecting:
         self._settings = settings
         self._client: Client | None = None
         self._portal: Portal | None = None
+
+    if not TYPE_CHECKING:  # a checker of types knows which names there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"this has no {name!r}, because connect() has not connected yet: use "
+                "`async with tc.connect(…) as ps:`, `with tc.connect(…) as ps:`, or `ps = await tc.connect(…)`"
+            )
 
     async def __aenter__(self) -> Client:
         client = Client(self._connectors, self._settings, GrpcConnector)

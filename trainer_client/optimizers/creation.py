@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import optim
 
+from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NameConflictError
-from ps_wire.policies import to_plain
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from trainer_client.handles.handles import RemoteObject, handle_from
@@ -55,6 +55,8 @@ async def create(
     """
     if reads not in _READS or non_finite not in _NON_FINITE:
         raise InvalidArgumentError(f"reads is one of {list(_READS)} and non_finite one of {list(_NON_FINITE)}")
+    if policy is not None:
+        policies.check(policy)
     layout, by_session, local_groups = split_groups(parameters)
     local = None
     if local_groups:
@@ -148,7 +150,7 @@ def _create_remote(
     )
     encoder.encode_into(request.options, dict(sorted(options.items())))
     if policy is not None:
-        encoder.encode_into(request.policy, to_plain(policy))
+        encoder.encode_into(request.policy, policies.to_plain(policy))
     if len(owners) > 1:
         request.owners.extend(owners)
     for members, own in groups:

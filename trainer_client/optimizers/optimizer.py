@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import torch
 
+from ps_wire import policies
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.policies import to_plain
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
@@ -334,9 +334,10 @@ class DistributedOptimizer(OptimizerParts):
             policy: `Async`, `Sync`, `BoundedStaleness` or `Quorum`.
 
         Raises:
-            InvalidArgumentError: The optimizer has parameters in this process.
+            InvalidArgumentError: This is no policy, or the optimizer has parameters in this process.
             NameConflictError: It has parameters on several owners, and one of them has a policy for its part alone.
         """
+        policies.check(policy)
         return Pending.run(self._loop, self._set_policy(policy))
 
     def leave(self) -> Pending[None]:
@@ -370,7 +371,7 @@ class DistributedOptimizer(OptimizerParts):
             return
         if self._rounds is None:
             plain = Value()
-            Encoder(None).encode_into(plain, to_plain(policy))
+            Encoder(None).encode_into(plain, policies.to_plain(policy))
             self._rounds = await rounds.begun(self.remotes, plain, self._loop)
         await self._rounds.change(policy)
 

@@ -120,11 +120,7 @@ class LocalSteps:
         self, replica: Replica | Replicas, inner: optim.Optimizer, outer: DistributedOptimizer, every: int
     ) -> None:
         check_every(every)
-        mine = {id(each) for each in replica.pulled_parameters}
-        if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
-            raise InvalidArgumentError(
-                "the local optimizer steps no parameter of the replica: make it of replica.parameters()"
-            )
+        _check_inner(replica, inner)
         replica.begin_local_steps(outer)
         self.inner = inner
         self.optimizer = outer
@@ -216,10 +212,29 @@ def check_pushes(replica: Replica) -> None:
         raise InvalidArgumentError("this replica takes local steps, so it pushes no gradients: use its LocalSteps")
 
 
-def check_policy(method: LocalTraining, policy: Policy | None) -> None:
-    """Raises `InvalidArgumentError` if a policy sums differences where their mean is needed."""
+def check(replica: Replica | Replicas, inner: optim.Optimizer, method: LocalTraining, policy: Policy | None) -> None:
+    """Checks all that can be checked before the optimizer on the owner is made, so that a refusal leaves none behind.
+
+    Raises:
+        InvalidArgumentError: As for `Client.local_steps`.
+    """
+    if not hasattr(type(replica), "check_local_steps"):
+        raise InvalidArgumentError(f"local_steps() takes a replica, not {replica!r}: `await net.replica()` makes one")
+    if not isinstance(method, LocalTraining):
+        raise InvalidArgumentError(f"the method is tc.LocalSGD(every) or tc.DiLoCo(every), not {method!r}")
+    _check_inner(replica, inner)
+    replica.check_local_steps()
     if getattr(policy, "reduce", "mean") != "mean":
         raise InvalidArgumentError(f"{type(method).__name__} steps with the mean of differences, not with their sum")
+
+
+def _check_inner(replica: Replica | Replicas, inner: optim.Optimizer) -> None:
+    """Raises `InvalidArgumentError` if a local optimizer steps no parameter of the replica."""
+    mine = {id(each) for each in replica.pulled_parameters}
+    if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
+        raise InvalidArgumentError(
+            "the local optimizer steps no parameter of the replica: make it of replica.parameters()"
+        )
 
 
 async def begin(

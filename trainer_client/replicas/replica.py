@@ -189,15 +189,15 @@ class Replica(nn.Module):
         return LocalSteps(self, inner, opt, every)
 
     def begin_local_steps(self, opt: DistributedOptimizer) -> None:
-        """Keeps the pulled parameters from now on.
-
-        Raises:
-            InvalidArgumentError: The optimizer has parameters elsewhere, or this replica was made with an overlap.
-        """
+        """Keeps the pulled parameters from now on. Raises `InvalidArgumentError` as `local_steps` does."""
         opt.part_on(self.source.session)
+        self.check_local_steps()
+        self.anchor()
+
+    def check_local_steps(self) -> None:
+        """Raises `InvalidArgumentError` if this replica takes no local steps, because it was made with an overlap."""
         if self._overlap.most:
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
-        self.anchor()
 
     def push_difference(
         self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported] = _NO_VALUES

@@ -142,14 +142,22 @@ class Replicas(nn.Module):
             InvalidArgumentError: As in `local_steps`.
         """
         self._pushes.check(opt)
+        self.check_local_steps()
+        for each in self._replicas:
+            each.anchor()
+
+    def check_local_steps(self) -> None:
+        """Checks whether these replicas take local steps.
+
+        Raises:
+            InvalidArgumentError: They were made with an overlap, or two of them are of the same module.
+        """
         if self._overlap.most:
             raise InvalidArgumentError("replicas with an overlap take no local steps")
         if len({each.ref for each in self.sources}) < len(self._replicas):
             raise InvalidArgumentError(
                 "two replicas are of the same module on its owner; local steps would lead them apart"
             )
-        for each in self._replicas:
-            each.anchor()
 
     def push_difference(
         self, opt: DistributedOptimizer, counted: Callable[[], None], values: Mapping[str, Reported]

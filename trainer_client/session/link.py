@@ -137,14 +137,17 @@ class Link:
             if self._greeted:
                 self._greeted = False
                 patience, delay, broken_since = self._settings.reconnect_timeout, _FIRST_DELAY, loop.time()
-            if loop.time() - broken_since + delay > patience:
+            left = patience - (loop.time() - broken_since)
+            if left <= 0:
                 raise UnavailableError(
                     f"no owner could be reached at {self._connector.address} for {patience:g} s ({reason}); "
                     "is it running, and is the address right?"
                 )
             self._presence.away(patience, reason)
-            _log.info("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, delay)
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+            # The last try is made when the time is over.
+            pause = min(delay * random.uniform(0.5, 1.0), left)
+            _log.info("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, pause)
+            await asyncio.sleep(pause)
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect_once(self, waited: float) -> str:

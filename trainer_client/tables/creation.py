@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ps_wire import policies
 from ps_wire.compression.values import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.tables import names, options
@@ -73,6 +74,8 @@ class Tables:
     ) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`."""
         codecs = _codecs(compress)
+        if policy is not None:
+            policies.check(policy)
         owners = sorted(self._sessions.by_owner) if wanted.owners is None else list(wanted.owners)
         sessions = [self._sessions.of(owner) for owner in owners]
         made = self._made(sessions, wanted.settings(owners), policy, non_finite, replace)
@@ -88,6 +91,10 @@ class Tables:
 
     def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
         """Looks up in several tables; arguments and errors as for `Client.look_up`."""
+        if not isinstance(wanted, Mapping) or not all(isinstance(each, Table) for each in wanted):
+            raise InvalidArgumentError(
+                f"look_up() takes a dictionary with the ids for each table, {{users: ids}}, not {wanted!r}"
+            )
         return look_up_all(self._loop, wanted, timeout)
 
     def optimizer(self, listed: Iterable[Any], make: Callable[..., Coroutine[Any, Any, Any]]) -> Pending[Any]:
@@ -98,8 +105,13 @@ class Tables:
             make: Makes the optimizer of the parameters, which are its keyword argument `parameters`.
 
         Raises:
-            InvalidArgumentError: A table stands in a group of parameters.
+            InvalidArgumentError: A table stands in a group of parameters, or alone in place of a list.
         """
+        if isinstance(listed, Table):
+            raise InvalidArgumentError(
+                f"give a list with {listed!r} in it, [table, *net.parameters()]; the rows of a table are stepped by "
+                "the optimizer that it was made with, ps.table(…, optimizer=tc.Adagrad(…))"
+            )
         tables, rest = _split(list(listed))
         if not tables:
             return Pending.run(self._loop, make(parameters=rest))
@@ -160,7 +172,10 @@ class Tables:
         except NameConflictError:
             there = await self._attach(session, name)
             if there.class_name != names.SHARD:
-                raise
+                raise NameConflictError(
+                    f"{name!r} is a {there.class_name} on owner {session.owner!r}, not a table: choose another name, "
+                    "or put the table in its place with replace=True"
+                ) from None
             known = (await there.call("describe"))["settings"]
             differing = [key for key, value in settings.items() if known[key] != value]
             told = " and ".join(f"{key}={known[key]!r}, not {settings[key]!r}" for key in differing)

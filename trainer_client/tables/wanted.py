@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
@@ -49,9 +49,14 @@ class Wanted(NamedTuple):
         """As the arguments of the constructor on each of these owners.
 
         Raises:
-            InvalidArgumentError: Admission or eviction do not fit.
+            InvalidArgumentError: An option is of another kind, or admission or eviction do not fit.
         """
         own = self._asdict()
+        _check("optimizer", self.optimizer, options.RowOptimizer)
+        _check("init", self.init, options.Initialisation)
+        for group in self.groups:
+            if not isinstance(group, options.RowGroup):
+                raise InvalidArgumentError(f"groups= has values such as tc.RowGroup(low, high, lr=…), not {group!r}")
         own["init"], own["optimizer"] = options.to_plain(self.init), options.to_plain(self.optimizer)
         if self.admit is not None and not isinstance(self.admit, Admission):
             raise InvalidArgumentError(f"admit= is an AfterSightings or a WithProbability, not {self.admit!r}")
@@ -63,3 +68,10 @@ class Wanted(NamedTuple):
             own[name] = None if option is None else options.to_plain(option)
         own["groups"], own["owners"] = [options.to_plain(each) for each in self.groups], list(owners)
         return own
+
+
+def _check(name: str, value: Any, kinds: Any) -> None:
+    """Raises `InvalidArgumentError` if the value of an option is none of these kinds."""
+    if not isinstance(value, kinds):
+        known = ", ".join(f"tc.{each.__name__}(…)" for each in get_args(kinds))
+        raise InvalidArgumentError(f"{name}= is one of {known}, not {value!r}")
