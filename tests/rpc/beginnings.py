@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 
@@ -52,6 +53,14 @@ def announce(what: str) -> None:
     with open(path(f"{what}.new"), "w") as file:
         file.write(str(os.getpid()))
     os.rename(path(f"{what}.new"), path(what))
+
+
+def kill(process: int) -> None:
+    """Kills a process, and returns when it has ended: until then its connections stand, and a group is complete."""
+    ended = os.pidfd_open(process)
+    os.kill(process, signal.SIGKILL)
+    select.select([ended], [], [])
+    os.close(ended)
 
 
 def process_that(does: str) -> int:
@@ -116,7 +125,7 @@ def killed(rank: int, size: int, comes_back: str) -> None:
         begin("worker1", rank, size)
         return
     if rank == 2:
-        os.kill(process_that("killed"), signal.SIGKILL)
+        kill(process_that("killed"))
         if comes_back == "yes" and not os.fork():
             if begin("worker1", 1, size):
                 rpc.shutdown(timeout=SECONDS)
