@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import pydantic
 import torch
 import typer
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 from typer.main import get_command
 
@@ -33,6 +32,7 @@ from ps_service.cli import (
     watching,
 )
 from ps_service.cli.options import with_settings
+from ps_service.cli.plain_messages import plain
 from ps_service.config import OwnerConfig
 from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
 from ps_service.durability.store import CheckpointError
@@ -364,8 +364,7 @@ def _limits(settings: OwnerConfig) -> Limits:
 
 
 def _print_json(reply: Message) -> None:
-    always = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    print(json.dumps(always, indent=2))
+    print(json.dumps(plain(reply), indent=2))
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

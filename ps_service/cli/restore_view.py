@@ -50,7 +50,9 @@ def show(result: Result) -> None:
     for owner, folder in result.folders.items():
         line = f"start it with: ps-service serve --name {owner} --data-dir {folder}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not result.folders:
+    if result.folders:
+        console.print("each with --listen, --directory and --import as before", highlight=False, soft_wrap=True)
+    else:
         console.print("nothing was written (--dry-run)")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
@@ -23,15 +23,16 @@ _SLOW_SHARE: Final = 0.5
 """A trainer with less than this share of the rate of the median trainer is marked."""
 
 
-def tables(status: OwnerStatus, most: int) -> list[RenderableType]:
+def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list[RenderableType]:
     """The tables that have rows.
 
     Args:
         status: The status.
         most: Most rows of each; how many are left out is told below it.
+        owners: Names of further owners of its group, whose sessions are no trainers unless they train.
     """
     parts = (
-        _trainers(status, most),
+        _trainers(status, most, owners),
         _optimizers(status, most),
         _objects(status, most),
         _tables(status, most),
@@ -68,11 +69,24 @@ def _parts(made: Table, left_out: int, notes: Sequence[RenderableType] = ()) -> 
     return [made, *more, *notes]
 
 
-def _trainers(status: OwnerStatus, most: int) -> list[RenderableType]:
+def sessions_of_owners(status: OwnerStatus, owners: Collection[str] = ()) -> list[TrainerStatus]:
+    """The sessions of owners, this one included, that have not trained.
+
+    Args:
+        status: The status.
+        owners: Names of owners of its group, besides those that the status tells.
+    """
+    names = {status.owner, *owners, *(each.name for each in status.members)}
+    return [each for each in status.trainers if not each.steps and each.member in names]
+
+
+def _trainers(status: OwnerStatus, most: int, owners: Collection[str]) -> list[RenderableType]:
+    left_out = sessions_of_owners(status, owners)
+    trainers = [each for each in status.trainers if each not in left_out]
     made = table("Trainers", "trainer", ["since", "steps", "steps/s", "seen", "flying", "holds"])
-    rates = sorted(each.steps_per_second for each in status.trainers if each.steps_per_second)
+    rates = sorted(each.steps_per_second for each in trainers if each.steps_per_second)
     median = rates[len(rates) // 2] if len(rates) > 1 else 0.0
-    for each in status.trainers[:most]:
+    for each in trainers[:most]:
         slow = each.steps_per_second < _SLOW_SHARE * median and each.steps > 0
         made.add_row(
             _trainer(each),
@@ -83,7 +97,7 @@ def _trainers(status: OwnerStatus, most: int) -> list[RenderableType]:
             str(each.requests_in_flight),
             size(each.held_bytes),
         )
-    return _parts(made, status.sessions - min(most, len(status.trainers)))
+    return _parts(made, status.sessions - len(left_out) - min(most, len(trainers)))
 
 
 def _trainer(trainer: TrainerStatus) -> Text:

@@ -9,11 +9,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ps_service.cli.status_tables import table, tables
+from ps_service.cli.status_tables import sessions_of_owners, table, tables
 from ps_service.cli.units import rate, size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import RenderableType
 
@@ -35,27 +35,30 @@ def show(status: OwnerStatus, console: Console | None = None, most: int = MOST_R
     (console or Console()).print(view(status, most))
 
 
-def view(status: OwnerStatus, most: int = MOST_ROWS) -> Group:
-    """The status of an owner."""
-    return Group(_headline(status), _process(status), "", _numbers(status), "", *_spaced(tables(status, most)))
+def view(status: OwnerStatus, most: int = MOST_ROWS, owners: Collection[str] = ()) -> Group:
+    """The status of an owner; with `owners`, the names of others of its group."""
+    return Group(_headline(status), _process(status), "", _numbers(status), "", *_spaced(tables(status, most, owners)))
 
 
 def group_view(group: GroupStatus, most: int = MOST_ROWS) -> Group:
     """The status of all owners of a group: one line for each, and then each by itself."""
-    parts: list[RenderableType] = [_owners(group)]
+    names = {each.owner for each in group.owners} | {each.name for each in group.missing}
+    parts: list[RenderableType] = [_owners(group, names)]
     parts += [Text(f"{each.name} at {each.address}: {each.why}", style="red") for each in group.missing]
     for status in group.owners:
-        parts += ["", Rule(Text(status.owner), align="left"), view(status, most)]
+        parts += ["", Rule(Text(status.owner), align="left"), view(status, most, names)]
     return Group(*parts)
 
 
-def _owners(group: GroupStatus) -> Table:
+def _owners(group: GroupStatus, names: Collection[str]) -> Table:
     made = table("Owners", "owner", ["trainers", "steps/s", "calls/s", "parameters", "memory"], ["state"])
     for each in group.owners:
+        others = sessions_of_owners(each, names)
+        connected = each.connected_sessions - sum(other.connected for other in others)
         made.add_row(
             Text(each.owner),
             Text(each.state, style=_STATES.get(each.state, ("", ""))[1]),
-            f"{each.connected_sessions:,}/{each.sessions:,}",
+            f"{connected:,}/{each.sessions - len(others):,}",
             rate(each.steps_per_second),
             rate(each.calls_per_second),
             f"{each.parameters:,}",

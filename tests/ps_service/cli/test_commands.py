@@ -298,14 +298,14 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, for
         async with ps.context() as ctx:
             await ctx.backward((await (await ps.attach("net"))(torch.ones(1, 3))).sum())
         await (await other.attach("gate")).open()
-    lines = [" ".join(line.replace("│", " ").split()) for line in tables[1].splitlines()]
+    lines = [" ".join(line.split()) for line in tables[1].splitlines()]
     assert (tables[0], tables[2]) == (0, "")
     assert lines[0] == "ps0: 2 sessions, 1 open context"
-    assert any(line.startswith(f"{id} process ") and " shared_memory connected " in line for line in lines)
+    assert any(line.startswith(f"{id} ") and " shared " in line for line in lines)
     assert any(line.startswith(f"{id}/1 {id} ") for line in lines)
     told = json.loads(text[1])
     assert [each["id"] for each in told["sessions"]] == [id, others]
-    assert [(each["contexts"], each["references"]) for each in told["sessions"]] == [("1", "1"), ("0", "0")]
+    assert [(each["contexts"], each["references"]) for each in told["sessions"]] == [(1, 1), (0, 0)]
     assert [each["id"] for each in told["contexts"]] == [f"{id}/1"]
     assert ps.trainer.hex() not in tables[1] + text[1]
     owner.process.send_signal(signal.SIGTERM)

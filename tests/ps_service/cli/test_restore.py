@@ -39,6 +39,7 @@ def test_it_says_what_goes_where_and_how_to_go_on(stopped: Path, tmp_path: Path)
     code, out = run("--from", stopped, "--owners", "2", "--to", new)
     assert code == 0
     assert "ps0 also has net\n" in out and "left out: one object " in out
+    assert "each with --listen, --directory and --import as before" in out
     assert f"start it with: ps-service serve --name ps1 --data-dir {new / 'ps1'}" in out
     (row,) = [line.replace("│", " ").split() for line in out.splitlines() if "items" in line]
     assert row[0] == "items" and sum(map(int, row[1:])) == 100

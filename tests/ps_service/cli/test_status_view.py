@@ -291,3 +291,18 @@ def test_rates_tell_two_digits(per_second: float, text: str) -> None:
 
 def test_durations_of_requests_are_in_milliseconds() -> None:
     assert (milliseconds(0.00025), milliseconds(12.5)) == ("0.25 ms", "12,500 ms")
+
+
+def test_an_owner_that_does_not_train_is_no_trainer() -> None:
+    first, second = (StatusReply(owner=name, sessions=3, connected_sessions=2) for name in ("ps0", "ps1"))
+    for status in (first, second):
+        status.trainers.add(id="0a", member="ps0", connected=True)
+        status.trainers.add(id="0b", member="ps1", steps=5 if status is second else 0)
+        status.trainers.add(id="0c", member="reader", connected=True)
+    group = GroupStatus((OwnerStatus.from_message(first), OwnerStatus.from_message(second)))
+    out = io.StringIO()
+    Console(file=out, width=80).print(status_view.group_view(group))
+    lines = [line.split() for line in out.getvalue().splitlines() if line.strip()]
+    assert [line[1] for line in lines if line[0] in ("ps0", "ps1") and "/" in line[1]] == ["1/1", "1/2"]
+    rows = [line[0] for line in lines if len(line) > 8 and line[0] in ("ps0", "ps1", "reader")]
+    assert rows == ["reader", "ps1", "reader"]
