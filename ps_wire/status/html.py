@@ -17,7 +17,7 @@ def page(status: OwnerStatus) -> str:
     """A headline and tables, without styles of their own: they follow those of the notebook."""
     head = (
         f"<b>{escape(status.owner)}</b> is {escape(status.state)}, {status.connected_sessions:,} of "
-        f"{status.sessions:,} trainers connected, {status.steps_per_second:.3g} steps/s, "
+        f"{status.sessions:,} sessions connected, {status.steps_per_second:.3g} steps/s, "
         f"{status.parameters:,} parameters"
     )
     return f"<div><p>{head}</p>{''.join(_tables(status))}</div>"

@@ -128,7 +128,7 @@ class OwnerStatus(Readable):
 
     def __repr__(self) -> str:
         return (
-            f"<OwnerStatus of {self.owner!r}: {self.state}, {self.connected_sessions} of {self.sessions} trainers "
+            f"<OwnerStatus of {self.owner!r}: {self.state}, {self.connected_sessions} of {self.sessions} sessions "
             f"connected, {self.objects_hosted} objects, {self.steps_per_second:.3g} steps/s>"
         )
 

@@ -89,4 +89,4 @@ def test_a_notebook_shows_tables_in_which_names_are_no_markup() -> None:
     assert "<script>" not in shown and "&lt;script&gt;alert(1)&lt;/script&gt;" in shown and "&lt;b&gt;ps0" in shown
     assert "<td>1,234</td>" in shown and "<td>worker19</td>" in shown and "<td>worker20</td>" not in shown
     assert "and 10 more" in shown and "away 0 s" in shown and "Optimizers" not in shown
-    assert repr(read) == "<OwnerStatus of '<b>ps0': serving, 29 of 30 trainers connected, 1 objects, 0 steps/s>"
+    assert repr(read) == "<OwnerStatus of '<b>ps0': serving, 29 of 30 sessions connected, 1 objects, 0 steps/s>"
