@@ -183,11 +183,12 @@ def call_function(
             call_frame.calling(results.nested_pass.calling(recording.place))
         entry, (args, kwargs) = arguments.enter((args, kwargs))
         engine.parameter_locks.allow_blocking()
-        record = partial(results.record, entry, call_frame.leaves, None, False)
         own = _same if _is_torchs(function) else _private
 
         def finish(result: Any) -> Any:
-            return record(_kept(keep, call_frame, own, result))
+            computed = result if keep is NO and own is _private else None
+            result = _kept(keep, call_frame, own, result)
+            return results.record(entry, call_frame.leaves, None, False, result, computed=computed)
 
         if deferred:
             return Deferred(function(*args, **kwargs), finish)

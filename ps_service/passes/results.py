@@ -56,6 +56,7 @@ class Results:
         is_module: bool,
         result: Any,
         others: bool = True,
+        computed: Any = None,
     ) -> Any:
         """Keeps the state that the call's backward needs, and returns the result.
 
@@ -66,6 +67,7 @@ class Results:
             is_module: Whether it was a call of a module, whose saved tensors are counted.
             result: Its result.
             others: Whether its graph may reach other leaves.
+            computed: What was computed, if the result is a copy of it that is sent and freed; None if it is not.
 
         Raises:
             ContextEndedError: The context ended while the call ran.
@@ -91,8 +93,9 @@ class Results:
         shares = []
         if not is_module:
             # For code without hosted modules it is not known which tensors torch saves: mostly inputs and results.
-            results = [output for output in outputs if output.requires_grad]
-            shares = self.held.shares([*self._arguments.entering, *results])
+            # Storages count by address, so one that is freed at once must not: another would get its address uncounted.
+            saved = outputs if computed is None else tensors_in(computed)
+            shares = self.held.shares([*self._arguments.entering, *(each for each in saved if each.requires_grad)])
         record = Record(
             outputs,
             entry,

@@ -131,6 +131,22 @@ async def test_functions_that_use_no_module_count_with_inputs_and_results() -> N
             await until_nothing_is_held(server)
 
 
+async def test_what_the_graph_of_a_function_keeps_counts_and_not_the_copy_that_was_sent() -> None:
+    async with owner() as (server, ps):
+        x = X.clone().requires_grad_()
+        async with ps.context() as ctx:
+            result = await ps.call("tests.integration.held_models.grown", x)
+            (context,) = server.engine.contexts.all()
+            (record,) = context._records.values()
+            (output,) = record._outputs
+            assert output is not None
+            exp = output.edge.node.next_functions[0][0]
+            times = exp.next_functions[0][0]  # type: ignore[union-attr]
+            saved = [exp._saved_result, times._saved_self]  # type: ignore[union-attr]
+            assert {share.key for share in record.shares} == {each.data_ptr() for each in saved}
+            await ctx.backward(result.sum())
+
+
 @pytest.mark.parametrize("how", ["remote", "rref"])
 async def test_results_that_stay_on_the_owner_count(how: str) -> None:
     async with owner() as (server, ps):

@@ -204,7 +204,8 @@ async def test_a_session_that_ends_between_holding_and_the_offer_is_an_error_and
             return applied
 
         follower.hold = hold  # type: ignore[assignment,method-assign]
-        with pytest.raises(tc.ContextLostError, match="owner 'ps0' has lost its part"):
+        # The second, if the answer that the gradients are there was still under way when the session ended.
+        with pytest.raises((tc.ContextLostError, tc.SessionLostError), match="'ps0'"):
             await one.step(batches(1)[0])
         assert [hosted(each.server).version for each in places] == [0, 0]
         await waiting_until(lambda: held(places[1].server) == 0)
