@@ -9,15 +9,23 @@ from typing import Final
 
 import torch
 
+from ps_service.tables.prefaulting import PREFAULTER
+
 _MAP_NORESERVE = 0x4000
 """The flag of Linux on x86, ARM and RISC-V; Python's module has no name for it."""
 
 _MOST_BYTES = 1 << 46
 """Half of the address space of a process under Linux with four levels of page tables."""
 
+_LARGE_PAGE = 2 << 20
+"""Bytes of a large page."""
 
 _LARGE_BYTES = 8 << 20
-"""Once this much is in use, the system may use large pages, which take memory in steps of 2 MiB."""
+"""Once this much is in use, the system may use large pages, which take memory in steps of `_LARGE_PAGE`."""
+
+_SHARE_AHEAD = 32
+_MOST_AHEAD = 16 << 20
+"""Memory is taken ahead for at most this share of what is in use, and this many bytes."""
 
 
 class Reservation:
@@ -33,6 +41,8 @@ class Reservation:
         self._mapped: Final = mapped
         self._itemsize: Final = dtype.itemsize
         self._large = False
+        self._used = 0
+        self._prefaulted = 0
         self.tensor: Final = torch.frombuffer(mapped, dtype=dtype)
 
     @staticmethod
@@ -65,8 +75,26 @@ class Reservation:
             with suppress(OSError):  # a system without large pages
                 self._mapped.madvise(mmap.MADV_HUGEPAGE)
 
+    def grown(self, count: int) -> None:
+        """As `used`, for elements that come into use in order. A thread takes memory for those that come next.
+
+        It takes memory for twice the last growth, but for at most 1/32 of what is in use, and 16 MiB.
+        """
+        self.used(count)
+        used = count * self._itemsize
+        if not self._large or used <= self._used:
+            return
+        ahead = min(2 * (used - self._used), used // _SHARE_AHEAD, _MOST_AHEAD)
+        self._used = used
+        begin = max(used, self._prefaulted) // _LARGE_PAGE * _LARGE_PAGE
+        end = min(-(-(used + ahead) // _LARGE_PAGE) * _LARGE_PAGE, len(self._mapped))
+        if begin < end:
+            self._prefaulted = end
+            PREFAULTER.ask(self.tensor, begin, end)
+
     def clear(self) -> None:
         """Makes all elements zero and frees their pages."""
+        self._used = self._prefaulted = 0
         self._mapped.madvise(mmap.MADV_DONTNEED)
 
     def give_back(self, begin: int, end: int) -> None:

@@ -61,7 +61,7 @@ class FlatRows:
 
     def grow(self, rows: int) -> None:
         assert rows <= self._capacity
-        self._reservation.used(rows * self.width)
+        self._reservation.grown(rows * self.width)
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
         assert self.flat is not None

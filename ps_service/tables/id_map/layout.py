@@ -105,7 +105,7 @@ class Layout:
     def make_room(self, rows: int) -> None:
         """Makes room for the ids of this many rows in all."""
         if self._reserved_ids is not None:
-            self._reserved_ids.used(rows)
+            self._reserved_ids.grown(rows)
         elif rows > len(self.row_ids):
             grown = np.zeros(min(max(rows, 2 * len(self.row_ids), 1024), self.capacity), np.int64)
             grown[: len(self.row_ids)] = self.row_ids
