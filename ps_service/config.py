@@ -80,6 +80,9 @@ class OwnerConfig(BaseSettings):
     max_object_bytes: int = Field(
         0, ge=0, description="Largest module of torch that a trainer may make; 0 is half of the machine's memory."
     )
+    max_table_bytes: int = Field(
+        0, ge=0, description="Bytes of all tables together; 0 is three quarters of the machine's memory."
+    )
     torch_functions: Literal["off", "basic", "all"] = Field(
         "basic", description="Functions of torch that trainers may call by name: docs/torch-functions.md lists them."
     )

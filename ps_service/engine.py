@@ -18,6 +18,7 @@ from ps_service.group.membership import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
 from ps_service.measures.events import Events
+from ps_service.memory.available import memory
 from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
 from ps_service.metrics.census import Census
@@ -33,6 +34,7 @@ from ps_service.sessions.incarnations import Incarnations
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Sessions, SessionState
+from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
@@ -61,6 +63,7 @@ class Engine:
         data_dir: Directory for checkpoints: read at start, written when draining; None for no checkpoints.
 
     Attributes:
+        table_budget: What the rows of all tables take, and may take.
         registry: The hosted objects.
         parameter_locks: The parameters and their locks.
         held: What contexts and results that stay here hold, by trainer.
@@ -101,7 +104,8 @@ class Engine:
         self.device: Final = device or torch.device("cpu")
         self.limits: Final = limits or Limits()
         self.data_dir: Final = data_dir
-        self.registry: Final = Registry(name, Census())
+        self.table_budget: Final = TableBudget(name, self.limits.max_table_bytes or memory() * 3 // 4)
+        self.registry: Final = Registry(name, Census(self.table_budget))
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
         self.contexts: Final = Contexts(self.held)

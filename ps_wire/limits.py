@@ -58,6 +58,7 @@ class Limits:
         max_owner_bytes: The same for all sessions together. Above it, the sessions that hold most are paused.
         max_context_bytes: Most bytes of the open contexts of one session and its results that stay on the owner; 0 is
             half of the machine's memory.
+        max_table_bytes: Most bytes of all tables; 0 is three quarters of the machine's memory.
         max_context_seconds: Seconds that a context may be open without a request that uses it, before the owner ends
             it; 0 is no limit.
         slow_call_seconds: Requests that run hosted code for longer are logged; 0 is none.
@@ -72,5 +73,6 @@ class Limits:
     max_session_bytes: int = 256 * MIB
     max_owner_bytes: int = 2048 * MIB
     max_context_bytes: int = 0
+    max_table_bytes: int = 0
     max_context_seconds: float = 3600.0
     slow_call_seconds: float = 10.0

@@ -14,6 +14,7 @@ from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
+    from ps_service.tables.budget import TableBudget
 
 KINDS: Final = ("module", "optimizer", "scheduler", "table", "tensor", "other")
 """The kinds of hosted objects."""
@@ -29,9 +30,11 @@ class Census:
         buffer_bytes: Bytes of the buffers that modules had when they were added; shared ones count once.
         optimizers: The named optimizers, by name.
         tables: The tables, by name.
+        table_budget: Counts their bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table_budget: TableBudget | None = None) -> None:
+        self.table_budget: Final = table_budget
         self.kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.parameters = 0
         self.parameter_bytes = 0
@@ -52,6 +55,8 @@ class Census:
             self.optimizers[hosted.name] = hosted.value
         if isinstance(hosted.value, RowsOfTable):
             self.tables[hosted.name] = hosted.value
+            if self.table_budget is not None:
+                hosted.value.count_in(self.table_budget)
             return  # its rows come and go
         for parameter in hosted.parameters.values():
             objects, elements, nbytes = self._shared.get(id(parameter), (0, 0, 0))

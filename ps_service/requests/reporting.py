@@ -178,7 +178,7 @@ def _write_memory(engine: Engine, now: Report, reply: pb.StatusReply) -> None:
     for each in (
         _Memory("process", reply.resident_bytes, memory()),
         _Memory("parameters", census.parameter_bytes + census.buffer_bytes),
-        _Memory("tables", now.table_bytes),
+        _Memory("tables", now.table_bytes, engine.table_budget.limit),
         _Memory("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
         _Memory("requests", reply.request_bytes, limits.max_owner_bytes),
         _Memory("waiting", reply.waiting_bytes),

@@ -16,6 +16,7 @@ from ps_wire.tables.routing import Routing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ps_service.tables.budget import TableBudget
     from ps_service.tables.statistics import Statistics
 
 MOST_NAME: Final = 256
@@ -159,6 +160,9 @@ class HostedTable(RowsOfTable):
     def count(self) -> int:
         """Number of rows."""
         return self.shard.size
+
+    def count_in(self, budget: TableBudget) -> None:
+        self.shard.count_in(budget)
 
     def count_gradients(self, ids: int) -> None:
         self.shard.count_gradients(ids)

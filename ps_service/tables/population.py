@@ -14,9 +14,14 @@ from ps_service.tables.statistics import Statistics
 from ps_wire.errors import TooLargeError
 
 if TYPE_CHECKING:
+    from ps_service.tables.budget import TableBudget
     from ps_service.tables.id_map import IdMap
     from ps_service.tables.rows import Rows
     from ps_wire.tables.life import Admission, Eviction
+
+
+_MAP_ROW_BYTES: Final = 29
+"""Bytes that the map of ids takes for a row."""
 
 
 class Candidates(NamedTuple):
@@ -77,6 +82,7 @@ class Population:
         self._most: Final = most
         self._eviction: Final = eviction
         self._clock: Final = clock
+        self._budget: TableBudget | None = None
         self._default_value: Final = 0.0 if admission is None else admission.default
         self.gate: Final = make_gate(admission, seed)
         self.generations: Final = Generations(most, rows.values.width)
@@ -84,6 +90,12 @@ class Population:
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
         self._write_default()
+
+    def count_in(self, budget: TableBudget) -> None:
+        """Counts the memory of the rows in a budget, which bounds how many are added."""
+        budget.watch(self)
+        self._budget = budget
+        budget.note(self, self.nbytes)
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that training looks up; those that get none now have `default`.
@@ -205,6 +217,8 @@ class Population:
         if self.seen is not None:
             self.seen.clear()
         self._write_default()
+        if self._budget is not None:
+            self._budget.note(self, self.nbytes)
 
     def life(self, numbers: torch.Tensor) -> dict[str, torch.Tensor]:
         """What is known of when and how often rows were looked up, as `Seen.ages`; empty if nothing is evicted."""
@@ -216,10 +230,13 @@ class Population:
             self.seen.put(numbers, known, self._clock())
 
     @property
-    def memory(self) -> int:
-        """Bytes in use by the map, the filter of new ids, and what is known of when rows were looked up."""
-        seen = 0 if self.seen is None else self.seen.row_bytes * self._map.rows
-        return self._map.memory + seen + (0 if self.gate is None else self.gate.memory)
+    def nbytes(self) -> int:
+        """Bytes in use by rows, by what the optimizer keeps for them, by the map, and by the filter of new ids."""
+        return self._map.rows * self._row_bytes + self._map.memory + (0 if self.gate is None else self.gate.memory)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self._rows.row_bytes + (0 if self.seen is None else self.seen.row_bytes)
 
     def _find_or_admit(self, ids: torch.Tensor) -> torch.Tensor:
         if self.gate is None or self.default is None:
@@ -238,14 +255,21 @@ class Population:
 
     def _add(self, ids: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
-        used = self._map.rows
+        used, most = self._map.rows, self._most
+        if self._budget is not None:
+            # Rows that have been removed take memory until other ids get their numbers.
+            most = min(most, used + self._budget.room(self._row_bytes + _MAP_ROW_BYTES))
         try:
-            numbers, new = self._map.find_or_add(ids, self._most)
+            numbers, new = self._map.find_or_add(ids, most)
         except TooLargeError:
-            if not self._make_room(ids, kept):
+            if self._budget is not None:
+                self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
+            if not self._make_room(ids, kept, most):
+                if most < self._most and self._budget is not None:
+                    raise self._budget.exceeded() from None
                 raise
             used = self._map.rows
-            numbers, new = self._map.find_or_add(ids, self._most)
+            numbers, new = self._map.find_or_add(ids, most)
         if new.any():
             added = numbers[new]
             self._rows.grow(self._map.rows)
@@ -253,15 +277,17 @@ class Population:
             if self.seen is not None:
                 self.seen.begin(self._map.rows, added, self._clock())
             self.statistics.added += len(added)
+            if self._budget is not None:
+                self._budget.note(self, self.nbytes)
         return numbers
 
-    def _make_room(self, ids: torch.Tensor, kept: torch.Tensor) -> bool:
+    def _make_room(self, ids: torch.Tensor, kept: torch.Tensor, most: int) -> bool:
         """Removes rows until these ids have room, and some more; False if that is not possible."""
         if self._eviction is None or self._eviction.at_capacity is None:
             return False
         numbers = self._map.find(ids)
-        needed = len(self._map) + len(self._rows.kernels.unique(ids[numbers < 0])[0]) - self._most
-        wanted = max(needed, int(self._eviction.share * self._most))
+        needed = len(self._map) + len(self._rows.kernels.unique(ids[numbers < 0])[0]) - most
+        wanted = max(needed, int(self._eviction.share * most))
         going = self.evict(wanted + len(kept), dry_run=True)
         going = going[~torch.isin(going, kept)][:wanted]
         if len(going) < needed:

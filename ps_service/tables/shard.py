@@ -26,6 +26,7 @@ from ps_wire.runtime.locks import ReportingLock
 from ps_wire.tables.options import Initialisation, Normal, RowGroup, RowOptimizer
 
 if TYPE_CHECKING:
+    from ps_service.tables.budget import TableBudget
     from ps_service.tables.statistics import Statistics
     from ps_wire.tables.life import Admission, Eviction
 
@@ -132,7 +133,12 @@ class TableShard:
     @property
     def memory(self) -> int:
         """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
-        return self._map.rows * self._rows.row_bytes + self._population.memory
+        return self._population.nbytes
+
+    def count_in(self, budget: TableBudget) -> None:
+        """Counts the rows in a budget of several tables, which bounds how many are added."""
+        with self._lock:
+            self._population.count_in(budget)
 
     @property
     def row_bytes(self) -> int:

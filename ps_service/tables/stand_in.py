@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weakref import ref
 
     from ps_service.tables.backups import RowBackups
+    from ps_service.tables.budget import TableBudget
     from ps_service.tables.statistics import Statistics
     from ps_wire.tables.sums import Grouped
 
@@ -63,6 +64,10 @@ class RowsOfTable(ABC):
     @abstractmethod
     def own(self, keys: torch.Tensor) -> torch.Tensor | None:
         """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
+
+    @abstractmethod
+    def count_in(self, budget: TableBudget) -> None:
+        """Counts the bytes of the rows in the budget of an owner's tables, which bounds how many are added."""
 
     @abstractmethod
     def count_gradients(self, ids: int) -> None:
