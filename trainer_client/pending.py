@@ -6,12 +6,13 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
-from ps_wire.runtime import forks
+from ps_wire.runtime import failures, forks
+from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.runtime.unawaited import Unawaited
@@ -35,12 +36,28 @@ class Pending(Unawaited, Generic[T]):
     In asyncio, `await` it: one at a time, or many with `asyncio.gather`. In a plain thread, call `wait`. Several tasks
     and threads may do so; all get the same result. Cancelling the task that awaits it cancels the request.
 
+    An error that nobody reads is reported in the log if the program has made the call (see `subject`).
+
     Args:
         loop: The client's event loop, if the answer arrives there.
         cancel: Called when it is cancelled.
+
+    Attributes:
+        origin: What the program has called; None if that is not told.
     """
 
-    __slots__ = ("__weakref__", "_cancel", "_error", "_loop", "_mutex", "_outcome", "_value", "_wakers")
+    __slots__ = (
+        "__weakref__",
+        "_cancel",
+        "_error",
+        "_loop",
+        "_made_at",
+        "_mutex",
+        "_outcome",
+        "_value",
+        "_wakers",
+        "origin",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, cancel: Callable[[], None] | None = None) -> None:
         self._loop = loop
@@ -50,6 +67,9 @@ class Pending(Unawaited, Generic[T]):
         self._wakers: list[Callable[[], None]] = []
         self._value: T = _NOT_YET
         self._error: BaseException | None = None
+        self.origin: Origin | None = None
+        if failures.NOTES_CALLERS:
+            self._made_at = failures.caller()
 
     @classmethod
     def run(cls, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Pending[T]:
@@ -69,7 +89,13 @@ class Pending(Unawaited, Generic[T]):
                 work.close()  # it was cancelled before it could begin
                 return
             task = loop.create_task(work)
-            task.add_done_callback(lambda done: pending.resolve(_outcome_of(done)))
+            task.add_done_callback(ended)
+
+        def ended(task: asyncio.Task[T]) -> None:
+            outcome = _outcome_of(task)
+            if type(outcome) is Failure and pending.origin is None:
+                pending.origin = None, None, None, failures.name_of(task), ""
+            pending.resolve(outcome)
 
         def cancel() -> None:
             if task is not None:
@@ -111,7 +137,8 @@ class Pending(Unawaited, Generic[T]):
         try:
             result = function(*args)
         except BaseException as error:
-            self.resolve(raiser(error))
+            # Without this frame, which refers to the result, so that no cycle delays the report of an unread error.
+            self.resolve(raiser(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)))
         else:
             self.resolve(lambda: result)
 
@@ -137,6 +164,8 @@ class Pending(Unawaited, Generic[T]):
                 return False
             self._outcome = outcome
             wakers, self._wakers = self._wakers, []
+        if type(outcome) is Failure:
+            self._failed(outcome)
         for wake in wakers:
             try:
                 wake()
@@ -144,6 +173,12 @@ class Pending(Unawaited, Generic[T]):
                 # The others must hear of it.
                 _log.exception("a waiting task or thread could not be told that an answer is there")
         return True
+
+    def _failed(self, failure: Failure) -> None:
+        subject = self.subject
+        if subject:
+            of_pass = None if self.origin is None else self.origin[2]
+            failure.concerns(subject, of_pass, self._made_at if failures.NOTES_CALLERS else "")
 
     def done(self) -> bool:
         """Whether the result or an error is there."""
@@ -242,6 +277,12 @@ class Pending(Unawaited, Generic[T]):
         """Whether a caller waits for the result."""
         return bool(self._wakers)
 
+    def passed_on(self) -> T:
+        """Like `result`, for another operation that fails with the same error, and is reported if that is not read."""
+        if type(self._outcome) is Failure:
+            self._outcome.pass_on()
+        return self.result()
+
     def result(self) -> T:
         """The result. Must be done.
 
@@ -270,15 +311,22 @@ class Pending(Unawaited, Generic[T]):
     @staticmethod
     def error_in(outcome: Outcome[Any]) -> BaseException | None:
         """The error of an outcome that `raiser` has made; None for others, whose error shows when it is read."""
-        if isinstance(outcome, partial) and outcome.func is _raise:
-            found: BaseException = outcome.args[0]
-            return found
-        return None
+        return outcome.error if type(outcome) is Failure else None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that it was resolved with, while that was not read."""
+        return self._outcome if type(self._outcome) is Failure else None
 
     @property
     def title(self) -> str:
         """What it asks for, in messages."""
         return "a call"
+
+    @property
+    def subject(self) -> str:
+        """What the program has asked for with it, for the report of an error that nobody reads; empty for no report."""
+        return "" if self.origin is None else failures.subject(*self.origin[3:])
 
     def __bool__(self) -> bool:
         raise TypeError("a Pending has no truth value: await it, or call wait()")
@@ -293,11 +341,7 @@ def _nothing_left() -> Any:
 
 def raiser(error: BaseException) -> Outcome[Any]:
     """The outcome of an operation that has failed."""
-    return partial(_raise, error)
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
+    return Failure(error)
 
 
 def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> None:
@@ -309,27 +353,20 @@ def when_all_done(parts: Iterator[Pending[Any]], tell: Callable[[], Any]) -> Non
     tell()
 
 
-async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine once all are done. Unlike with `await`, cancelling the task that waits cancels none of them.
-
-    Raises:
-        Exception: The error of the first that has failed; the coroutine has not run then.
-    """
+def results(parts: Iterable[Pending[T]]) -> list[T]:
+    """The results of several that are done, or the first error. Like `asyncio.gather`, this counts as reading all."""
+    parts = list(parts)
     try:
-        if parts:
-            whole: Pending[None] = Pending(loop)
-            when_all_done(iter(parts), partial(whole.resolve, _nothing_left))
-            await whole
-            for part in parts:
-                part.result()
+        return [part.result() for part in parts]
     except BaseException:
-        work.close()
+        for part in parts:
+            if (failure := part.failure) is not None:
+                failure.read()
         raise
-    return await work
 
 
 def _results(parts: Mapping[K, Pending[T]]) -> dict[K, T]:
-    return {key: part.result() for key, part in parts.items()}
+    return dict(zip(parts, results(parts.values()), strict=True))
 
 
 def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
@@ -339,8 +376,11 @@ def _cancel_all(parts: Iterable[Pending[Any]]) -> None:
 
 def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
     if task.cancelled():
-        return raiser(ClosedError("the client was closed while this was running"))
-    return task.result
+        failure = Failure(ClosedError("the client was closed while this was running"))
+        failure.read()  # asyncio does not report tasks that are cancelled either
+        return failure
+    error = task.exception()
+    return task.result if error is None else Failure(error)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Future[None]) -> None:

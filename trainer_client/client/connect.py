@@ -51,7 +51,7 @@ class Connecting:
     ) -> None:
         # A forked child cannot close the connections of its parent.
         if self._client is not None and not self._client.is_foreign:
-            await self._client.close()
+            await self._client.close(error)
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self.__aenter__().__await__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,10 +45,16 @@ class Connected:
         """
         await self._sessions.open(names)
 
-    async def close(self) -> None:
-        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
+    async def close(self, error: BaseException | None = None) -> None:
+        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork.
+
+        Args:
+            error: The exception that ends the program; that which is being handled, if it is None. Requests without an
+                answer are not reported then.
+        """
+        fails = (error or sys.exception()) is not None
         if not self.is_foreign:
-            await self._sessions.close()
+            await self._sessions.close(fails)
 
     @property
     def is_foreign(self) -> bool:

@@ -66,7 +66,7 @@ class Sessions:
             if names:
                 await self._find(names)
         except BaseException:
-            await self.close()
+            await self.close(fails=True)
             raise
 
     async def _find(self, names: Sequence[str]) -> None:
@@ -84,10 +84,10 @@ class Sessions:
         self.by_owner.clear()
         self.by_owner.update(found)
 
-    async def close(self) -> None:
-        """Closes all sessions."""
-        await self.others.close()
-        await asyncio.gather(*(session.close() for session in self.opening))
+    async def close(self, fails: bool = False) -> None:
+        """Closes all sessions; an argument as for `Session.close`."""
+        await self.others.close(fails)
+        await asyncio.gather(*(session.close(fails) for session in self.opening))
 
     def of(self, owner: str) -> Session:
         """The session with an owner; with the first owner, if the name is empty.

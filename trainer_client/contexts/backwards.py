@@ -104,6 +104,7 @@ class Backwards:
         once, it runs twice there.
         """
         begun = self._begin(context, start)
+        begun.origin = None, None, context.failures, "a pass", "backward"
         if not begun.settled:
             self._begun = [*self.unfinished, begun]
         return begun

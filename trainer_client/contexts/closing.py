@@ -158,6 +158,7 @@ class Closing:
         """
         self._backward = backward
         done: Pending[Any] = Pending(loop, self._cancel)
+        done.origin = None, None, self._context.failures, "a pass", "backward with a step"
         backward.on_done(partial(self._go_on, loop, backward, done, copy_context()))
         return done
 
@@ -165,10 +166,11 @@ class Closing:
         self, loop: asyncio.AbstractEventLoop, backward: Pending[None], done: Pending[Any], variables: Variables
     ) -> None:
         try:
-            backward.result()
+            backward.passed_on()
             self._check()
             if self._answer is None or any(optimizer.has_local_part for optimizer in self._optimizers):
                 steps = self._steps = variables.run(Pending.run, loop, self._step())
+                steps.origin = None, None, None, "a pass", "backward with a step"
                 steps.on_done(lambda: done.resolve(steps.result))
                 return
             versions, error = self._stepped(self._answer)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_wire.runtime.failures import PassFailures
 from ps_wire.v1.frames_pb2 import Frame
+from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
@@ -20,9 +22,9 @@ from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
-from trainer_client.graph.recorder import RecordedCall
+from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
-from trainer_client.pending import Pending, after
+from trainer_client.pending import Pending
 from trainer_client.session.in_flight import InFlightRequest, nothing
 from trainer_client.session.session import Session
 
@@ -38,10 +40,6 @@ if TYPE_CHECKING:
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
 
 T = TypeVar("T")
-
-Reserved = tuple[int, tuple[int, ...]]
-"""The number and the place of a call in its pass."""
-
 Reach = Callable[[str], Awaitable[Session]]
 
 
@@ -68,6 +66,7 @@ class Context:
     Attributes:
         id: Its id on every owner.
         message: The id as a message.
+        failures: What is known of the failures of its calls, backwards and steps.
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
         local: The gradients of local leaves.
@@ -95,6 +94,7 @@ class Context:
         self.seeds = seeds
         self.id = id
         self.message = id.to_message()
+        self.failures = PassFailures()
         self.ended = False
         self.finished = False
         self._loop = loop
@@ -332,6 +332,7 @@ class Context:
         if self._token is not None:
             reset_current(self._token)
             self._token = None
+        self.failures.end(error)
         self.close(over)
         self.finished = False
 

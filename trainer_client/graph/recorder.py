@@ -37,6 +37,9 @@ Gradient = torch.Tensor | Encoded
 Encode = Callable[[int, torch.Tensor], Gradient]
 """Encodes the gradient of the output at a position."""
 
+Reserved = tuple[int, tuple[int, ...]]
+"""The number and the place of a call in its pass."""
+
 TOGETHER_SECONDS: Final = 2e-3
 """Backwards that take longer on the owner have requests of their own, so that they run concurrently there."""
 

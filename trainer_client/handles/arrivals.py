@@ -67,4 +67,6 @@ def _check(pendings: list[Pending[Any]]) -> None:
     for each in pendings:
         error = each.error
         if isinstance(error, PsError):
+            for failed in filter(None, (other.failure for other in pendings)):
+                failed.read()  # the error below tells of it, and as with `asyncio.gather`, of the others nobody asks
             raise caused(error, f"{each.title}, whose result is an argument of this call, has failed")

@@ -19,16 +19,18 @@ from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.handles.arrivals import all_there, seconds_left
 from trainer_client.handles.references import Reference, RRef, fetch_in, handle_message, receive, unrecorded
+from trainer_client.handles.titles import kind_of, title_of
 from trainer_client.numerics import write_numerics
 from trainer_client.pending import DEFAULT, Pending, raiser
 from trainer_client.session.in_flight import InFlightRequest
 from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
+    from ps_wire.runtime.failures import Origin
     from ps_wire.v1.operations_pb2 import CallRequest
     from ps_wire.v1.values_pb2 import Handle
-    from trainer_client.contexts.context import Context, Reserved
-    from trainer_client.graph.recorder import Encode, RecordedCall
+    from trainer_client.contexts.context import Context
+    from trainer_client.graph.recorder import Encode, RecordedCall, Reserved
     from trainer_client.session.session import Session
     from trainer_client.session.watched import Watch
 
@@ -102,11 +104,13 @@ def call(
     write_numerics(request, seed)
     seconds = session.settings.timeout if timeout == DEFAULT else timeout
     in_graph = context is not None and torch.is_grad_enabled()
-    watch = begin(session, frame, kind, what or _kind_of(target, method)) if session.is_watched() else None
+    watch = begin(session, frame, kind, what or kind_of(target, method)) if session.is_watched() else None
     if not ready:
         reserved = context.reserve(session) if context is not None and in_graph else None
         later = _sent_later(arguments, frame, target, method, args, kwargs, reserved, seconds, watch)
-        return Pending.run(session.loop, later)
+        whole = Pending.run(session.loop, later)
+        whole.origin = None, None, None if context is None else context.failures, target, method
+        return whole
     recorded = _record(context, session, request, tensors, handles) if context is not None and in_graph else None
     if recorded is not None and encode is not None:
         recorded.encode_gradients(encode)
@@ -115,7 +119,8 @@ def call(
     pending = PendingCall(session, frame, payload, seconds, read, follows)
     if watch is not None:
         pending = WatchedCall.of(watch, session, frame, payload, seconds, read, follows)
-    pending.origin = context if recorded is not None else None, recorded, target, method
+    of_pass = None if context is None else context.failures
+    pending.origin = context if recorded is not None else None, recorded, of_pass, target, method
     return session.send(pending)
 
 
@@ -153,6 +158,7 @@ class PendingCall(InFlightRequest[Any]):
     __slots__ = ()
 
     collects = True
+    origin: Origin
     staying: Staying | None
 
     def stay(self, session: Session, context: Context | None) -> RRef | None:
@@ -165,7 +171,7 @@ class PendingCall(InFlightRequest[Any]):
         Returns:
             None if the value has to come here first.
         """
-        own, recorded, *_ = self.origin
+        own, recorded = self.origin[:2]
         if session is not self._session or (context is not None and own not in (None, context)):
             return None
         if self.staying is not None:
@@ -186,8 +192,11 @@ class PendingCall(InFlightRequest[Any]):
 
     @property
     def title(self) -> str:
-        *_, target, method = self.origin
-        return _title(target, method)
+        return title_of(*self.origin[3:])
+
+    @property
+    def subject(self) -> str:
+        return f"{super().subject} on owner {self._session.owner!r}"
 
     @property
     def reason(self) -> str:
@@ -344,21 +353,8 @@ async def _sent_later(
     pending = PendingCall(session, frame, payload, left(), read, arguments.follows)
     if watch is not None:
         pending = WatchedCall.of(watch, session, frame, payload, left(), read, arguments.follows)
-    pending.origin = context if recorded is not None else None, recorded, target, method
+    pending.origin = context if recorded is not None else None, recorded, None, target, method
     return await session.send(pending)
-
-
-def _kind_of(target: RRef | str, method: str) -> str:
-    """What a call calls, for profiles and traces, which count calls of the same name: without the id of the object."""
-    if isinstance(target, str):
-        return target
-    class_name = getattr(target, "class_name", "")
-    return ".".join(filter(None, (class_name, method or "forward")))
-
-
-def _title(target: RRef | str, method: str) -> str:
-    """What a call calls, for messages and profiles."""
-    return target if isinstance(target, str) else f"{getattr(target, 'class_name', target)}.{method or 'forward'}"
 
 
 def _result(

@@ -117,7 +117,7 @@ class OtherOwners:
             self.add(session)
         except NameConflictError:
             self._opened.remove(session)
-            await session.close()
+            await session.close(fails=True)
             raise
         return session
 
@@ -133,7 +133,7 @@ class OtherOwners:
         try:
             await session.open()
         except BaseException:
-            await session.close()
+            await session.close(fails=True)
             raise
         self._opened.append(session)
         return session
@@ -178,11 +178,11 @@ class OtherOwners:
         """A handle to an object that `take_hold` has taken a reference to."""
         return RRef(self._sessions[ref.owner], ref, self._references.get((ref.owner, ref.object_id)))
 
-    async def close(self) -> None:
-        """Closes the sessions with further owners."""
+    async def close(self, fails: bool = False) -> None:
+        """Closes the sessions with further owners; an argument as for `Session.close`."""
         for task in list(self._opening.values()):
             task.cancel()
-        await asyncio.gather(*(session.close() for session in self._opened))
+        await asyncio.gather(*(session.close(fails) for session in self._opened))
 
     async def _open(self, owner: str, address: str) -> Session:
         if not address and self.directory is not None and self.directory.state != "connected":

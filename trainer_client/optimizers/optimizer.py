@@ -15,12 +15,13 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
+from trainer_client.contexts.afterwards import after
 from trainer_client.optimizers import pushed, rounds
 from trainer_client.optimizers.replies import answered, joined, stepped, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
-from trainer_client.pending import Pending, after
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -121,9 +122,10 @@ class DistributedOptimizer(OptimizerParts):
         """
         context = checked_pass(context)
         sent = self._reported(values, reduce)
-        if context.unfinished:
-            return self._step_behind(context, scaler, sent)
-        return self._step_now(context, scaler, sent)
+        begin = self._step_behind if context.unfinished else self._step_now
+        stepping = begin(context, scaler, sent)
+        stepping.origin = None, None, context.failures, self, "step"
+        return stepping
 
     def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
         if not values:

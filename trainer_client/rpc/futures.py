@@ -247,6 +247,8 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
 
     def one_more(part: Pending[Any]) -> None:
         if part.error is not None:
+            if part.failure is not None:
+                part.failure.read()
             whole.resolve(raiser(part.error))
             return
         with lock:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.pending import Pending, raiser
+from trainer_client.pending import Pending
 from trainer_client.session.watched import Watched, begin
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
-    from ps_wire.errors import PsError
+    from ps_wire.runtime.failures import Failure
     from trainer_client.session.session import Session
 
 T = TypeVar("T")
@@ -24,6 +24,12 @@ Read = Callable[[Reply, PayloadReader], T]
 """Makes the result from a reply and its payload."""
 
 _NO_FRAME: Final = Frame()
+
+_OF_PROGRAMS: Final = {
+    *("create", "attach", "delete", "fetch", "set_requires_grad", "optimizer", "scheduler", "set_options"),
+    *("step", "pull", "push", "state", "load_state"),
+}
+"""Operations, besides calls, that programs ask for. An error of theirs that nobody reads is reported."""
 
 _OF_GROUPS: Final = {"register", "lookup", "members", "rendezvous"}
 """Operations of the directory, which finds the number of an owner."""
@@ -47,7 +53,6 @@ class InFlightRequest(Pending[T]):
         followers: The requests that follow it, until it has its answer.
         answered: Whether the owner has answered it without an error.
         collected: Whether it is to be sent with others, soon.
-        origin: For a call: the context and the call in its graph if it is recorded, what it calls, and the method.
         staying: For a call, its result that stays on the owner.
         number: Its number in the session, once it was sent.
         later: Whether no caller waits for its answer, so that it may be sent some milliseconds later, with another.
@@ -69,12 +74,9 @@ class InFlightRequest(Pending[T]):
         "later",
         "nbytes",
         "number",
-        "origin",
         "staying",
         "timeout",
     )
-
-    origin: tuple[Any, Any, Any, str]
 
     collects = False
     """Whether it is sent at the end of the turn of the event loop, or when a task waits for it."""
@@ -139,10 +141,14 @@ class InFlightRequest(Pending[T]):
         self.answered = True
         self.let_go()
 
-    def fail(self, error: PsError) -> None:
-        """Resolves it with an error."""
-        self.resolve(raiser(error))
+    def fail(self, failure: Failure) -> None:
+        """Resolves it with a failure, which may be that of other requests, too."""
+        self.resolve(failure)
         self.let_go()
+
+    def _failed(self, failure: Failure) -> None:
+        super()._failed(failure)
+        self._session.unread.add(failure)
 
     def let_go(self) -> None:
         """Drops the frame and the payload, which the result does not need."""
@@ -151,6 +157,12 @@ class InFlightRequest(Pending[T]):
     @property
     def title(self) -> str:
         return self.operation
+
+    @property
+    def subject(self) -> str:
+        if self.origin is not None:
+            return super().subject
+        return f"{self.operation} on owner {self._session.owner!r}" if self.operation in _OF_PROGRAMS else ""
 
     @property
     def reason(self) -> str:
@@ -164,7 +176,7 @@ class InFlightRequest(Pending[T]):
         return parted
 
     @property
-    def failure(self) -> BaseException | None:
+    def ended_in(self) -> BaseException | None:
         """The error that it has ended in, if it has."""
         return None if self.answered else self.error
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
 from ps_wire.limits import MAX_FRAME_BYTES
+from ps_wire.runtime.failures import Failure
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.deadlines import Deadlines
@@ -66,7 +67,7 @@ class Requests:
     def collect(self, in_flight: InFlightRequest[Any]) -> None:
         """Sends a request at the end of this turn of the event loop, or before the next one, together with others."""
         if self.closed is not None:
-            in_flight.fail(self.closed)
+            in_flight.fail(Failure(self.closed))
             return
         if in_flight.follows:
             self._follow(in_flight)
@@ -186,10 +187,10 @@ class Requests:
         for number in self.given_up:
             outbox.put(Frame(number=number, cancel=Cancel()))
         for each in list(self.window.unanswered.values()):
-            failed = next((earlier for earlier in each.follows if earlier.failure is not None), None)
+            failed = next((earlier for earlier in each.follows if earlier.ended_in is not None), None)
             if failed is not None:
                 self._forget(each)
-                self._fail(each, _consequence(failed, each))
+                self._end_with(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
             outbox.put(each.frame, each.chunks, each.nbytes, each.later)
 
@@ -199,12 +200,17 @@ class Requests:
         self._confirmations.clear()
         self.given_up.clear()
 
-    def end(self, error: PsError) -> None:
-        """Resolves all requests with the error, and also all later ones."""
+    def end(self, error: PsError, fails: bool = False) -> None:
+        """Resolves all requests with the error, and also all later ones.
+
+        Args:
+            error: The error.
+            fails: Whether the program ends with an exception; the error is not reported then, if nobody reads it.
+        """
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()
-        self._fail_all(error)
+        self._fail_all(error, fails)
 
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:
         """Sends a request that has its number."""
@@ -236,13 +242,19 @@ class Requests:
             self.window.blocked.remove(in_flight)
         self._send_waiting()
 
-    def _fail_all(self, error: PsError) -> None:
+    def _fail_all(self, error: PsError, silent: bool = False) -> None:
+        failure = Failure(error)  # one for all, so that it is reported once
+        if silent:
+            failure.read()
         for in_flight in self.window.clear():
             in_flight.part()
-            in_flight.fail(error)
+            in_flight.fail(failure)
 
     def _fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
-        in_flight.fail(error)
+        self._end_with(in_flight, Failure(error))
+
+    def _end_with(self, in_flight: InFlightRequest[Any], failure: Failure) -> None:
+        in_flight.fail(failure)
         self._spread(in_flight)
 
     # Requests that follow others
@@ -259,7 +271,7 @@ class Requests:
             if earlier.answered:
                 continue
             if earlier.settled:
-                self._fail(in_flight, _consequence(earlier, in_flight))
+                self._end_with(in_flight, _consequence(earlier, in_flight))
                 return False
             if not earlier.number:
                 self.window.blocked.append(in_flight)
@@ -295,11 +307,11 @@ class Requests:
                     follower.fail(_consequence(cause, follower))
                     causes[id(follower)] = cause
                     left.append(follower)
-            if isinstance(each.failure, (CancelledCallError, DeadlineExceededError)):
+            if isinstance(each.ended_in, (CancelledCallError, DeadlineExceededError)):
                 for earlier in follows:
                     if earlier.is_idle:
                         self._forget(earlier)
-                        earlier.fail(CancelledCallError("the calls that needed its result were given up"))
+                        earlier.fail(Failure(CancelledCallError("the calls that needed its result were given up")))
                         causes[id(earlier)] = earlier
                         left.append(earlier)
 
@@ -310,7 +322,8 @@ class Requests:
         return True
 
 
-def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> PsError:
-    """The error of a request that follows one that has failed."""
-    error, why = failed.failure, f"{failed.title}, {follower.reason}, has failed"
-    return errors.caused(error, why) if isinstance(error, PsError) else InternalError(f"{why}: {error!r}")
+def _consequence(failed: InFlightRequest[Any], follower: InFlightRequest[Any]) -> Failure:
+    """The failure of a request that follows one that has failed."""
+    error, why = failed.ended_in, f"{failed.title}, {follower.reason}, has failed"
+    made = errors.caused(error, why) if isinstance(error, PsError) else InternalError(f"{why}: {error!r}")
+    return Failure(made, failed.failure)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
 from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
+from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latencies import Latencies
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Request, Welcome
@@ -60,6 +62,7 @@ class Session:
         loop: Its event loop.
         losses: How often the owner has ended the session, and with it all references.
         restarts: How often the owner has restarted from an earlier state.
+        unread: The failures of its requests that are not garbage yet.
         backwards: How long the backwards of calls take on the owner, by object and method.
         is_watched: Whether requests that this thread makes now stand in a profile or in a trace.
     """
@@ -74,6 +77,7 @@ class Session:
     ) -> None:
         self.losses = 0
         self.restarts = 0
+        self.unread: weakref.WeakSet[Failure] = weakref.WeakSet()
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else _yes
         self._expected = expected
@@ -103,8 +107,14 @@ class Session:
         self._link.start()
         await asyncio.shield(self._opened)
 
-    async def close(self) -> None:
-        """Ends the session; the owner frees what this trainer held. Does nothing the second time, and in a fork."""
+    async def close(self, fails: bool = False) -> None:
+        """Ends the session; the owner frees what this trainer held. Does nothing the second time, and in a fork.
+
+        Failures that nobody has read are reported now, because a program that ends may never free them.
+
+        Args:
+            fails: Whether an exception ends the program, which says more than requests without an answer.
+        """
         if forks.is_foreign(self.loop):
             return
         requests = self._requests
@@ -116,8 +126,14 @@ class Session:
                     await requests.outbox.flushed()
         self._borrowing.stop()
         if requests.closed is None:
-            requests.end(ClosedError("this client is closed"))
+            requests.end(ClosedError("this client is closed"), fails)
         await self._link.stop()
+        if self.unread:
+            await asyncio.sleep(0)  # tasks that wait for a result read it first
+            for failure in list(self.unread):
+                if fails:
+                    failure.read()
+                failure.report()
 
     def submit(
         self,
@@ -276,7 +292,7 @@ class Session:
 
     def _on_loop(self, function: Callable[[InFlightRequest[Any]], None], in_flight: InFlightRequest[Any]) -> None:
         if forks.is_foreign(self.loop):
-            in_flight.fail(forks.refusal())
+            in_flight.fail(Failure(forks.refusal()))
             return
         if threading.get_ident() == self._thread:
             function(in_flight)
@@ -284,7 +300,7 @@ class Session:
         try:
             self.loop.call_soon_threadsafe(function, in_flight)
         except RuntimeError:
-            in_flight.fail(ClosedError("this client is closed, and so is its event loop"))
+            in_flight.fail(Failure(ClosedError("this client is closed, and so is its event loop")))
 
     def _send_releases(self, object_ids: list[str]) -> None:
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from trainer_client.pending import Pending, when_all_done
+from trainer_client.pending import Pending, results, when_all_done
 
 T = TypeVar("T")
 
@@ -44,4 +44,4 @@ class Joined(Pending[T]):
 
 
 def _read(parts: Sequence[Pending[Any]], read: Callable[[list[Any]], T]) -> T:
-    return read([part.result() for part in parts])
+    return read(results(parts))

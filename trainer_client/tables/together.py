@@ -7,11 +7,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
+from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.joint import JointSteps
 from trainer_client.optimizers.results import all_of
-from trainer_client.pending import Pending, after
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,7 +63,9 @@ class OptimizerWithTables(Stepping):
             NonFiniteGradientError, InvalidArgumentError, TooLargeError: An owner refuses the gradients.
             PsError: An owner failed. Others may have applied their parts.
         """
-        return Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step(context)))
+        stepping = Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step(context)))
+        stepping.origin = None, None, context.failures, self, "step"
+        return stepping
 
     async def _step(self, context: Context) -> Stepped:
         return self.merged(await self._steps.step(context))

@@ -1,0 +1,173 @@
+"""Failures of operations. One that nobody reads is reported in the log, as asyncio does for exceptions of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ps_wire.errors import CancelledCallError, PsError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_log = logging.getLogger("trainer_client")
+
+_PACKAGES: Final = ("trainer_client", "ps_wire")
+
+_SILENT: Final = (CancelledCallError, asyncio.CancelledError)
+"""The program has cancelled what ends with one of these."""
+
+NOTES_CALLERS = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
+"""Whether results remember the line of the program that asked for them: in the debug mode of asyncio."""
+
+
+Origin = tuple[Any, Any, "PassFailures | None", Any, str]
+"""What a program has called: the context and the call in its graph, for a recorded call; the failures of its pass; the
+object or function; and the method."""
+
+
+def subject(target: Any, method: str) -> str:
+    """What a program has called, for messages: a function, a method of a handle, or what `target` says of itself."""
+    class_name = getattr(target, "class_name", "")
+    if not class_name:
+        return f"{method} of {target}" if method else str(target)
+    name = getattr(target, "name", "")
+    return f"{class_name}.{method or 'forward'}{f' of {name!r}' if name else ''}"
+
+
+def name_of(task: asyncio.Task[Any]) -> str:
+    """The name of the coroutine of a task, for messages."""
+    name: str = getattr(task.get_coro(), "__qualname__", "a task")
+    return ".".join(part.lstrip("_") for part in name.partition(".<locals>")[0].split("."))
+
+
+def caller() -> str:
+    """File and line of the program that has called the trainer's packages."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class PassFailures:
+    """What a pass knows of the failures of its operations.
+
+    Attributes:
+        left: Whether an exception has left the block of the pass. It ends the pass, and says more than what failed.
+    """
+
+    __slots__ = ("_ended", "_kept", "_raised", "left")
+
+    def __init__(self) -> None:
+        self.left = False
+        self._ended = False
+        self._kept: list[Failure] = []
+        self._raised: set[tuple[type, str]] = set()
+
+    def keep(self, failure: Failure) -> None:
+        """Delays the report of a failure until the block ends, because the program may still hear of the error."""
+        if not self._ended:
+            self._kept.append(failure)
+
+    def raised(self, error: BaseException) -> None:
+        """An operation of the pass has raised this where the program sees it."""
+        self._raised.add((type(error), str(error)))
+
+    def knows(self, error: BaseException) -> bool:
+        """Whether the program has been told of such an error, by another operation or by the end of the block."""
+        return self.left or (type(error), str(error)) in self._raised
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The block has ended, with this exception or without one."""
+        self.left = self.left or error is not None
+        self._ended = True
+        self._kept = []
+
+
+class Failure:
+    """The outcome of one or several operations that have failed. It raises their error when it is read.
+
+    If it is garbage and was not read, the program has never heard of the error, and it is reported.
+
+    Args:
+        error: The error.
+        cause: The failure because of which this operation has failed, too. Who reads this one knows of that one.
+
+    Attributes:
+        error: As the argument.
+    """
+
+    __slots__ = ("__weakref__", "_cause", "_made_at", "_of_pass", "_others", "_read", "_title", "error")
+
+    def __init__(self, error: BaseException, cause: Failure | None = None) -> None:
+        self.error = error
+        self._cause = cause
+        self._read = isinstance(error, _SILENT)
+        self._title = self._made_at = ""
+        self._others = 0
+        self._of_pass: PassFailures | None = None
+
+    def __call__(self) -> NoReturn:
+        self.read()
+        raise self.error
+
+    def concerns(self, title: str, of_pass: PassFailures | None, made_at: str) -> None:
+        """An operation that the program has asked for has this outcome.
+
+        Args:
+            title: What it called, and where.
+            of_pass: The failures of its pass; None outside of passes.
+            made_at: The line of the program; empty if it is not known.
+        """
+        if self._title:
+            self._others += 1
+            return
+        self._title, self._of_pass, self._made_at = title, of_pass, made_at
+        if of_pass is not None:
+            of_pass.keep(self)
+
+    def read(self) -> None:
+        """The program is told of the error."""
+        if self._read:
+            return
+        failure: Failure | None = self
+        of_pass = self._of_pass
+        while failure is not None:
+            failure._read = True
+            of_pass = of_pass or failure._of_pass
+            if of_pass is not None:
+                of_pass.raised(failure.error)
+            failure = failure._cause
+
+    def pass_on(self) -> None:
+        """Another operation fails with the error, and tells the program."""
+        self._read = True
+
+    def report(self) -> None:
+        """Reports it, once, unless the program knows of the error. What follows from another failure is left to that.
+
+        The garbage collector calls this in any thread. As in asyncio, only the locks of `logging` are taken.
+        """
+        if self._read or not self._title or self._cause is not None:
+            return
+        self._read = True
+        error = self.error
+        if self._of_pass is not None and self._of_pass.knows(error):
+            return
+        others = f" and {self._others} more" if self._others else ""
+        _log.error(
+            "%s%s failed, and nobody awaited the result (%s): %s: %s",
+            self._title,
+            others,
+            f"called at {self._made_at}" if self._made_at else "PYTHONASYNCIODEBUG=1 shows where it was called",
+            type(error).__name__,
+            error,
+            # Errors of this project have traces of its own modules, and say all in their text.
+            exc_info=None if isinstance(error, PsError) else (type(error), error, error.__traceback__),
+        )
+
+    def __del__(self) -> None:
+        self.report()
