@@ -18,6 +18,7 @@ from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
 from trainer_client.session.in_flight import nothing
+from trainer_client.tables.differences import differences
 from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import together
@@ -177,11 +178,10 @@ class Tables:
                     "or put the table in its place with replace=True"
                 ) from None
             known = (await there.call("describe"))["settings"]
-            differing = [key for key, value in settings.items() if known[key] != value]
-            told = " and ".join(f"{key}={known[key]!r}, not {settings[key]!r}" for key in differing)
             raise NameConflictError(
-                f"the table {name!r} exists already on owner {session.owner!r}, with {told}. Ask for it with the same "
-                "arguments, with its name alone, choose another name, or put yours in its place with replace=True"
+                f"the table {name!r} exists already on owner {session.owner!r}, with {differences(known, settings)}. "
+                "Ask for it with the same arguments, with its name alone, choose another name, or put yours in its "
+                "place with replace=True"
             ) from None
 
     async def _open(

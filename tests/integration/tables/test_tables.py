@@ -26,7 +26,10 @@ async def test_a_table_is_found_with_the_same_arguments_and_with_its_name(pair: 
     ("other", "named"),
     [
         ({"dim": 5}, "dim=4, not 5"),
-        ({"optimizer": tc.SGD(lr=0.2)}, "optimizer="),
+        ({"optimizer": tc.SGD(lr=0.2)}, r"with lr=0.1 of optimizer, not 0.2\. Ask"),
+        ({"optimizer": tc.Adagrad(eps=1e-6)}, r"with optimizer=SGD\(lr=0.1\), not Adagrad\(eps=1e-06\)\. Ask"),
+        ({"groups": [tc.RowGroup(1, 5, lr=0.5)]}, r"with groups=\[\], not \[RowGroup\(low=1, high=5, lr=0.5\)\]\. Ask"),
+        ({"evict": tc.Eviction(ttl=60.0)}, r"with evict=None, not Eviction\(ttl=60.0\)\. Ask"),
         ({"rows": 10}, "rows=None, not 10"),
         ({"dtype": torch.float16}, "dtype=torch.float32, not torch.float16"),
         ({"owners": ["ps0"]}, "owners="),
