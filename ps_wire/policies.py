@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
+from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
 
 Reduce = Literal["mean", "sum"]
@@ -19,6 +20,7 @@ _MOST: Final = 1_000_000
 """Largest number of trainers, gradients or steps that a policy may name."""
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Apply:
     """Stale gradients count like fresh ones."""
@@ -26,6 +28,7 @@ class Apply:
     kind: ClassVar[str] = "apply"
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Scale:
     """A gradient of staleness t is divided by t, if t is at least 1.
@@ -38,6 +41,7 @@ class Scale:
     kind: ClassVar[str] = "scale"
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Reject:
     """A gradient that is more than `after` steps old does not count. Its trainer is told.
@@ -53,6 +57,7 @@ class Reject:
         _check_count("after", self.after, least=0)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Compensate:
     """Corrects a stale gradient to first order: g + lambda * g * g * (w_now - w_read), elementwise.
@@ -76,6 +81,7 @@ class Compensate:
 Stale = Apply | Scale | Reject | Compensate
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Async:
     """Every gradient is a step of its own, at once.
@@ -88,6 +94,7 @@ class Async:
     stale: Stale = Apply()
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Sync:
     """One step for one gradient of each of several trainers. All of them wait for it.
@@ -108,6 +115,7 @@ class Sync:
         _check_choice("reduce", self.reduce, ("mean", "sum"))
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class BoundedStaleness:
     """Every gradient is a step of its own, but no trainer gets more than `bound` steps ahead of the slowest.
@@ -129,6 +137,7 @@ class BoundedStaleness:
         _check_count("bound", self.bound, least=0)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Quorum:
     """One step as soon as `count` gradients have come.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +51,11 @@ class TorchFunctions:
         self.device = device
         self._max_result_bytes = limits.max_result_bytes
         self._max_object_bytes = limits.max_object_bytes
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The full names of all that are offered."""
+        return self._listed
 
     def get(self, name: str) -> Callable[..., Any] | None:
         """The function of that full name, wrapped to check its arguments; None if it is not offered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
+from itertools import chain
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from ps_service.functions.offered import TorchFunctions
+from ps_wire.close_names import hint
 from ps_wire.codec.names import module_name, name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.decorators import is_hosted, is_remote
@@ -103,7 +105,7 @@ class AllowList:
             raise NotAllowedError(
                 f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote in a "
                 "module given to the owner with --import, or be one of torch's that the owner offers "
-                f"{self.functions.explanation}"
+                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.names))}"
             )
         return found
 
@@ -195,4 +197,5 @@ def _find(table: dict[str, T], name: str, what: str, how: str) -> T:
         )
         if full and "." not in name:
             how += f". With its full name: write {full}"
-        raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}") from None
+        close = "" if full and "." not in name else hint(name, table)
+        raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}{close}") from None

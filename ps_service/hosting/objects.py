@@ -18,6 +18,7 @@ from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.bound_copy_pool import BoundCopies
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.tables.stand_in import RowsOfTable
+from ps_wire.close_names import hint
 from ps_wire.codec.names import full_name
 from ps_wire.codec.trees import tensors_in
 from ps_wire.decorators import is_deferred, is_inline, is_remote
@@ -195,7 +196,9 @@ class HostedObject:
         if found is not None:
             return found
         if name or not self.is_tensor:
-            raise UnknownNameError(f"{self} has no parameter {name!r}; it has {_few(self.parameters)}")
+            raise UnknownNameError(
+                f"{self} has no parameter {name!r}; it has {_few(self.parameters)}{hint(name, self.parameters)}"
+            )
         value: torch.Tensor = self.value
         if self.is_detached or value.grad_fn is not None:
             raise InvalidArgumentError(
@@ -223,7 +226,8 @@ class HostedObject:
             return known[1]
         if not callable(function):
             raise UnknownMethodError(
-                f"{self} has no attribute {name!r} that can be called; trainers may call {_few(self.methods())}"
+                f"{self} has no attribute {name!r} that can be called; trainers may call "
+                f"{_few(self.methods())}{hint(name, self.methods())}"
             )
         if name in _MODES and self.bound_copies is not None and not is_remote(function):
             self.readers.add(name)

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from ps_service.hosting.removals import Removals
+from ps_wire.close_names import hint
 from ps_wire.errors import (
     ForeignHandleError,
     InvalidArgumentError,
@@ -180,7 +181,9 @@ class Registry:
         try:
             return self._names[name]
         except KeyError:
-            raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}") from None
+            # `status` lists all names to any trainer, so none is given away here.
+            close = hint(name, list(self._names))
+            raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def find(self, ref: Ref) -> HostedObject:
         """The object a handle refers to.

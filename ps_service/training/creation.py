@@ -11,6 +11,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, NonFinite, Reads, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
+from ps_wire.close_names import argument_hint
 from ps_wire.errors import InvalidArgumentError, PsError
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def create_optimizer(
         except PsError:
             raise
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
+            close = argument_hint(cls, options)
+            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
         value.counter = engine.counters.steps.of(name)
         value.aggregator.queue.submit, value.aggregator.describe = engine.compute.submit, engine.sessions.describe
         if prepare is not None:
@@ -112,7 +114,8 @@ def create_scheduler(
         try:
             scheduler = HostedScheduler(cls, value, args, kwargs)
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}") from None
+            close = argument_hint(cls, kwargs)
+            raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
         made = HostedObject(engine.name, scheduler, engine.parameter_locks, name, fingerprint, object_id)
         made.class_name, made.made_with = class_name, "ps.scheduler(…)"
         engine.registry.bind(made, [hosted])

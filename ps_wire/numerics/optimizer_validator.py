@@ -13,6 +13,7 @@ import torch
 from torch import optim
 from torch.nn import Parameter
 
+from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError
 
 # Optimizers whose state depends on the shape of the parameter, or has tensors of other shapes.
@@ -59,7 +60,9 @@ class OptimizerValidator:
         known = self._optimizer.param_groups[0].keys() - {"params"}
         for name in options:
             if name not in known:
-                raise InvalidArgumentError(f"the optimizer has no option {name!r}; it has {sorted(known)}")
+                raise InvalidArgumentError(
+                    f"the optimizer has no option {name!r}; it has {sorted(known)}{hint(name, known)}"
+                )
         for group in groups:
             kept = self._try({**group, **options}).kept
             states = [self._optimizer.state.get(parameter) for parameter in group["params"]]

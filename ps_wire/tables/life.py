@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
 
 By = Literal["least_recent", "least_frequent", "smallest_norm"]
@@ -14,6 +15,7 @@ _MOST_SIGHTINGS = 255
 """Sightings are counted in 8 bits."""
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class AfterSightings:
     """An id gets a row when training has looked it up a number of times.
@@ -40,6 +42,7 @@ class AfterSightings:
         _check_finite("default", self.default, -math.inf, math.inf)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class WithProbability:
     """An id gets a row with some probability each time that training looks it up.
@@ -63,6 +66,7 @@ class WithProbability:
 Admission = AfterSightings | WithProbability
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Eviction:
     """When rows are removed. Their ids begin anew when they come again.

@@ -7,10 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.life import Admission, AfterSightings, Eviction, WithProbability
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Normal:
     """New rows are drawn from a normal distribution with mean 0.
@@ -29,6 +31,7 @@ class Normal:
         _check_number("std", self.std)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """New rows are drawn evenly from an interval.
@@ -47,6 +50,7 @@ class Uniform:
         _check_number("high", self.high, least=self.low)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Zeros:
     """New rows are zero."""
@@ -54,6 +58,7 @@ class Zeros:
     kind: ClassVar[str] = "zeros"
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Constant:
     """All values of new rows are the same.
@@ -72,6 +77,7 @@ class Constant:
 Initialisation = Normal | Uniform | Zeros | Constant
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class SGD:
     """Stochastic gradient descent on the rows that have a gradient, as `torch.optim.SGD` does for one row.
@@ -92,6 +98,7 @@ class SGD:
         _check_number("momentum", self.momentum, below=1.0)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class Adagrad:
     """Adagrad: J. Duchi, E. Hazan, Y. Singer, JMLR 12, 2011. One sum of squares for each value.
@@ -115,6 +122,7 @@ class Adagrad:
         _check_number("initial_accumulator", self.initial_accumulator)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class RowWiseAdagrad:
     """Adagrad with one number for each row: the sum of the mean squares of its gradients, as in FBGEMM and TorchRec.
@@ -138,6 +146,7 @@ class RowWiseAdagrad:
         _check_number("initial_accumulator", self.initial_accumulator)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class LazyAdam:
     """Adam on the rows that have a gradient, as `torch.optim.AdamW` does for one row.
@@ -163,6 +172,7 @@ class LazyAdam:
         _check_betas(self)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class PartialRowWiseAdam:
     """Adam whose second moment is one number for each row: that of the mean squares of its gradients, as in FBGEMM.
@@ -185,6 +195,7 @@ class PartialRowWiseAdam:
         _check_betas(self)
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class FTRL:
     """FTRL-Proximal with a learning rate per coordinate.
@@ -216,6 +227,7 @@ class FTRL:
 RowOptimizer = SGD | Adagrad | RowWiseAdagrad | LazyAdam | PartialRowWiseAdam | FTRL
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Options of the optimizer for the rows of a range of ids, in place of those of the table.

@@ -99,6 +99,48 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("an object for a class", lambda w: w.ps.module(torch.nn.Linear(2, 2)), tc.InvalidArgumentError, "give the class"),  # type: ignore[arg-type]
     ("a class that is not offered", lambda w: w.ps.module(World), tc.NotAllowedError, "--import"),  # type: ignore[arg-type]
     ("a name that is not there", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "under the name 'nothing'"),
+    # Typing errors
+    ("a class", lambda w: w.ps.module("torch.nn.Liner", 4, 3), tc.NotAllowedError, "did you mean 'torch.nn.Linear'?"),
+    ("a short class", lambda w: w.ps.create("Countr"), tc.NotAllowedError, "must be decorated with @hosted"),
+    (
+        "an own class",
+        lambda w: w.ps.create("tests.hosted_models.Countr"),
+        tc.NotAllowedError,
+        "did you mean 'tests.hosted_models.Counter'?",
+    ),
+    (
+        "an own class without its module",
+        lambda w: w.ps.create("Counter"),
+        tc.NotAllowedError,
+        "did you mean 'tests.hosted_models.Counter'?",
+    ),
+    ("a function", lambda w: w.ps.call("torch.mtmul"), tc.NotAllowedError, "did you mean 'torch.matmul'?"),
+    (
+        "the class of an optimizer",
+        lambda w: w.ps.optimizer("torch.optim.AdmW", w.net.parameters(), name="other"),
+        tc.NotAllowedError,
+        "did you mean 'torch.optim.AdamW'?",
+    ),
+    (
+        "an option",
+        lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="other", momentun=0.9),
+        tc.InvalidArgumentError,
+        "'momentun'; did you mean 'momentum'?",
+    ),
+    (
+        "a new option",
+        lambda w: w.opt.set_options(wieght_decay=0.5),
+        tc.InvalidArgumentError,
+        "did you mean 'weight_decay'?",
+    ),
+    ("a name", lambda w: w.ps.attach("nett"), tc.UnknownNameError, "under the name 'nett'; did you mean 'net'?"),
+    ("an optimizer", lambda w: w.ps.attach("net.optimiser"), tc.UnknownNameError, "did you mean 'net.optimizer'?"),
+    ("a table", lambda w: w.ps.table("usres"), tc.UnknownNameError, "did you mean 'users'?"),
+    ("an owner", lambda w: w.ps.status("ps"), tc.UnknownNameError, "did you mean 'ps0'?"),
+    ("a method", lambda w: w.net.foward(), AttributeError, "did you mean 'forward'?"),
+    ("a called method", lambda w: w.net.call("foward"), tc.UnknownMethodError, "did you mean 'forward'?"),
+    ("a parameter", lambda w: w.net.parameter("wieght"), tc.UnknownNameError, "did you mean 'weight'?"),
+    ("an argument of a policy", lambda w: tc.Sync(trainrs=2), TypeError, "did you mean 'trainers'?"),  # type: ignore[call-arg]
     # Tables
     (
         "an optimizer of torch for rows",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.v1.operations_pb2 import LookupRequest
 from trainer_client.handles.other_owners import OtherOwners
@@ -101,4 +102,6 @@ class Sessions:
             return self.by_owner[owner]
         except KeyError:
             known = ", ".join(self.by_owner)
-            raise UnknownNameError(f"this client is not connected to an owner {owner!r}, only to {known}") from None
+            raise UnknownNameError(
+                f"this client is not connected to an owner {owner!r}, only to {known}{hint(owner, self.by_owner)}"
+            ) from None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from ps_wire.close_names import hint
 from ps_wire.errors import UnknownNameError
 from ps_wire.refs import Ref
 from trainer_client.handles import calls, freezing, hints, states
@@ -103,7 +104,8 @@ class RemoteObject(RRef):
         for info in self._info.parameters:
             if info.name == name:
                 return RemoteParameter.of(self.session, self.ref, self._reference, info)
-        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
+        close = hint(name, [info.name for info in self._info.parameters])
+        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}{close}")
 
     def __getattr__(self, name: str) -> Callable[..., Pending[Any]]:
         if name.startswith("_") or name not in self.methods:
@@ -206,7 +208,8 @@ class RemoteModule(RemoteObject):
         for known, parameter in self.named_parameters():
             if known == name:
                 return parameter
-        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}")
+        close = hint(name, [info.name for info in self._info.parameters])
+        raise UnknownNameError(f"{self.class_name} has no parameter {name!r}{close}")
 
     def replica(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ps_wire.close_names import hint
 from ps_wire.tables.names import SHARD
 
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
@@ -19,7 +20,8 @@ def of_object(name: str, class_name: str, methods: Iterable[str], parameters: It
         methods: The methods that trainers may call.
         parameters: Dotted names of its parameters, if it is a module.
     """
-    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}"
+    methods = tuple(methods)
+    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}{hint(name, methods)}"
     if name in _PLACES:
         return f"{told}. Its device and dtype are those of the owner: `ps-service serve --device`, or the constructor"
     if name in _GRADIENTS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import optim
 
+from ps_wire.close_names import argument_hint
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -242,7 +243,8 @@ class LocalOptimizer:
         try:
             self.optimizer = cls(groups, **options)
         except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
+            close = argument_hint(cls, options)
+            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}{close}") from None
         self._validator = OptimizerValidator(self.optimizer, options)
         self._refuse = refuse_non_finite
         self._latency = Latency()
