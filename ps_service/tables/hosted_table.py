@@ -115,6 +115,7 @@ class HostedTable(RowsOfTable):
             refuse_non_finite=False,  # the optimizer says whether they are
             admission=None if admit is None else _option(admit, life.Admission, "admit"),
             eviction=eviction,
+            owners=len(owners),
         )
         self.eviction: Final[life.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl

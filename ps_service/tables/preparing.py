@@ -60,6 +60,9 @@ class Preparation:
                 shard.look_up(ids)
                 shard.apply(ids, torch.zeros(3, 8))
                 shard.remove(ids)
+            fixed = make(8, SGD(), Normal(), rows=3)
+            fixed.look_up(ids)
+            fixed.remove(ids)
             kernels = make_kernels("numba")
             kernels.sum(kernels.group(torch.tensor([1, 1]), torch.zeros(2, 8)))
             self._ended = True

@@ -65,6 +65,7 @@ class TableShard:
             dropped.
         eviction: When rows are removed; None for never.
         clock: The time in seconds, for `eviction`.
+        owners: Among how many shards the rows are divided.
 
     Attributes:
         contents: The rows in blocks.
@@ -89,6 +90,7 @@ class TableShard:
         admission: Admission | None = None,
         eviction: Eviction | None = None,
         clock: Callable[[], float] = time.time,
+        owners: int = 1,
     ) -> None:
         checks.check_size("dim", dim, MOST_DIM)
         checks.check_size("rows", rows, MOST_ROWS)
@@ -111,7 +113,7 @@ class TableShard:
         self._kernels: Final = make_kernels(implementation)
         default = None if admission is None else self.max_rows
         self._rows: Final = Rows(self._kernels, self.max_rows + 1, dim, dtype, rule, self.init, seed, default)
-        self._map: Final = make_id_map(self.max_rows, implementation)
+        self._map: Final = make_id_map(self.max_rows, implementation, rows, owners)
         self._population: Final = Population(self._map, self._rows, self.max_rows, admission, eviction, seed, clock)
         self._lock: Final = ReportingLock()
         self.contents: Final = Contents(self._lock, self._map, self._rows, self._population)

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 
 from ps_service.tables import compiled
+from ps_service.tables.id_map.direct_layout import MOST_IDS, MOST_SHARES
+from ps_service.tables.id_map.numpy_direct_map import NumpyDirectMap
 from ps_service.tables.id_map.numpy_map import NumpyIdMap
 
 
@@ -65,15 +67,21 @@ class IdMap(Protocol):
     def __len__(self) -> int: ...
 
 
-def make_id_map(capacity: int, implementation: str | None = None) -> IdMap:
+def make_id_map(capacity: int, implementation: str | None = None, ids: int | None = None, shares: int = 1) -> IdMap:
     """An empty map.
+
+    An array with an entry for each id is faster than a hash table. It is taken where it needs no more memory, too.
 
     Args:
         capacity: The most rows it will ever have.
         implementation: "numba" or "torch", which is numpy here; None for the first that is installed.
+        ids: Their number if all ids are below it, and none negative; None for any ids.
+        shares: Among how many maps those ids are divided.
     """
+    entries = ids if ids is not None and ids <= MOST_IDS and shares <= MOST_SHARES else None
     if implementation == "torch" or (implementation is None and not compiled.AVAILABLE):
-        return NumpyIdMap(capacity)
+        return NumpyIdMap(capacity) if entries is None else NumpyDirectMap(entries, capacity)
+    from ps_service.tables.id_map.numba_direct_map import NumbaDirectMap
     from ps_service.tables.id_map.numba_map import NumbaIdMap
 
-    return NumbaIdMap(capacity)
+    return NumbaIdMap(capacity) if entries is None else NumbaDirectMap(entries, capacity)

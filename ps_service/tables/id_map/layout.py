@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ps_service.tables.id_map.numbering import Ids, Numbering
 from ps_service.tables.reservation import Reservation
 
-Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 SEGMENTS: Final = 256
@@ -41,7 +41,7 @@ MOST_ROWS: Final = REMOVED - 1
 """The most rows that a map can have."""
 
 
-class Layout:
+class Layout(Numbering):
     """The arrays of a map.
 
     Attributes:
@@ -51,33 +51,24 @@ class Layout:
         sizes: Slots of each segment, powers of 2.
         used: Slots of each segment that are not 0.
         fills: The load at which each segment doubles.
-        row_ids: The id of each row.
-        free: Rows that were freed, as a stack; the first `counts[1]` are valid.
-        counts: Rows that were ever used, and freed rows.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity: Final = capacity
         self.salt: Final = np.uint64(secrets.randbits(64))
         self.fills: Final = 0.4 * np.exp2(np.arange(SEGMENTS) / SEGMENTS)
         share = capacity / SEGMENTS
         self._largest: Final = max(_SMALLEST, 1 << int((share + 8 * share**0.5) / 0.4).bit_length())
-        self.clear()
+        super().__init__(capacity)
 
     def clear(self) -> None:
-        """Forgets all ids, and gives the memory back."""
+        super().clear()
         slots = Reservation.make(2 * SEGMENTS * self._largest, torch.int64)
-        ids = Reservation.make(self.capacity, torch.int64)
         self._reserved_slots = slots
-        self._reserved_ids = ids
         self.slots: Words = np.zeros(2 * SEGMENTS * _SMALLEST, np.uint64)
         if slots is not None:
             self.slots = slots.tensor.numpy().view(np.uint64)
-        self.row_ids: Ids = np.zeros(0, np.int64) if ids is None else ids.tensor.numpy()
         self.sizes: Ids = np.full(SEGMENTS, _SMALLEST, np.int64)
         self.used: Ids = np.zeros(SEGMENTS, np.int64)
-        self.free: Ids = np.zeros(0, np.int64)
-        self.counts: Ids = np.zeros(2, np.int64)
         self._known_sizes = self.sizes.copy()
 
     def widen(self, size: int) -> None:
@@ -102,24 +93,6 @@ class Layout:
             self._reserved_slots.used(2 * SEGMENTS * int(self.sizes.max()))
         self._known_sizes[:] = self.sizes
 
-    def make_room(self, rows: int) -> None:
-        """Makes room for the ids of this many rows in all."""
-        if self._reserved_ids is not None:
-            self._reserved_ids.grown(rows)
-        elif rows > len(self.row_ids):
-            grown = np.zeros(min(max(rows, 2 * len(self.row_ids), 1024), self.capacity), np.int64)
-            grown[: len(self.row_ids)] = self.row_ids
-            self.row_ids = grown
-
-    def make_room_to_free(self, rows: int) -> None:
-        """Makes room for this many more freed rows."""
-        needed = int(self.counts[1]) + rows
-        if needed > len(self.free):
-            grown = np.zeros(max(needed, 2 * len(self.free), 1024), np.int64)
-            grown[: len(self.free)] = self.free
-            self.free = grown
-
     @property
     def memory(self) -> int:
-        """Bytes in use."""
-        return 8 * int(self.sizes.sum()) + 8 * int(self.counts[0]) + self.free.nbytes
+        return 8 * int(self.sizes.sum()) + super().memory

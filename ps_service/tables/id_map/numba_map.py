@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 
 from ps_service.tables.id_map import kernels
 from ps_service.tables.id_map.base import BaseIdMap, too_many
+from ps_service.tables.id_map.layout import Layout
 
 
 class NumbaIdMap(BaseIdMap):
     """An `IdMap` compiled by numba."""
 
     implementation = "numba"
+
+    def __init__(self, capacity: int) -> None:
+        self._layout: Final = Layout(capacity)
+        super().__init__(self._layout)
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         layout = self._layout

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ps_service.tables.id_map.base import BaseIdMap, too_many
-from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT, Ids, Words
+from ps_service.tables.id_map.layout import REMOVED, ROW_MASK, SEGMENT_SHIFT, SEGMENTS, TAG_SHIFT, Layout, Words
 from ps_wire.tables.hashing import mix
+
+if TYPE_CHECKING:
+    from ps_service.tables.id_map.numbering import Ids
 
 _TAG = np.uint64(TAG_SHIFT)
 _ROW = np.uint64(ROW_MASK)
@@ -20,6 +25,10 @@ class NumpyIdMap(BaseIdMap):
     """An `IdMap` without numba."""
 
     implementation = "torch"
+
+    def __init__(self, capacity: int) -> None:
+        self._layout: Final = Layout(capacity)
+        super().__init__(self._layout)
 
     def find(self, ids: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self._positions_and_rows(ids.numpy())[1])
@@ -36,7 +45,7 @@ class NumpyIdMap(BaseIdMap):
             order = np.argsort(first)
             new[missing[first]] = True
             new_rows = np.empty(len(added), np.int64)
-            new_rows[order] = self._take_rows(len(added))
+            new_rows[order] = self._layout.take(len(added))
             self._add(added[order], new_rows[order])
             rows[missing] = new_rows[inverse]
         return torch.from_numpy(rows), torch.from_numpy(new)
@@ -49,10 +58,7 @@ class NumpyIdMap(BaseIdMap):
         there = rows >= 0
         freed = rows[there]
         layout.slots[positions[there]] = _MARK
-        layout.make_room_to_free(len(freed))
-        count = int(layout.counts[1])
-        layout.free[count : count + len(freed)] = freed
-        layout.counts[1] += len(freed)
+        layout.put_back(freed)
         return torch.from_numpy(freed)
 
     def _positions_and_rows(self, ids: Ids) -> tuple[Ids, Ids]:
@@ -78,16 +84,6 @@ class NumpyIdMap(BaseIdMap):
             left = left[(found != 0) & ~same]
             step += 1
         return positions, rows
-
-    def _take_rows(self, count: int) -> Ids:
-        """Rows for new ids: freed ones first."""
-        layout = self._layout
-        used, freed = layout.counts.tolist()
-        again = min(count, freed)
-        layout.counts[1] -= again
-        layout.counts[0] += count - again
-        layout.make_room(used + count - again)
-        return np.concatenate([layout.free[freed - again : freed][::-1], np.arange(used, used + count - again)])
 
     def _add(self, ids: Ids, rows: Ids) -> None:
         """Adds different ids that are missing."""
