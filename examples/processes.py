@@ -11,11 +11,15 @@ from typing import Protocol, Self
 
 import torch
 
+from examples.shielded import shielded
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 
 _END_SECONDS = 5.0
+
+PATIENCE = 300.0
+"""Seconds to wait for an answer: an owner's first table compiles its code, for a minute and more on a busy machine."""
 
 
 class Processes:
@@ -42,7 +46,8 @@ class Processes:
         """Starts a process, and returns the connection to it. The process has the other end as its last argument."""
         here, there = self._context.Pipe()
         process = self._context.Process(target=target, args=(*arguments, there), daemon=True)
-        process.start()
+        with shielded():
+            process.start()
         there.close()
         self._started.append((process, here))
         return here

@@ -9,9 +9,11 @@ from examples.batched_updates.measurement import WAYS, Round, measure
 from examples.batched_updates.model import loss_of
 from examples.batched_updates.reference import train_here
 from examples.batched_updates.settings import Settings, parse
+from examples.plan import Plan
 from trainer_client import PsError
 
 TOLERANCE = 1e-5
+TAKES = "ten to twenty seconds"
 
 
 def _say(way: str, rounds: list[Round], settings: Settings) -> float:
@@ -31,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code: 1 if the batched updates differ from those of one process."""
     settings = parse(arguments)
     try:
+        print(f"{settings.trainers} trainers, batches of {settings.batch_size}, medians of {settings.rounds} rounds")
+        print(Plan(TAKES), flush=True)
         rounds = list(measure(settings))
     except PsError as error:
         print(error, file=sys.stderr)
@@ -38,7 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; nothing is left running")
         return 130
-    print(f"{settings.trainers} trainers, batches of {settings.batch_size}, medians of {settings.rounds} rounds")
     batched, alone = (_say(way, [each for each in rounds if each.way == way], settings) for way in WAYS)
     print(f"batched takes {batched / alone:.2f} times as long, with one update in place of {settings.trainers}")
     expected = train_here(settings)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import multiprocessing
 
+from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
 
@@ -27,7 +28,8 @@ def group(trainers: int) -> Iterator[list[str]]:
     trainer_names = [f"trainer{rank}" for rank in range(trainers)]
     names = [SERVER, *trainer_names]
     rpc.init_rpc(SERVER, rank=0, directory="self", allow=["examples.batched_updates.server"])
-    started = multiprocessing.spawn(_train, args=(names, rpc.address()), nprocs=trainers, join=False, daemon=True)
+    with shielded():
+        started = multiprocessing.spawn(_train, args=(names, rpc.address()), nprocs=trainers, join=False, daemon=True)
     try:
         rpc.barrier(names)
         yield trainer_names

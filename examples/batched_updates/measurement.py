@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+import trainer_client as tc
 from examples.batched_updates.group import group
 from examples.batched_updates.server import BatchingServer, EagerServer
 from examples.batched_updates.settings import Settings
@@ -40,7 +41,7 @@ def measure(settings: Settings) -> Iterator[Round]:
         for way in WAYS:
             # A warm-up, which opens connections and loads data.
             _train(way, replace(settings, steps=2), trainers)
-        for _ in range(settings.rounds):
+        for _ in tc.progress(range(settings.rounds), description="rounds"):
             for way in WAYS:
                 yield _train(way, settings, trainers)
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 from examples.cartpole import picture
 from examples.cartpole.group import run_by_hand, run_together
 from examples.cartpole.settings import parse
+from examples.plan import Plan, shorter
 from trainer_client import PsError
+
+TAKES = "half a minute to two minutes, depending on the seed,"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
+    plan = Plan(TAKES, shorter(settings, "episodes"), settings.out)
+    settings = replace(settings, out=plan.folder)
     settings.out.mkdir(parents=True, exist_ok=True)
-    if not settings.rank:
-        print("it takes half a minute to two minutes on two cores, as the seed will have it", flush=True)
     try:
+        if not settings.rank:
+            print(plan, flush=True)
         report = run_together(settings) if settings.rank is None else run_by_hand(settings)
     except PsError as error:
         print(error, file=sys.stderr)

@@ -8,6 +8,7 @@ from torch import multiprocessing
 from examples.cartpole.report import Report
 from examples.cartpole.settings import Settings
 from examples.cartpole.training import train
+from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
 
@@ -28,9 +29,10 @@ def run_together(settings: Settings) -> Report:
     """
     names = observer_names(settings.observers)
     rpc.init_rpc(AGENT, rank=0, directory="self", allow=OFFERS)
-    started = multiprocessing.spawn(
-        _observe, args=(names, rpc.address()), nprocs=settings.observers, join=False, daemon=True
-    )
+    with shielded():
+        started = multiprocessing.spawn(
+            _observe, args=(names, rpc.address()), nprocs=settings.observers, join=False, daemon=True
+        )
     try:
         rpc.barrier([AGENT, *names])
         report = train(settings, names)

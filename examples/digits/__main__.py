@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from dataclasses import replace
 
 from rich.console import Console
 from torch import Tensor
@@ -19,9 +20,12 @@ from examples.digits.process import ChildFailed, Children
 from examples.digits.progress import display
 from examples.digits.report import Report
 from examples.digits.settings import Settings, parse
+from examples.plan import Plan
+
+TAKES = "half a minute to two minutes"
 
 
-async def run(settings: Settings, digits: Digits, console: Console) -> tuple[Training, Tensor]:
+async def run(settings: Settings, digits: Digits, plan: Plan, console: Console) -> tuple[Training, Tensor]:
     """Trains and evaluates; all processes that it starts have ended when it returns or raises.
 
     Returns:
@@ -36,6 +40,7 @@ async def run(settings: Settings, digits: Digits, console: Console) -> tuple[Tra
     async with Children(settings.out) as children:
         with display(console, settings.trainers) as shown:
             shown.say(f"{len(digits.train)} of {digits.name} to learn, {len(digits.held_out)} held out")
+            shown.say(str(plan))
             owner, address = await start_owner(children, settings, shown)
             shown.say(f"{OWNER} is serving on {address}")
             training = await train(children, owner, address, settings, shown)
@@ -82,7 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console()
     try:
         digits = data.load(settings.data)
-        training, predictions = asyncio.run(run(settings, digits, console))
+        plan = Plan(TAKES, settings.epochs is not None and settings.epochs < digits.epochs, settings.out)
+        settings = replace(settings, out=plan.folder)
+        training, predictions = asyncio.run(run(settings, digits, plan, console))
         report = _report(settings, digits, training, predictions)
         report.write(settings.out / "demo.json")
         picture.draw(settings.out / "demo.png", report, digits.held_out, predictions)

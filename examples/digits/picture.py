@@ -65,7 +65,7 @@ def draw(path: Path, report: Report, held_out: Part, predictions: Tensor) -> Non
 
 def _heading(figure: Figure, report: Report) -> None:
     who = "1 trainer teaches" if report.trainers == 1 else f"{report.trainers} trainers teach"
-    what = f"one owner hosts the ConvNet, {who} it over gRPC"
+    what = f"one owner hosts the ConvNet, {who} it from processes of their own"
     figure.text(LEFT, 0.942, "Handwritten digits on a parameter server", fontsize=19, fontweight="bold")
     figure.text(LEFT, 0.908, what, color=FAINT, fontsize=12)
 

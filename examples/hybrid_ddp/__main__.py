@@ -9,9 +9,11 @@ from examples.hybrid_ddp.comparison import differences
 from examples.hybrid_ddp.job import train
 from examples.hybrid_ddp.reference import train_here
 from examples.hybrid_ddp.settings import parse
+from examples.plan import Plan
 from trainer_client import PsError
 
 TOLERANCE = 1e-6
+TAKES = "ten to twenty seconds"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = parse(arguments)
     began = time.perf_counter()
     try:
+        print(Plan(TAKES), flush=True)
         outcome = train(settings)
     except PsError as error:
         print(error, file=sys.stderr)

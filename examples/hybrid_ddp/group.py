@@ -12,6 +12,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from examples.hybrid_ddp.trainer import TRAINERS
+from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
 
@@ -32,9 +33,10 @@ def group() -> Iterator[None]:
     rpc.init_rpc(MASTER, rank=NAMES.index(MASTER), directory="self")
     with tempfile.TemporaryDirectory() as folder:
         others = [name for name in NAMES if name != MASTER]
-        started = multiprocessing.spawn(
-            _run, args=(others, rpc.address(), folder), nprocs=len(others), join=False, daemon=True
-        )
+        with shielded():
+            started = multiprocessing.spawn(
+                _run, args=(others, rpc.address(), folder), nprocs=len(others), join=False, daemon=True
+            )
         try:
             rpc.barrier(NAMES)
             yield

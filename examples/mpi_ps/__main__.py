@@ -15,9 +15,11 @@ from examples.mpi_ps.reference import train_here
 from examples.mpi_ps.report import draw, table
 from examples.mpi_ps.settings import Settings, parse
 from examples.mpi_ps.training import Run, train
+from examples.plan import Plan, shorter
 from trainer_client import PsError
 
 TOLERANCE = 1e-4
+TAKES = "two to four minutes"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,9 +30,11 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"there is no mode {unknown[0]!r}; there are: {', '.join(map(repr, MODES))}", style="red")
         return 2
     torch.set_num_threads(1)
-    console.print(f"{settings.trainers} trainers, {settings.steps} gradients each, {len(names)} modes of a few seconds")
+    plan = Plan(TAKES, bool(settings.modes) or shorter(settings, "steps"), settings.out)
     runs: list[Run] = []
     try:
+        console.print(f"{settings.trainers} trainers, {settings.steps} gradients each, in {len(names)} modes")
+        console.print(str(plan), highlight=False, soft_wrap=True)
         asyncio.run(_collect(settings, names, runs, console))
     except PsError as error:
         console.print(f"a process has failed: {error}", style="red", markup=False)
@@ -39,16 +43,20 @@ def main(arguments: list[str] | None = None) -> int:
         console.print("stopped; nothing is left running")
         return 130
     console.print(table(runs, settings))
-    path = settings.out / "mpi-ps.png"
+    path = plan.folder / "mpi-ps.png"
     draw(runs, path)
     console.print(f"picture: {path}", soft_wrap=True)
     return _compare(settings, runs, console)
 
 
 async def _collect(settings: Settings, names: list[str], runs: list[Run], console: Console) -> None:
-    async for run in train(settings, names):
-        runs.append(run)
-        console.print(f"{run.name}: {run.points[-1].seconds:.1f} s", highlight=False)
+    # A spinner, which only a terminal shows; a mode takes up to half a minute.
+    with console.status(f"1/{len(names)} {names[0]}") as status:
+        async for run in train(settings, names):
+            runs.append(run)
+            console.print(f"{len(runs)}/{len(names)} {run.name}: {run.points[-1].seconds:.1f} s", highlight=False)
+            if len(runs) < len(names):
+                status.update(f"{len(runs) + 1}/{len(names)} {names[len(runs)]}")
 
 
 def _compare(settings: Settings, runs: list[Run], console: Console) -> int:

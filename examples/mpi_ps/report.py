@@ -43,7 +43,7 @@ def draw(runs: list[Run], path: Path) -> None:
         left.plot([point.seconds for point in run.points], losses, style, label=run.name)
         right.plot([point.sent / 1e6 for point in run.points[1:]], losses[1:], style, label=run.name)
     left.set(yscale="log", xlabel="seconds", ylabel="loss on test digits")
-    right.set(xscale="log", xlabel="MB sent by the trainers", xlim=(0.3, None))
+    right.set(xscale="log", xlabel="MB sent by the trainers")
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize="small")  # covers no curve

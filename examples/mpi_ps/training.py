@@ -15,6 +15,7 @@ from examples.mpi_ps import model, trainer
 from examples.mpi_ps.model import Net, test
 from examples.mpi_ps.relay import Relay
 from examples.mpi_ps.trainer import TEAM
+from examples.shielded import shielded
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from examples.mpi_ps.settings import Settings
 
 _PAUSE_SECONDS = 0.1
+_END_SECONDS = 5.0
+"""Until trainers that have finished have ended; others are killed at once."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +91,20 @@ async def _trainers(settings: Settings, address: str) -> AsyncIterator[None]:
     processes = [
         spawn(target=trainer.run, args=(rank, settings, address), daemon=True) for rank in range(settings.trainers)
     ]
-    for process in processes:
-        process.start()
+    with shielded():
+        for process in processes:
+            process.start()
+    seconds = 0.0
     try:
         yield
+        seconds = _END_SECONDS
     finally:
-        await asyncio.to_thread(_end, processes)
+        await asyncio.to_thread(_end, processes, seconds)
 
 
-def _end(processes: list[SpawnProcess]) -> None:
+def _end(processes: list[SpawnProcess], seconds: float) -> None:
     for process in processes:
-        process.join(5)
+        process.join(seconds)
         if process.is_alive():
             process.kill()
             process.join()

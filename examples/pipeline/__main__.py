@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from functools import partial
+from dataclasses import replace
 
 import torch
 
@@ -14,8 +14,11 @@ from examples.pipeline.members import together
 from examples.pipeline.pipeline import Pipeline
 from examples.pipeline.settings import Settings, parse
 from examples.pipeline.shards import Shard1, Shard2
+from examples.plan import Plan, shorter
 from trainer_client import PsError
 from trainer_client.nn import RemoteModule
+
+TAKES = "one to two minutes"
 
 
 def run(settings: Settings) -> tuple[Machine, list[Measure]]:
@@ -27,30 +30,28 @@ def run(settings: Settings) -> tuple[Machine, list[Measure]]:
     with together() as (one, two):
         first = RemoteModule(one, Shard1, (settings.width, settings.seed))
         second = RemoteModule(two, Shard2, (settings.width, settings.seed + 1))
-        return measure(Pipeline(first, second, settings.lr), settings, partial(_tell, settings.rounds))
-
-
-def _tell(rounds: int, number: int) -> None:
-    what = f"round {number} of {rounds}" if number else "a round to warm up"
-    print(f"  {what}", file=sys.stderr, flush=True)
+        return measure(Pipeline(first, second, settings.lr), settings)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
+    plan = Plan(TAKES, shorter(settings, "rounds", "batch_size", "width"), settings.out)
+    settings = replace(settings, out=plan.folder)
     # A signal to this process ends the others, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # The trainer has little to compute; the cores are for the owners.
     torch.set_num_threads(1)
     parts = f"{settings.micro_batches} micro-batches of {settings.batch_size // settings.micro_batches} digits"
     print(f"{parts} through two owners; medians of {settings.rounds} rounds")
-    print("with the defaults it takes one to two minutes on two idle cores", flush=True)
+    print(plan, flush=True)
     try:
         machine, measures = run(settings)
-    except PsError as error:
+    except (PsError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("stopped; nothing is left running")
         return 130
     report.write(settings.out / "pipeline.json", settings, machine, measures)
     print(report.table(measures))

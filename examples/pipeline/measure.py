@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
 import torch
 from torch import Tensor
 
+import trainer_client as tc
 from examples.digits.data import batches, load_small
 from examples.pipeline.pipeline import Pipeline
 from examples.pipeline.settings import Settings
@@ -80,22 +81,21 @@ class Machine:
         return micro_batches / (1 + (micro_batches - 1) / self.speed_up)
 
 
-def measure(pipeline: Pipeline, settings: Settings, told: Callable[[int], None]) -> tuple[Machine, list[Measure]]:
+def measure(pipeline: Pipeline, settings: Settings) -> tuple[Machine, list[Measure]]:
     """Trains, one step with each number in flight in turn, so that other load on the machine affects all of them.
 
     Args:
         pipeline: The network.
         settings: What to measure.
-        told: Called with the number of each round that begins; the first, a warm-up that does not count, is 0.
 
     Returns:
-        What the machine can do, and a measure for each number in flight.
+        What the machine can do, and a measure for each number in flight. The first round, a warm-up, does not count.
     """
     dealt = deal(settings.batch_size, settings.seed)
     warm_up, measures = ([Measure(number) for number in settings.in_flight] for _ in range(2))
     idle, machine = Machine(), Machine()
-    for number, measuring in enumerate((warm_up, *[measures] * settings.rounds)):
-        told(number)
+    rounds = (warm_up, *[measures] * settings.rounds)
+    for number, measuring in enumerate(tc.progress(rounds, description="rounds, with one to warm up")):
         (machine if number else idle).take(pipeline, next(dealt)[0].chunk(settings.micro_batches)[0])
         for each in measuring:
             each.take(pipeline, *next(dealt), settings.micro_batches)

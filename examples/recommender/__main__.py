@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import torch
 from rich.console import Console
 
+from examples.plan import Plan
 from examples.recommender.auc import auc
 from examples.recommender.criteo import CriteoError
 from examples.recommender.planted import Planted
 from examples.recommender.ratings.job import main as train_on_ratings
 from examples.recommender.reference import Reference
 from examples.recommender.report import Report, draw
-from examples.recommender.settings import Settings, Source, parse, source_of
+from examples.recommender.settings import Settings, Source, is_short, parse, source_of
 from examples.recommender.training import MEASUREMENTS, Point, train
 from trainer_client import PsError
+
+TAKES = "two to four minutes"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,12 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
     if any(each.partition("=")[0] == "--ratings" for each in given):
         return train_on_ratings(given)
     settings, console = parse(given), Console()
+    plan = Plan(f"{TAKES}, and one more the first time, when the owners compile,", is_short(settings), settings.out)
+    settings = replace(settings, out=plan.folder)
     points: list[Point] = []
     try:
         source = source_of(settings)
         torch.set_num_threads(1)
         settings.out.mkdir(parents=True, exist_ok=True)
-        _announce(settings, source, console)
+        _announce(settings, source, plan, console)
         asyncio.run(_train(settings, source, points, console))
         say(console, "now the same in this process, with torch.nn.Embedding")
         reference = _refer(settings, source, console)
@@ -55,14 +61,13 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _announce(settings: Settings, source: Source, console: Console) -> None:
+def _announce(settings: Settings, source: Source, plan: Plan, console: Console) -> None:
     say(
         console,
         f"{settings.owners} owners, {settings.trainers} trainers; together {source.steps} steps with "
         f"{settings.batch_size} {source.name} each",
     )
-    if settings.data is None:
-        say(console, "the defaults take two to four minutes; the first run compiles, which takes one more")
+    say(console, str(plan))
 
 
 async def _train(settings: Settings, source: Source, points: list[Point], console: Console) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from examples.plan import Plan
 from examples.recommender.auc import auc
 from examples.recommender.clicks import CATEGORIES, Clicks
 from examples.recommender.criteo import CriteoError
@@ -21,6 +22,8 @@ from examples.recommender.model import DIM, Dense, loss_of
 from examples.recommender.settings import Settings, Source, parse, source_of
 from ps_service.tables.initial import initial_rows
 from ps_wire.tables.options import Normal
+
+TAKES = "half a minute to two minutes"
 
 
 class Reference:
@@ -96,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         source = source_of(settings)
         torch.set_num_threads(1)
-        print(f"{source.steps} steps with {settings.batch_size} {source.name} each, in this process", flush=True)
+        print(f"{source.steps} steps with {settings.batch_size} {source.name} each, in this process")
+        print(Plan(TAKES), flush=True)
         reference = Reference(settings, source)
         for step, loss in enumerate(reference.train(), 1):
             if step % max(source.steps // 10, 1) == 0:

@@ -51,7 +51,7 @@ def draw(report: Report, path: Path) -> None:
     if report.best is not None:
         left.axhline(report.best, color="gray", linestyle=":", label="the generator's own probabilities")
     left.set(xlabel="steps of all trainers", ylabel="AUC of held-out clicks", xlim=(0, None))
-    left.legend(loc="lower right")
+    left.legend(loc="best")  # covers the fewest points
 
     rows = np.array([[0] * len(report.points[0].rows), *(point.rows for point in report.points)])
     order = rows[-1].argsort()[::-1]
@@ -60,7 +60,7 @@ def draw(report: Report, path: Path) -> None:
     right.stackplot([0, *steps], *rows[:, largest].T, rows[:, others].sum(1), labels=labels, alpha=0.8)
     right.set(xlabel="steps of all trainers", ylabel="rows of all tables", xlim=(0, None))
     # The areas fill the lower right, and begin at zero: the upper left is free.
-    right.set_ylim(0, rows[-1].sum() * 1.5)
+    right.set_ylim(0, max(rows[-1].sum(), 1) * 1.5)
     right.legend(loc="upper left", ncols=2, fontsize="small")
     for axes in (left, right):
         axes.grid(alpha=0.3)

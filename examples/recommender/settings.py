@@ -70,6 +70,11 @@ def source_of(settings: Settings) -> Source:
     return Planted(settings.seed, settings.batch_size, settings.steps or DEMO_STEPS, settings.held_out)
 
 
+def is_short(settings: Settings) -> bool:
+    """Whether a run has fewer steps than there are with the defaults."""
+    return settings.steps is not None and (settings.data is not None or settings.steps < DEMO_STEPS)
+
+
 def parse(arguments: list[str] | None = None) -> Settings:
     """Parses the command line; exits with code 2 if it is not valid."""
     default = Settings()

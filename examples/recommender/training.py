@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import torch
 
 import trainer_client as tc
-from examples.processes import Counted, Processes, Trainers, start_owners
+from examples.processes import PATIENCE, Counted, Processes, Trainers, start_owners
 from examples.recommender import model as dlrm
 from examples.recommender import trainer
 from examples.recommender.auc import auc
@@ -88,7 +88,7 @@ async def watch(
     """
     with Processes() as processes:
         addresses = await start_owners(processes, settings.owners, _allowed)
-        async with tc.connect(*addresses) as ps:
+        async with tc.connect(*addresses, timeout=PATIENCE) as ps:
             model = await attach(ps, settings)
             trainers = Trainers(processes, run, settings, addresses)
             every = max(steps // MEASUREMENTS, 1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import torch
 from rich.console import Console
 
+from examples.plan import Plan, shorter
 from examples.token_vectors.neighbours import SHOWN, Neighbours
 from examples.token_vectors.progress import Bars
 from examples.token_vectors.report import draw, write
@@ -15,15 +17,17 @@ from examples.token_vectors.settings import Settings, parse
 from examples.token_vectors.training import FREQUENT, Trained, train
 from trainer_client import PsError
 
+TAKES = "one to three minutes"
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings, console = parse(arguments), Console()
+    compiles = "and one more the first time, when the owners compile,"
+    plan = Plan(f"{TAKES}, {compiles}", shorter(settings, "epochs"), settings.out)
+    settings = replace(settings, out=plan.folder)
     _say(console, f"{settings.owners} owners, {settings.trainers} trainers; the identifiers of {settings.source}")
-    _say(
-        console,
-        "the defaults take one to three minutes on two cores; the first run compiles, which takes one minute more",
-    )
+    _say(console, str(plan))
     try:
         torch.set_num_threads(1)
         settings.out.mkdir(parents=True, exist_ok=True)

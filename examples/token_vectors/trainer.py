@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import trainer_client as tc
+from examples.processes import PATIENCE
 from examples.token_vectors.corpus import id_of, identifiers, source_files
 from examples.token_vectors.loss import loss_of
 from examples.token_vectors.pairs import Batch, Pairs
@@ -126,7 +127,7 @@ async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: 
         texts.append(names)
         told.send(Read(len(names)))
     ids = {name: id_of(name) for name in counts}
-    async with tc.connect(*addresses) as ps:
+    async with tc.connect(*addresses, timeout=PATIENCE) as ps:
         vectors = await Vectors.attach(ps, settings)
         vocabulary = await agreed(ps, settings, counts)
         pairs = Pairs(

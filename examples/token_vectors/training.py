@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 
 import trainer_client as tc
-from examples.processes import Processes, start_owners
+from examples.processes import PATIENCE, Processes, start_owners
 from examples.token_vectors import trainer
 from examples.token_vectors.corpus import source_files
 from examples.token_vectors.neighbours import Neighbours
@@ -71,7 +71,7 @@ async def train(settings: Settings, show: Shows) -> Trained:
     trained = Trained()
     with Processes() as processes:
         addresses = await start_owners(processes, settings.owners, _allowed)
-        async with tc.connect(*addresses) as ps:
+        async with tc.connect(*addresses, timeout=PATIENCE) as ps:
             vectors = await Vectors.attach(ps, settings)
             work = _Work([processes.start(trainer.run, rank, settings, addresses) for rank in range(settings.trainers)])
             agreeing = asyncio.ensure_future(agreed(ps, settings, {}))

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import torch
 
+from examples.plan import Plan, shorter
 from examples.word_language_model import corpus, picture
 from examples.word_language_model.check import TOLERANCE, CheckedSide
 from examples.word_language_model.corpus import Corpus
@@ -19,6 +20,8 @@ from examples.word_language_model.report import Report
 from examples.word_language_model.settings import Settings, parse
 from examples.word_language_model.training import Epoch, train
 from trainer_client import PsError
+
+TAKES = "one to two minutes"
 
 
 def run(settings: Settings, text: Corpus) -> Report:
@@ -64,6 +67,8 @@ def _report(settings: Settings, text: Corpus, epochs: list[Epoch], checked: Chec
 def main(arguments: list[str] | None = None) -> int:
     """Runs the example and returns its exit code."""
     settings = parse(arguments)
+    plan = Plan(TAKES, settings.check_local or shorter(settings, "epochs"), settings.out)
+    settings = replace(settings, out=plan.folder)
     if settings.check_local:
         # Two processes draw other random numbers than one.
         settings = replace(settings, dropout=0.0)
@@ -71,20 +76,19 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     text = corpus.load(settings.vocabulary)
     print(f"{len(text.train):,} words to learn, {len(text.held_out):,} held out, {len(text.words):,} in the vocabulary")
-    print(f"{settings.epochs} epochs; with the defaults the program takes one to two minutes on two idle cores")
+    print(plan)
     print(f"word frequencies alone give a perplexity of {text.unigram_perplexity():.1f}", flush=True)
     try:
         report = run(settings, text)
-    except PsError as error:
+    except (PsError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("stopped; nothing is left running")
         return 130
-    # A check keeps the files of a full run as they are.
-    name = "word_language_model_check" if settings.check_local else "word_language_model"
-    report.write(settings.out / f"{name}.json")
-    picture.draw(settings.out / f"{name}.png", report)
-    print(f"figures {settings.out / name}.json, picture {settings.out / name}.png")
+    report.write(settings.out / "word_language_model.json")
+    picture.draw(settings.out / "word_language_model.png", report)
+    print(f"figures {settings.out / 'word_language_model.json'}, picture {settings.out / 'word_language_model.png'}")
     return _verdict(report)
 
 

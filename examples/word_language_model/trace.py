@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from examples.plan import Plan
 from examples.word_language_model import corpus, trace_picture
 from examples.word_language_model.corpus import chunks, columns
 from examples.word_language_model.distributed import DistributedSide
@@ -20,6 +21,8 @@ from examples.word_language_model.settings import Settings
 
 UNRECORDED = 30
 """Steps before the recorded one: connections are open and memory is allocated then."""
+
+TAKES = "ten to thirty seconds"
 
 
 def record(path: Path, settings: Settings) -> None:
@@ -54,6 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "word_language_model_step.json"
+    print(Plan(TAKES), flush=True)
     record(path, Settings())
     picture = options.picture or path.with_suffix(".png")
     trace_picture.draw(picture, json.loads(path.read_text()))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import trainer_client as tc
 from examples.word_language_model.corpus import Corpus, chunks, columns
 from examples.word_language_model.model import Hidden, RNNModel
 from examples.word_language_model.settings import Settings
@@ -70,7 +71,7 @@ def train(side: Side, corpus: Corpus, settings: Settings) -> Iterator[Epoch]:
     yield Epoch(0, lr, None, best, 0, 0.0)
     for number in range(1, settings.epochs + 1):
         began = time.perf_counter()
-        learnt, losses = _pass(side, pieces)
+        learnt, losses = _pass(side, pieces, number)
         seconds = time.perf_counter() - began
         now = perplexity(side.model, held_out)
         yield Epoch(number, lr, learnt, now, len(pieces), seconds, losses)
@@ -98,13 +99,15 @@ def perplexity(model: RNNModel, pieces: list[tuple[Tensor, Tensor]]) -> float:
     return _perplexity(total / words)
 
 
-def _pass(side: Side, pieces: list[tuple[Tensor, Tensor]]) -> tuple[float, tuple[float, ...]]:
+def _pass(side: Side, pieces: list[tuple[Tensor, Tensor]], number: int) -> tuple[float, tuple[float, ...]]:
     """Learns all pieces in turn; gives the perplexity meanwhile, and each loss."""
     hidden = side.model.nothing_read(pieces[0][0].shape[1])
     losses = []
     total, words = 0.0, 0
-    for data, target in pieces:
+    bar = tc.progress(pieces, description=f"epoch {number}")
+    for data, target in bar:
         loss, hidden = side.step(data, target, hidden)
+        bar.step(loss=loss)
         losses.append(loss)
         total += loss * target.numel()
         words += target.numel()

@@ -16,6 +16,7 @@ from examples.cartpole import picture
 from examples.cartpole.report import Report
 from examples.cartpole.settings import Settings, parse
 from examples.cartpole.trajectory import Trajectory
+from tests.examples.output import assert_announced
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("forked_programs")
@@ -57,7 +58,9 @@ def free_port() -> int:
 async def test_observers_play_and_the_agent_learns(tmp_path: Path) -> None:
     (output,) = await finish(await start("--episodes", "30", "--out", tmp_path))
     assert "Episode 30\tLast reward: " in output
-    report = Report.read(tmp_path / "cartpole.json")
+    assert_announced(output, until="This will run")
+    assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
+    report = Report.read(tmp_path / "short" / "cartpole.json")
     assert (report.solved, report.episodes, report.observers, report.threshold) == (False, 30, 2, 475.0)
     assert [len(rewards) for rewards in report.rewards] == [2] * 30
     # Observers have environments of their own.
@@ -68,7 +71,7 @@ async def test_observers_play_and_the_agent_learns(tmp_path: Path) -> None:
         running = 0.05 * min(rewards) + 0.95 * running
         assert told == pytest.approx(running)
     assert sum(map(sum, report.rewards[-10:])) > 2 * sum(map(sum, report.rewards[:10]))
-    assert (tmp_path / "cartpole.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "short" / "cartpole.png").read_bytes().startswith(b"\x89PNG")
 
 
 async def test_members_started_by_hand_do_the_same(tmp_path: Path) -> None:
@@ -80,7 +83,7 @@ async def test_members_started_by_hand_do_the_same(tmp_path: Path) -> None:
     assert "3 episodes of 2 observers" in agent
     assert not any("episodes" in output for output in observers)
     await finish(await start("--episodes", "3", "--out", tmp_path / "together"))
-    by_hand, together = (Report.read(tmp_path / form / "cartpole.json") for form in ("hand", "together"))
+    by_hand, together = (Report.read(tmp_path / form / "short" / "cartpole.json") for form in ("hand", "together"))
     assert by_hand.rewards == together.rewards
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.digits.report import Report
+from tests.examples.output import assert_announced
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -116,7 +117,10 @@ async def test_the_blocking_form_does_the_same(start: Starter, tmp_path: Path) -
 
 async def trains_evaluates_and_cleans_up(demo: Demo, tmp_path: Path) -> None:
     assert await demo.finish() == 0, demo.output
-    report = Report.read(tmp_path / "demo.json")
+    assert_announced(demo.output, until="ps0 starts")
+    assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
+    out = tmp_path / "short"
+    report = Report.read(out / "demo.json")
     assert report.trainers == 2
     # 1438 digits, 719 each: twelve batches an epoch.
     assert [len(losses) for losses in report.loss] == [24, 24]
@@ -124,9 +128,9 @@ async def trains_evaluates_and_cleans_up(demo: Demo, tmp_path: Path) -> None:
     assert report.steps_per_second == pytest.approx(report.steps / report.seconds)
     assert all(sum(losses[-4:]) < sum(losses[:4]) for losses in report.loss)
     assert 0.3 < report.accuracy <= 1
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert f"{report.accuracy:.4f}" in demo.output
-    assert str(tmp_path / "demo.png") in demo.output
+    assert str(out / "demo.png") in demo.output
     assert len(demo.pids) == 3
     for pid in demo.pids:
         assert_gone(pid)

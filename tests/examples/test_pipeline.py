@@ -21,6 +21,7 @@ from examples.pipeline.pipeline import MOMENTUM, Pipeline
 from examples.pipeline.shards import Shard1, Shard2
 from tests.examples import gated_shards
 from tests.examples.gated_shards import Gate, GatedShard1, GatedShard2
+from tests.examples.output import assert_announced
 from trainer_client import autograd, rpc
 from trainer_client.nn import RemoteModule
 from trainer_client.rpc.current import agent
@@ -148,11 +149,13 @@ def test_the_whole_example_writes_its_figures(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "pipeline.json").read_text())
+    assert_announced(done.stdout, until="in flight")
+    assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
+    found = json.loads((tmp_path / "short" / "pipeline.json").read_text())
     measures, machine = found["measures"], found["machine"]
     assert len(machine["apart_ms"]) == len(machine["at_once_ms"]) == 2
     assert f"can gain {machine['bound']:.2f} x at most (two idle cores: 1.60 x)" in done.stdout
-    assert done.stderr.splitlines()[-2:] == ["  round 1 of 2", "  round 2 of 2"]
+    assert done.stderr.splitlines()[-1] == "rounds, with one to warm up: 3/3"
     assert [each["in_flight"] for each in measures] == [1, 3]
     for each in measures:
         assert len(each["all"]["step_ms"]) == len(each["all"]["losses"]) == 2

@@ -24,6 +24,7 @@ from examples.recommender.trainer import Recommender
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
+from tests.examples.output import assert_announced
 
 ROOT = Path(__file__).resolve().parents[2]
 ALONE = Settings(trainers=1, steps=12, batch_size=64, held_out=2000)
@@ -80,12 +81,14 @@ def test_two_trainers_learn_as_much_as_one_process(tmp_path: Path) -> None:
     )
     shown = done.stdout
     assert done.returncode == 0, shown + done.stderr
-    report = json.loads((tmp_path / "recommender.json").read_text())
+    assert_announced(shown, until="step 6/61")
+    assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
+    report = json.loads((tmp_path / "short" / "recommender.json").read_text())
     assert report["auc"] == pytest.approx(report["reference"][-1][1], abs=0.04)
     assert 0.6 < report["auc"] < report["best"]
     assert report["points"][-1]["step"] == 61
     assert "step 61/61" in shown and f"{report['auc']:.4f}" in shown
-    assert (tmp_path / "recommender.png").stat().st_size > 10_000
+    assert (tmp_path / "short" / "recommender.png").stat().st_size > 10_000
 
 
 def test_bad_arguments_and_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

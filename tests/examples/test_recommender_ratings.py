@@ -27,6 +27,7 @@ from examples.recommender.ratings.trainer import Collaborative
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
+from tests.examples.output import assert_announced
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = planted.draw(users=60, items=220, mean=30)
@@ -181,13 +182,15 @@ def test_two_trainers_learn_as_much_as_one_process(tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "ratings.json").read_text())
+    assert_announced(done.stdout, until="step 6/61")
+    assert not [*tmp_path.glob("ratings.[jp]*")], "a short run leaves the files of a full one alone"
+    report = json.loads((tmp_path / "short" / "ratings.json").read_text())
     (step, (hits, _)), (_, (expected, _)) = report["course"][-1], report["reference"][-1]
     assert step == 61
     assert hits == pytest.approx(expected, abs=0.1)
     assert hits > 0.2
     assert f"HR@10 {hits:.4f}" in done.stdout and "step 61/61" in done.stdout
-    assert (tmp_path / "ratings.png").stat().st_size > 10_000
+    assert (tmp_path / "short" / "ratings.png").stat().st_size > 10_000
 
 
 def test_bad_arguments_and_files_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from examples.token_vectors.pairs import Pairs
 from examples.token_vectors.settings import Settings
 from examples.token_vectors.trainer import Vectors
 from examples.token_vectors.vocabulary import Vocabulary, merged
+from tests.examples.output import assert_announced
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -168,14 +169,16 @@ def test_the_program_shows_neighbours(tmp_path: Path) -> None:
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "token_vectors.json").read_text())
+    assert_announced(done.stdout, until="files 29/29")
+    assert os.listdir(tmp_path) == ["short"], "a short run leaves the files of a full one alone"
+    report = json.loads((tmp_path / "short" / "token_vectors.json").read_text())
     assert report["losses"][-1] < report["losses"][0] - 0.3
     assert all(size <= 1000 for size in report["rows"][-1])
     assert report["different"] > 1000 and report["tokens"] > 10_000
     assert len(report["neighbours"]["append"]) == 6
-    for shown in ("takes", "files 29/29", "append", f"{report['tokens']:,} identifiers"):
+    for shown in ("append", f"{report['tokens']:,} identifiers"):
         assert shown in done.stdout
-    assert (tmp_path / "token_vectors.png").stat().st_size > 10_000
+    assert (tmp_path / "short" / "token_vectors.png").stat().st_size > 10_000
 
 
 def test_bad_arguments_and_directories_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

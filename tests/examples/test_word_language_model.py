@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples.output import assert_announced
 from tests.forking.process import Forking
 from tests.forking.programs import forked_programs
 
@@ -29,8 +30,8 @@ def run(out: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     command = [sys.executable, "-m", "examples.word_language_model", "--out", str(out), *SMALL, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    name = "word_language_model_check" if "--check-local" in arguments else "word_language_model"
-    return json.loads((out / f"{name}.json").read_text()), done.stdout
+    assert_announced(done.stdout, until="untrained")
+    return json.loads((out / "short" / "word_language_model.json").read_text()), done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +62,12 @@ def test_the_perplexity_of_held_out_text_falls(checked: tuple[Path, dict[str, An
 
 def test_there_is_a_picture(checked: tuple[Path, dict[str, Any], str]) -> None:
     out, *_ = checked
-    assert (out / "word_language_model_check.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "short" / "word_language_model.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_check_keeps_the_files_of_a_full_run(checked: tuple[Path, dict[str, Any], str]) -> None:
     out, *_ = checked
-    assert not [*out.glob("word_language_model.*")]
+    assert os.listdir(out) == ["short"]
 
 
 def test_no_process_is_left_after_a_signal_to_the_trainer(tmp_path: Path) -> None:

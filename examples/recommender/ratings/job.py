@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from rich.console import Console
 
+from examples.plan import Plan, shorter
 from examples.recommender.ratings import planted, trainer
 from examples.recommender.ratings.movielens import RatingsError
 from examples.recommender.ratings.ranking import Ranked, rank
@@ -21,6 +22,8 @@ from examples.recommender.ratings.split import LeaveOneOut
 from examples.recommender.ratings.trainer import Collaborative
 from examples.recommender.training import MEASUREMENTS, watch
 from trainer_client import PsError
+
+TAKES = "one to two minutes"
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,15 @@ class Point:
 def main(arguments: list[str]) -> int:
     """Runs the example and returns its exit code: 1 if HR@10 is lower than that of one process."""
     settings, console = parse(arguments), Console()
+    compiles = "and one more the first time, when the owners compile,"
+    plan = Plan(f"{TAKES}, {compiles}", shorter(settings, "epochs", "steps"), settings.out)
+    settings = replace(settings, out=plan.folder)
     points: list[Point] = []
     try:
         source = source_of(settings)
         torch.set_num_threads(1)
         settings.out.mkdir(parents=True, exist_ok=True)
-        _announce(settings, source, console)
+        _announce(settings, source, plan, console)
         asyncio.run(_train(settings, source, points, console))
         _say(console, "now the same in this process, with torch.nn.Embedding")
         course = _refer(settings, source, console)
@@ -90,15 +96,14 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _announce(settings: Settings, source: LeaveOneOut, console: Console) -> None:
+def _announce(settings: Settings, source: LeaveOneOut, plan: Plan, console: Console) -> None:
     users, items = source.ids
     _say(
         console,
         f"{settings.owners} owners, {settings.trainers} trainers; {len(users):,} users, {len(items):,} items; together "
         f"{source.steps:,} steps with {settings.batch_size} pairs each; {len(source.tests.users):,} tests",
     )
-    if settings.ratings is None:
-        _say(console, "the defaults take one to two minutes; the first run compiles, which takes one more")
+    _say(console, str(plan))
 
 
 async def _train(settings: Settings, source: LeaveOneOut, points: list[Point], console: Console) -> None:

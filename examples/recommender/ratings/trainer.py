@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import trainer_client as tc
+from examples.processes import PATIENCE
 from examples.recommender.ratings.model import MODELS, loss_of
 from examples.recommender.ratings.ranking import Ranked, rank
 from examples.recommender.ratings.settings import Settings, source_of
@@ -119,7 +120,7 @@ def run(rank: int, settings: Settings, addresses: Sequence[str], told: Connectio
 
 
 async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    async with tc.connect(*addresses) as ps:
+    async with tc.connect(*addresses, timeout=PATIENCE) as ps:
         model = await Collaborative.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
             told.send(await model.learn(batch))
