@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import multiprocessing
 
+from examples.members import gather, serve
 from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
@@ -31,7 +32,7 @@ def group(trainers: int) -> Iterator[list[str]]:
     with shielded():
         started = multiprocessing.spawn(_train, args=(names, rpc.address()), nprocs=trainers, join=False, daemon=True)
     try:
-        rpc.barrier(names)
+        gather(names)
         yield trainer_names
         rpc.shutdown(group=names)
         while not started.join():
@@ -48,5 +49,5 @@ def _train(index: int, names: list[str], directory: str) -> None:
     """The process of a trainer: joins the group and waits for calls."""
     torch.set_num_threads(1)
     rpc.init_rpc(names[index + 1], rank=index + 1, directory=directory, allow=["examples.batched_updates.trainer"])
-    rpc.barrier(names)
-    rpc.shutdown(group=names)
+    gather(names)
+    serve(names)

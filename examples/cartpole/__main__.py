@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not settings.rank:
             print(plan, flush=True)
         report = run_together(settings) if settings.rank is None else run_by_hand(settings)
-    except PsError as error:
+    except (PsError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from torch import multiprocessing
 from examples.cartpole.report import Report
 from examples.cartpole.settings import Settings
 from examples.cartpole.training import train
+from examples.members import gather, serve
 from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
@@ -34,7 +35,7 @@ def run_together(settings: Settings) -> Report:
             _observe, args=(names, rpc.address()), nprocs=settings.observers, join=False, daemon=True
         )
     try:
-        rpc.barrier([AGENT, *names])
+        gather([AGENT, *names])
         report = train(settings, names)
         rpc.shutdown(group=[AGENT, *names])
         while not started.join():
@@ -77,5 +78,5 @@ def _observe(index: int, names: list[str], directory: str) -> None:
     """The process of an observer: joins the group and waits for calls."""
     torch.set_num_threads(1)
     rpc.init_rpc(names[index], rank=index + 1, directory=directory, allow=OFFERS)
-    rpc.barrier([AGENT, *names])
-    rpc.shutdown(group=[AGENT, *names])
+    gather([AGENT, *names])
+    serve([AGENT, *names])

@@ -117,6 +117,9 @@ def main(arguments: list[str] | None = None) -> int:
             learn_blocking(lesson)
         else:
             asyncio.run(learn(lesson))
+    except tc.PsError as error:
+        print(f"trainer {options.rank}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     return 0

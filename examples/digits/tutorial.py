@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Any
@@ -23,7 +24,7 @@ import trainer_client.autograd as dist_autograd
 from examples.digits.data import batches, load_small, shard
 from examples.digits.net import Net
 from ps_service import hosted, remote
-from trainer_client import rpc
+from trainer_client import PsError, rpc
 from trainer_client.optim import DistributedOptimizer
 
 Loader = Iterable[tuple[Tensor, Tensor]]
@@ -193,4 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (PsError, OSError) as error:
+        sys.exit(str(error))

@@ -12,6 +12,7 @@ import torch
 from torch import distributed, multiprocessing
 
 from examples.hybrid_ddp.trainer import TRAINERS
+from examples.members import gather, serve
 from examples.shielded import shielded
 from trainer_client import rpc
 from trainer_client.rpc.current import has_agent
@@ -38,7 +39,7 @@ def group() -> Iterator[None]:
                 _run, args=(others, rpc.address(), folder), nprocs=len(others), join=False, daemon=True
             )
         try:
-            rpc.barrier(NAMES)
+            gather(NAMES)
             yield
             rpc.shutdown(group=NAMES)
             while not started.join():
@@ -60,8 +61,8 @@ def _run(index: int, names: list[str], directory: str, folder: str) -> None:
         _join_process_group(TRAINER_NAMES.index(name), Path(folder, "process_group"))
     offers = ["examples.hybrid_ddp.trainer"] if trains else []
     rpc.init_rpc(name, rank=NAMES.index(name), directory=directory, allow=offers)
-    rpc.barrier(NAMES)
-    rpc.shutdown(group=NAMES)
+    gather(NAMES)
+    serve(NAMES)
     if trains:
         distributed.destroy_process_group()
 

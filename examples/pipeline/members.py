@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import examples
+from examples.members import gather
 from examples.pipeline import shards
 from examples.pipeline.owner import MEMBERS, SHARDS, TRAINER
 from trainer_client import rpc
@@ -35,7 +36,7 @@ def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
     try:
         with ExitStack() as stack:
             owners = [stack.enter_context(_owner(name, rpc.address(), offered.__name__)) for name in SHARDS]
-            rpc.barrier(MEMBERS)
+            gather(MEMBERS)
             yield SHARDS
             rpc.shutdown(group=MEMBERS)
             for name, owner in zip(SHARDS, owners, strict=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 
 import torch
 
+from examples.members import gather, serve
 from trainer_client import rpc
 
 TRAINER = "trainer"
@@ -23,11 +23,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     # Both owners work at once, so each gets one core.
     torch.set_num_threads(1)
-    # It is meant to wait in shutdown() for as long as the trainer works.
-    logging.getLogger("trainer_client").setLevel(logging.ERROR)
     rpc.init_rpc(options.name, directory=options.directory, allow=[options.allow])
-    rpc.barrier(MEMBERS)
-    rpc.shutdown(group=MEMBERS)
+    gather(MEMBERS)
+    serve(MEMBERS)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import examples
+from examples.members import gather
 from examples.word_language_model.ps import PS, TRAINER
 from trainer_client import rpc
 
@@ -32,7 +33,7 @@ def together(seed: int) -> Iterator[str]:
     rpc.init_rpc(TRAINER, directory="self")
     try:
         with _owner(rpc.address(), seed) as owner:
-            rpc.barrier([PS, TRAINER])
+            gather([PS, TRAINER])
             yield PS
             rpc.shutdown(group=[PS, TRAINER])
             if code := owner.wait():

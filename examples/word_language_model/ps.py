@@ -6,6 +6,7 @@ import argparse
 
 import torch
 
+from examples.members import gather, serve
 from trainer_client import rpc
 
 PS = "ps"
@@ -20,8 +21,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.manual_seed(options.seed)
     rpc.init_rpc(PS, directory=options.directory, allow=["examples.word_language_model.model"])
-    rpc.barrier([PS, TRAINER])
-    rpc.shutdown(group=[PS, TRAINER])
+    gather([PS, TRAINER])
+    serve([PS, TRAINER])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from examples.recommender.ratings.settings import Settings as Ratings
 from examples.recommender.settings import Settings as Recommender
 from examples.recommender.settings import is_short
 from examples.shielded import shielded
+from tests.forking.process import Forking
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = (
@@ -118,8 +120,9 @@ def test_only_programs_of_the_examples_end_that_way() -> None:
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("program", ["batched_updates", "recommender"])
-def test_ctrl_c_ends_all_processes_and_says_one_line(tmp_path: Path, program: str) -> None:
+@pytest.mark.parametrize("program", ["batched_updates", "mpi_ps", "recommender"])
+def test_ctrl_c_ends_all_processes_and_says_one_line(tmp_path: Path, program: str, forking: Forking) -> None:
+    before = forking.children()
     command = [sys.executable, "-m", f"examples.{program}"]
     if program != "batched_updates":
         command += ["--out", str(tmp_path)]
@@ -130,11 +133,27 @@ def test_ctrl_c_ends_all_processes_and_says_one_line(tmp_path: Path, program: st
         assert running.stdout is not None
         while not running.stdout.readline().startswith("with the defaults this takes "):
             assert running.poll() is None
+        # This program and one that it has started. Where it is before that, a signal may come at any line of asyncio's.
+        while len(forking.children() - before) < 2:
+            assert running.poll() is None
         running.send_signal(signal.SIGINT)
         output = running.stdout.read()
         assert output.splitlines()[-1] == "stopped; nothing is left running", output
         assert "Traceback" not in output
         assert running.wait(60) == 130
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_a_port_in_use_is_told_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "examples.digits.tutorial", "--rank", "0", "--world-size", "2"]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    told = f"cannot listen on 127.0.0.1:{port}: is another owner, or another program, there?"
+    assert done.stderr.splitlines()[-1] == told
+    assert "Traceback" not in done.stderr
 
 
 def test_only_what_uses_nothing_but_grpc_speaks_of_grpc() -> None:

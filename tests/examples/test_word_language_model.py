@@ -31,6 +31,7 @@ def run(out: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_announced(done.stdout, until="untrained")
+    assert "has called shutdown" not in done.stderr, "the owner is meant to wait"
     return json.loads((out / "short" / "word_language_model.json").read_text()), done.stdout
 
 
