@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ps_service.memory.held import Share, size
+from ps_service.tables.row_gradients import UnsummedGradient
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Gradients:
             turn: When they are added; None to add them at once.
         """
         for gradient in gradients:
-            self.nbytes += size(gradient.tensor)
+            self.nbytes += _size(gradient.tensor)
         if turn is None:
             self._end_backward()
             self._add(self._total, gradients)
@@ -171,8 +172,8 @@ class Gradients:
                 total = added(before.tensor, gradient.tensor)
                 held[key] = before._replace(tensor=total)
                 own.add(key)
-                self.nbytes += size(total) - size(before.tensor)
-            self.nbytes -= size(gradient.tensor)
+                self.nbytes += _size(total) - _size(before.tensor)
+            self.nbytes -= _size(gradient.tensor)
 
     def _end_backward(self) -> None:
         """Adds what the running backward has brought to the total, because it is over or gradients are read."""
@@ -196,6 +197,13 @@ def added(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
 
 def is_finite(gradient: torch.Tensor) -> bool:
     """Whether a gradient holds neither NaN nor infinity."""
+    if isinstance(gradient, UnsummedGradient) and gradient.is_surely_finite:
+        return True
     values = gradient._values() if gradient.is_sparse else gradient
     # One pass, without a tensor of booleans. The sum of finite numbers may not be finite, which is rare.
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
+
+
+def _size(gradient: torch.Tensor) -> int:
+    """Bytes that a gradient holds, always the same number."""
+    return gradient.most_bytes if isinstance(gradient, UnsummedGradient) else size(gradient)

@@ -11,10 +11,8 @@ def bag_of_each(offsets: torch.Tensor, count: int) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(offsets)), ends - offsets, output_size=count)
 
 
-def sources_and_scales(
-    offsets: torch.Tensor, count: int, mode: str, weights: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Of which bag's gradient the row at each position gets which part.
+def scales_of(offsets: torch.Tensor, count: int, mode: str, weights: torch.Tensor | None) -> torch.Tensor | None:
+    """Which part of its bag's gradient the row at each position gets.
 
     Args:
         offsets: Where each bag begins, int64 [bags].
@@ -23,13 +21,12 @@ def sources_and_scales(
         weights: float32 [count], with "sum" only.
 
     Returns:
-        The bags, int64 [count], and factors, float32 [count], or None for 1.
+        Factors, float32 [count], or None for 1.
     """
-    bags = bag_of_each(offsets, count)
     if mode == "mean":
         sizes = torch.diff(offsets, append=offsets.new_tensor([count])).clamp_(min=1)
-        return bags, sizes.float().reciprocal_()[bags]
-    return bags, weights
+        return sizes.float().reciprocal_()[bag_of_each(offsets, count)]
+    return weights
 
 
 def weight_gradients(rows: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from ps_service.tables.stand_in import key_space
+from ps_service.tables.row_gradients import key_space
 from ps_service.tables.storage import make_rows
 
 
@@ -42,9 +42,12 @@ class Generations:
         """The numbers of the rows that these keys were made for, int64 [n]."""
         return keys & ((1 << self._bits) - 1)
 
-    def current(self, keys: torch.Tensor) -> torch.Tensor:
-        """Which of the keys are still those of their rows, bool [n]."""
-        return self.keys(self.numbers(keys)) == keys
+    def current(self, keys: torch.Tensor) -> torch.Tensor | None:
+        """Which of the keys are still those of their rows, bool [n]; None if all are."""
+        if not self._highest and not self._base:
+            return None
+        there = self.keys(self.numbers(keys)) == keys
+        return None if there.all() else there
 
     def free(self, numbers: torch.Tensor) -> None:
         """Ends the keys of different rows, int64 [n]."""

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_service.tables.kernels import Grouped
 from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable, summed_rows
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
@@ -165,9 +167,6 @@ class HostedTable(RowsOfTable):
     def count_in(self, budget: TableBudget) -> None:
         self.shard.count_in(budget)
 
-    def count_gradients(self, ids: int) -> None:
-        self.shard.count_gradients(ids)
-
     def turns(self, expire: bool) -> Iterator[None]:
         return self.shard.turns(TURN_ROWS, expire)
 
@@ -287,8 +286,10 @@ class HostedTable(RowsOfTable):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         return self.shard.pooled_rows_of(ids, offsets, weights, keep)
 
-    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
-        return self.shard.own(keys)
+    def gradient(
+        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        return self.shard.gradient(keys, gradients, offsets, weights)
 
     def read(self, keys: torch.Tensor) -> torch.Tensor:
         return self.shard.read(keys)
@@ -302,12 +303,16 @@ class HostedTable(RowsOfTable):
         now = self.shard.optimizer
         if changed := {name: value for name, value in options.items() if getattr(now, name) != value}:
             self.shard.set_options(**changed)
-        keys, values = summed_rows(gradient)
-        if len(keys):
-            for each in self.backups:
-                if (backups := each()) is not None:
-                    backups.note(keys)
-            self.shard.update(keys, values)
+        grouped = gradient.pending if isinstance(gradient, UnsummedGradient) else None
+        if grouped is None:
+            grouped = Grouped.of_different(*summed_rows(gradient))
+        if len(grouped.ids):
+            if self.backups:
+                keys = grouped.ids.sort().values
+                for each in self.backups:
+                    if (backups := each()) is not None:
+                        backups.note(keys)
+            self.shard.update_grouped(grouped)
 
     def state_dict(self) -> dict[str, Any]:
         """All rows, in blocks, which owner has which, and what admission remembers of ids without a row."""

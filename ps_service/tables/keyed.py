@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from ps_service.tables.checks import checked_ids, checked_offsets
 from ps_service.tables.kernels import Grouped
 from ps_service.tables.population import Candidates
+from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.seen import first
 from ps_service.tables.shard import TableShard
 
@@ -91,10 +93,25 @@ class KeyedShard(TableShard):
         own = self._population.generations.numbers(keys) != shared
         return None if own.all() else own
 
-    def count_gradients(self, ids: int) -> None:
-        """Counts ids that a backward has brought gradients for."""
+    def gradient(
+        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> UnsummedGradient:
+        """The gradient of rows, from the gradients of a look-up.
+
+        That of the row that ids without one read is left out here, and not only in the step, because norms and checks
+        count it otherwise.
+
+        Args:
+            keys: What the look-up has returned, int64 [n].
+            gradients: [n, dim], or [bags, dim].
+            offsets: Where each bag begins, int64 [bags]; None without bags.
+            weights: What each row was multiplied with, float32 [n]; None for 1.
+        """
         with self._lock:
-            self._population.statistics.gradients += ids
+            self._population.statistics.gradients += len(keys)
+        groups = self._kernels.group(keys, gradients.float(), offsets, weights)
+        own = self.own(groups.ids)
+        return UnsummedGradient.of(groups if own is None else groups.part(own), self._kernels.sum)
 
     @property
     def excess(self) -> int:
@@ -131,7 +148,11 @@ class KeyedShard(TableShard):
             yield
 
     def update(self, keys: torch.Tensor, gradients: torch.Tensor) -> None:
-        """Applies the gradients of different rows, float32 [n, dim], as one step of the optimizer.
+        """Applies the gradients of different rows, float32 [n, dim], as `update_grouped`."""
+        self.update_grouped(Grouped.of_different(keys, gradients))
+
+    def update_grouped(self, gradients: Grouped) -> None:
+        """Applies the gradients of rows, which are named by key, as one step of the optimizer.
 
         Those of rows that have gone since they were looked up are dropped, and so are those of the row that ids without
         one read.
@@ -139,19 +160,22 @@ class KeyedShard(TableShard):
         options = self.optimizer
         with self._lock:
             statistics, generations = self._population.statistics, self._population.generations
-            own = self.own(keys)
+            own = self.own(gradients.ids)
             if own is not None:
-                keys, gradients = keys[own], gradients[own]
-            there = generations.current(keys)
-            if not there.all():
+                gradients = gradients.part(own)
+            there = generations.current(gradients.ids)
+            if there is not None:
                 statistics.late += int((~there).sum())
-                keys, gradients = keys[there], gradients[there]
-            numbers, count = generations.numbers(keys), len(keys)
+                gradients = gradients.part(there)
+            numbers, count = generations.numbers(gradients.ids), len(gradients.ids)
             if count:
-                ids = self._map.ids_of(numbers)
+                ids = self._map.ids_of(numbers) if self._needs_ids else numbers
                 rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
-                places = torch.arange(count + 1)
-                summed = Grouped(ids, places, places[:-1], torch.ones(1), gradients.contiguous())
-                self._kernels.update(self._rows, numbers, summed, rates)
+                self._kernels.update(self._rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
             statistics.updated += count
             self._updates += 1
+
+    @property
+    def _needs_ids(self) -> bool:
+        """Whether updates depend on ids: on groups of rows, or on the numbers that the rounding of a row draws."""
+        return bool(self._groups.groups) or self.dtype is not torch.float32

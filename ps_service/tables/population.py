@@ -195,7 +195,9 @@ class Population:
         """Removes rows, but for those that were looked up since, or have gone. Returns how many."""
         assert self.seen is not None
         numbers = self.generations.numbers(chosen.keys)
-        same = self.generations.current(chosen.keys) & (self.seen.last(numbers) == chosen.last)
+        same = self.seen.last(numbers) == chosen.last
+        if (there := self.generations.current(chosen.keys)) is not None:
+            same &= there
         count = self._remove(self._map.ids_of(numbers[same]))
         self.statistics.evicted += count
         return count

@@ -89,9 +89,7 @@ class Rows:
         """Applies gradients, float32 [n, dim], to different rows, with their ids. Those of `default` are left out."""
         if self.default is not None and not bool((own := numbers != self.default).all()):
             numbers, ids, gradients = numbers[own], ids[own], gradients[own]
-        count = len(numbers)
-        grouped = Grouped(ids, torch.arange(count + 1), torch.arange(count), torch.ones(1), gradients.contiguous())
-        self.kernels.update(self, numbers.contiguous(), grouped, rates)
+        self.kernels.update(self, numbers.contiguous(), Grouped.of_different(ids, gradients), rates)
 
     def update_copies(self, numbers: torch.Tensor, ids: torch.Tensor, gradients: torch.Tensor, rates: Rates) -> None:
         """The same with torch: on copies of the rows, which are written back."""

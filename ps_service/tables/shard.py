@@ -276,8 +276,8 @@ class TableShard:
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, mode, len(ids))
         gradients = checked_gradients(gradients, (len(offsets), self.dim), self.refuse_non_finite)
-        sources, scales = bags.sources_and_scales(offsets, len(ids), mode, weights)
-        return self._update(self._kernels.group(ids, gradients, sources, scales))
+        scales = bags.scales_of(offsets, len(ids), mode, weights)
+        return self._update(self._kernels.group(ids, gradients, offsets, scales))
 
     def state(self, block_rows: int = BLOCK_ROWS) -> Iterator[Block]:
         """All rows in blocks, in the order of their numbers.

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ps_service.tables.bags import weight_gradients
+from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
@@ -23,12 +25,6 @@ if TYPE_CHECKING:
     from ps_service.tables.backups import RowBackups
     from ps_service.tables.budget import TableBudget
     from ps_service.tables.statistics import Statistics
-    from ps_wire.tables.sums import Grouped
-
-
-def key_space(dim: int) -> int:
-    """How many keys of rows of `dim` numbers there are: so many that a tensor with a row for each can be described."""
-    return 1 << (60 - (dim - 1).bit_length())
 
 
 class RowsOfTable(ABC):
@@ -62,16 +58,14 @@ class RowsOfTable(ABC):
         """The keys of the rows of ids, the sums of bags, and the rows; see `KeyedShard.pooled_rows_of`."""
 
     @abstractmethod
-    def own(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """Which of the keys are of a row that belongs to one id alone, bool [n]; None if all are."""
-
-    @abstractmethod
     def count_in(self, budget: TableBudget) -> None:
         """Counts the bytes of the rows in the budget of an owner's tables, which bounds how many are added."""
 
     @abstractmethod
-    def count_gradients(self, ids: int) -> None:
-        """Counts ids that a backward has brought gradients for."""
+    def gradient(
+        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The gradient of `parameter` from those of rows or bags that were looked up; see `KeyedShard.gradient`."""
 
     @abstractmethod
     def turns(self, expire: bool) -> Iterator[None]:
@@ -138,22 +132,10 @@ class AllRows(nn.Parameter):
         raise TypeError("the rows of a table are no tensor, and cannot be copied")
 
 
-def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A gradient of all rows.
-
-    Torch adds gradients of different rows in ascending order one after the other, and others in an order that depends
-    on which rows they have.
-
-    Args:
-        keys: Keys of different rows, int64 [n], ascending.
-        values: The gradient of each, [n, dim].
-    """
-    shape = (key_space(values.shape[1]), values.shape[1])
-    return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
-
-
 def summed_rows(gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The keys of the rows of a gradient of all rows, different and ascending, and the sum for each of them."""
+    if isinstance(gradient, UnsummedGradient):
+        gradient = gradient.summed()
     keys, values = gradient._indices()[0], gradient._values()
     if not gradient.is_coalesced():
         groups = grouped(keys)
@@ -179,9 +161,7 @@ class LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (keys,) = ctx.saved_tensors
-        groups = grouped(keys)
-        values = gradient.index_select(0, groups.order) if groups.are_different else sum_by(groups, gradient)
-        return _of_own_rows(ctx.table, groups, values), None, None
+        return ctx.table.gradient(keys, gradient, None, None), None, None
 
 
 class Pool(torch.autograd.Function):
@@ -208,26 +188,11 @@ class Pool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         keys, offsets, weights, read = ctx.saved_tensors
-        count = len(keys)
-        sizes = torch.diff(offsets, append=offsets.new_tensor([count]))
-        bag_of = torch.repeat_interleave(sizes, output_size=count)
         of_weights = None
         if read is not None:
-            of_weights = (read.float() * gradient.index_select(0, bag_of)).sum(1).to(weights.dtype)
+            of_weights = weight_gradients(read, gradient, offsets).to(weights.dtype)
         of_rows = None
         if ctx.needs_input_grad[0]:
-            groups = grouped(keys)
-            of_rows = _of_own_rows(ctx.table, groups, sum_by(groups, gradient, bag_of, weights))
+            factors = None if weights is None else weights.detach().float().contiguous()
+            of_rows = ctx.table.gradient(keys, gradient, offsets, factors)
         return of_rows, of_weights, None, None, None
-
-
-def _of_own_rows(table: RowsOfTable, groups: Grouped, values: torch.Tensor) -> torch.Tensor:
-    """The gradient of rows, without that of the row that ids without one read.
-
-    It is left out here and not only in the step, because norms and checks count it otherwise.
-    """
-    table.count_gradients(len(groups.order))
-    own = table.own(groups.targets)
-    if own is None:
-        return rows_gradient(groups.targets, values)
-    return rows_gradient(groups.targets[own], values[own])

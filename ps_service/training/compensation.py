@@ -9,7 +9,8 @@ import torch
 
 from ps_service.policies.rules import OLDEST_COMPENSATED
 from ps_service.tables.backups import RowBackups
-from ps_service.tables.stand_in import AllRows, rows_gradient, summed_rows
+from ps_service.tables.row_gradients import rows_gradient
+from ps_service.tables.stand_in import AllRows, summed_rows
 
 
 class ParameterHistory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +17,13 @@ from ps_wire.tables.hashing import mix_one
 from ps_wire.tables.options import Normal, Uniform
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ps_service.tables.optimizers import Rates
     from ps_service.tables.rows import Rows
 
-_NO_QUANTILES = np.zeros(0, np.float32)
+_NO_FACTORS = _NO_QUANTILES = np.zeros(0, np.float32)
+_NO_OFFSETS = np.zeros(0, np.int64)
 
 
 class NumbaKernels(PlainKernels):
@@ -28,33 +32,31 @@ class NumbaKernels(PlainKernels):
     implementation = "numba"
 
     def unique(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        count = len(ids)
-        bits = max(4, (2 * count - 1).bit_length())
-        different, inverse = np.empty(count, np.int64), np.empty(count, np.int64)
-        # The salt differs each time, so that nobody can choose ids that collide.
-        salt = np.random.default_rng().integers(1 << 64, dtype=np.uint64)
-        distinct = loops.unique(
-            *(ids.numpy(), np.zeros(1 << bits, np.int32), np.uint64(64 - bits), salt, different, inverse)
-        )
-        return torch.from_numpy(different[:distinct]), torch.from_numpy(inverse)
+        different, _, numbers = _numbered(ids)
+        return torch.from_numpy(different), torch.from_numpy(numbers).long()
 
     def group(
         self,
         ids: torch.Tensor,
         gradients: torch.Tensor,
-        sources: torch.Tensor | None = None,
+        offsets: torch.Tensor | None = None,
         scales: torch.Tensor | None = None,
     ) -> Grouped:
-        different, inverse = self.unique(ids)
-        begins, order = np.zeros(len(different) + 1, np.int64), np.empty(len(ids), np.int64)
-        loops.group(inverse.numpy(), begins, order)
-        positions = torch.from_numpy(order)
+        different, counts, numbers = _numbered(ids)
+        if offsets is None and scales is None and len(different) == len(ids):
+            return Grouped.of_different(torch.from_numpy(different), gradients)
+        begins, sources = np.empty(len(different) + 1, np.int64), np.empty(len(ids), np.int64)
+        factors = _NO_FACTORS if scales is None else scales.numpy()
+        placed = np.empty(len(factors), np.float32)
+        loops.place(
+            *(counts, numbers, _NO_OFFSETS if offsets is None else offsets.numpy(), factors, begins, sources, placed)
+        )
         return Grouped(
-            different,
+            torch.from_numpy(different),
             torch.from_numpy(begins),
-            positions if sources is None else sources[positions],
-            torch.ones(1) if scales is None else scales[positions],
-            gradients,
+            torch.from_numpy(sources),
+            torch.ones(1) if scales is None else torch.from_numpy(placed),
+            gradients.contiguous(),
         )
 
     def sum(self, grouped: Grouped) -> torch.Tensor:
@@ -95,3 +97,17 @@ class NumbaKernels(PlainKernels):
             return
         states = {name: each.numpy() for name, each in flats.items() if each is not None}
         step_in_place(rows.rule.options, values.numpy(), states, numbers.numpy(), grouped, rates)
+
+
+def _numbered(ids: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The different ids, how often each comes, and the number of each position's id among them."""
+    count = len(ids)
+    # At least 1.5 places for each id; one of them is empty in any case.
+    bits = max(4, (3 * count // 2).bit_length())
+    different, counts = np.empty(count, np.int64), np.empty(count, np.int32)
+    numbers = np.empty(count, np.int32)
+    factor = np.uint64(secrets.randbits(64) | 1)
+    distinct = loops.number(
+        *(ids.numpy(), np.zeros(1 << bits, np.int32), np.uint64(64 - bits), factor, different, counts, numbers)
+    )
+    return different[:distinct], counts[:distinct], numbers

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
+
+_FINITE: Final = torch.finfo(torch.float32).max / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +29,12 @@ class Grouped:
     scales: torch.Tensor
     gradients: torch.Tensor
 
+    @classmethod
+    def of_different(cls, ids: torch.Tensor, gradients: torch.Tensor) -> Grouped:
+        """Different ids, int64 [n], each with its gradient, float32 [n, dim]."""
+        places = torch.arange(len(ids) + 1)
+        return cls(ids, places, places[:-1], torch.ones(1), gradients.contiguous())
+
     def part(self, chosen: torch.Tensor) -> Grouped:
         """The same of some of the ids only, bool [m]."""
         counts = self.begins.diff()
@@ -33,3 +42,19 @@ class Grouped:
         begins = torch.cat([counts.new_zeros(1), counts[chosen].cumsum(0)])
         scales = self.scales[positions] if len(self.scales) == len(positions) != 1 else self.scales
         return Grouped(self.ids[chosen], begins, self.sources[positions], scales, self.gradients)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        tensors = (self.ids, self.begins, self.sources, self.scales, self.gradients)
+        return sum(each.nbytes for each in tensors)
+
+    @property
+    def sums_are_finite(self) -> bool:
+        """Whether it shows, without the sums, that all of them are finite. They may be if it does not."""
+        if not len(self.sources):
+            return True
+        low, high = self.gradients.aminmax()
+        largest = max(-float(low), float(high)) * len(self.sources) * float(self.scales.abs().max())
+        # NaN is not less than anything. Sums of float32 are rounded, but not to twice as much.
+        return largest < _FINITE

@@ -38,7 +38,7 @@ class Kernels(Protocol):
         self,
         ids: torch.Tensor,
         gradients: torch.Tensor,
-        sources: torch.Tensor | None = None,
+        offsets: torch.Tensor | None = None,
         scales: torch.Tensor | None = None,
     ) -> Grouped:
         """Puts the gradients of equal ids together.
@@ -46,8 +46,9 @@ class Kernels(Protocol):
         Args:
             ids: int64 [n].
             gradients: float32 [k, dim].
-            sources: The row of `gradients` for each id, int64 [n]; None if k is n and each id has its own.
-            scales: A factor for each id, float32 [n].
+            offsets: Where each of k bags of ids begins, int64 [k], whose ids have its gradient; None if k is n, and
+                each id has its own.
+            scales: A factor for each id, float32 [n]; None for 1.
         """
 
     def sum(self, grouped: Grouped) -> torch.Tensor:

@@ -25,8 +25,14 @@ def mixed_of(x: Any) -> Any:
 
 
 @compiled
-def unique(ids: Any, places: Any, shift: Any, salt: Any, different: Any, inverse: Any) -> Any:
-    """The different ids in the order in which they come, with a hash table of zeros `places`.
+def number(ids: Any, places: Any, shift: Any, factor: Any, different: Any, counts: Any, numbers: Any) -> Any:
+    """Numbers the different ids in the order in which they come, with a hash table of zeros `places`.
+
+    Args:
+        factor: A random odd number, so that nobody can choose ids that collide.
+        different: Gets the different ids.
+        counts: Gets how often each comes.
+        numbers: Gets the number of each position's id.
 
     Returns:
         How many differ.
@@ -34,39 +40,54 @@ def unique(ids: Any, places: Any, shift: Any, salt: Any, different: Any, inverse
     mask = len(places) - 1
     count = 0
     for i in range(len(ids)):
-        at = np.int64(mixed_of(np.uint64(ids[i]) + salt) >> shift)
+        id = ids[i]
+        product = np.uint64(id) * factor
+        at = np.int64((product ^ product >> _S32) * _GOLDEN >> shift)
         while True:
             found = places[at]
             if found == 0:
+                places[at] = count + 1
+                different[count] = id
+                counts[count] = 1
+                numbers[i] = count
                 count += 1
-                places[at] = count
-                different[count - 1] = ids[i]
-                inverse[i] = count - 1
                 break
-            if different[found - 1] == ids[i]:
-                inverse[i] = found - 1
+            if different[found - 1] == id:
+                counts[found - 1] += 1
+                numbers[i] = found - 1
                 break
             at = (at + 1) & mask
     return count
 
 
 @compiled
-def group(inverse: Any, begins: Any, order: Any) -> None:
-    """Sorts positions by their id, keeping their order: a counting sort.
+def place(counts: Any, numbers: Any, offsets: Any, factors: Any, begins: Any, sources: Any, scales: Any) -> None:
+    """Sorts positions by the number of their id, keeping their order: a counting sort.
 
     Args:
-        inverse: The number of each position's id.
-        begins: Zeros [m + 1]. Gets where the positions of each id begin.
-        order: [n]. Gets the positions.
+        counts: How many positions each number has, [m]. It is overwritten.
+        numbers: The number of each position's id, [n].
+        offsets: Where each bag of positions begins; empty if each position is its own.
+        factors: A factor for each position; empty for 1.
+        begins: Gets where the positions of each number begin, [m + 1].
+        sources: Gets the bags of the positions, or the positions, [n].
+        scales: Gets the factors, if there are any.
     """
-    for each in inverse:
-        begins[each + 1] += 1
-    for i in range(1, len(begins)):
-        begins[i] += begins[i - 1]
-    nexts = begins[:-1].copy()
-    for i in range(len(inverse)):
-        order[nexts[inverse[i]]] = i
-        nexts[inverse[i]] += 1
+    total = 0
+    for i in range(len(counts)):
+        begins[i] = total
+        total += counts[i]
+        counts[i] = begins[i]
+    begins[len(counts)] = total
+    bag = 0
+    for i in range(len(numbers)):
+        while bag + 1 < len(offsets) and offsets[bag + 1] <= i:
+            bag += 1
+        at = counts[numbers[i]]
+        counts[numbers[i]] += 1
+        sources[at] = bag if len(offsets) > 0 else i
+        if len(factors) > 0:
+            scales[at] = factors[i]
 
 
 @compiled

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import embedding_bag
 
+from ps_service.tables.bags import bag_of_each
 from ps_service.tables.kernels.grouped import Grouped
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class PlainKernels:
         self,
         ids: torch.Tensor,
         gradients: torch.Tensor,
-        sources: torch.Tensor | None = None,
+        offsets: torch.Tensor | None = None,
         scales: torch.Tensor | None = None,
     ) -> Grouped:
         different, inverse = self.unique(ids)
@@ -37,20 +38,16 @@ class PlainKernels:
         return Grouped(
             different,
             begins,
-            order if sources is None else sources[order],
+            order if offsets is None else bag_of_each(offsets, len(ids))[order],
             torch.ones(1) if scales is None else scales[order],
-            gradients,
+            gradients.contiguous(),
         )
 
     def sum(self, grouped: Grouped) -> torch.Tensor:
-        count = len(grouped.ids)
-        each = grouped.gradients.index_select(0, grouped.sources)
-        if len(grouped.scales) == len(each):
-            each = each.mul_(grouped.scales[:, None])
-        if count == len(each):
-            return each
-        owners = torch.repeat_interleave(torch.arange(count), grouped.begins.diff(), output_size=len(each))
-        return each.new_zeros(count, each.shape[1]).index_add_(0, owners, each)
+        factors = grouped.scales if len(grouped.scales) == len(grouped.sources) else None
+        return embedding_bag(
+            grouped.sources, grouped.gradients, grouped.begins[:-1], mode="sum", per_sample_weights=factors
+        )
 
     def begin(self, rows: Rows, numbers: torch.Tensor, ids: torch.Tensor, fresh: bool) -> None:
         rows.values.write(numbers, rows.initial(ids))

@@ -10,8 +10,8 @@ import torch
 from ps_service.tables import compiled
 from ps_service.tables.generations import Generations
 from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.row_gradients import key_space
 from ps_service.tables.seen import first
-from ps_service.tables.stand_in import key_space
 from ps_wire.tables.life import AfterSightings, Eviction
 from ps_wire.tables.options import SGD, Adagrad, Constant
 from ps_wire.tables.sums import grouped
@@ -30,14 +30,16 @@ def test_keys_end_with_their_rows() -> None:
     rows = Generations(10, 4)
     numbers = ids(3, 10, 0)
     first = rows.keys(numbers)
-    assert first.tolist() == numbers.tolist()
+    assert first.tolist() == numbers.tolist() and rows.current(first) is None
     rows.free(ids(3))
     second = rows.keys(numbers)
     assert rows.numbers(second).tolist() == numbers.tolist()
-    assert (rows.current(first).tolist(), rows.current(second).tolist()) == ([False, True, True], [True] * 3)
+    current = rows.current(first)
+    assert current is not None and current.tolist() == [False, True, True] and rows.current(second) is None
     rows.clear()
-    assert not rows.current(torch.cat([first, second])).any()
-    assert rows.current(rows.keys(numbers)).all()
+    current = rows.current(torch.cat([first, second]))
+    assert current is not None and not current.any()
+    assert rows.current(rows.keys(numbers)) is None
     rows.free(ids())
 
 
