@@ -40,6 +40,8 @@ class Generations:
 
     def numbers(self, keys: torch.Tensor) -> torch.Tensor:
         """The numbers of the rows that these keys were made for, int64 [n]."""
+        if not self._highest and not self._base:
+            return keys
         return keys & ((1 << self._bits) - 1)
 
     def current(self, keys: torch.Tensor) -> torch.Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from ps_wire.errors import InvalidArgumentError
@@ -30,20 +31,20 @@ class Bags(NamedTuple):
         """Where each bag begins, int64 [bags]."""
         return self.counts.cumsum(0) - self.counts
 
-    @property
-    def bag_of(self) -> torch.Tensor:
-        """The bag of each id, int64 [n]."""
-        return torch.repeat_interleave(self.counts, output_size=len(self.ids))
-
-    def some(self, chosen: torch.Tensor, bag_of: torch.Tensor) -> Bags:
+    def some(self, chosen: torch.Tensor) -> Bags:
         """The same bags with only some of their ids.
 
         Args:
-            chosen: Positions of the ids, ascending.
-            bag_of: The bag of each of the present ids.
+            chosen: Which of the ids, bool [n].
         """
-        counts = torch.bincount(bag_of[chosen], minlength=len(self.counts))
-        return Bags(self.ids[chosen], counts, None if self.weights is None else self.weights[chosen])
+        # Numpy finds the positions ten times as fast as torch.
+        positions = torch.from_numpy(np.flatnonzero(chosen.numpy()))
+        before = torch.zeros(len(chosen) + 1, dtype=torch.int64)
+        torch.cumsum(chosen, 0, out=before[1:])
+        begins = self.offsets
+        counts = before[begins + self.counts] - before[begins]
+        weights = None if self.weights is None else self.weights[positions]
+        return Bags(self.ids.index_select(0, positions), counts, weights)
 
 
 def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
@@ -111,9 +112,9 @@ def make_bags(
         raise InvalidArgumentError("the ids of bags have one dimension, and offsets, or two dimensions")
     if padding_idx is not None:
         _check_padding(padding_idx)
-        chosen = (made.ids != padding_idx).nonzero().view(-1)
-        if len(chosen) < len(made.ids):
-            made = made.some(chosen, made.bag_of)
+        chosen = made.ids != padding_idx
+        if not chosen.all():
+            made = made.some(chosen)
     return made
 
 

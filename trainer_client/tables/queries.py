@@ -115,11 +115,10 @@ def bags_query(
         if len(owners) == 1:
             asked[owners[0]] = Asked(bags.ids, bags.offsets, bags.weights)
         else:
-            owner_of, bag_of = table.routing.owner_of(bags.ids), bags.bag_of
+            owner_of = table.routing.owner_of(bags.ids)
             for position, owner in enumerate(owners):
-                chosen = (owner_of == position).nonzero().view(-1)
-                if len(chosen):
-                    part = bags.some(chosen, bag_of)
+                part = bags.some(owner_of == position)
+                if len(part.ids):
                     asked[owner] = Asked(part.ids, part.offsets, part.weights)
     counts = bags.counts if mode == "mean" else None
     return Query(table, asked, partial(_pool, shape, counts))
