@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,6 +14,7 @@ from ps_wire.runtime.failures import PassFailures
 from ps_wire.v1.frames_pb2 import Frame
 from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.backwards import Backwards, Start
+from trainer_client.contexts.block import Block
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
 from trainer_client.contexts.gradients import gradients
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Reach = Callable[[str], Awaitable[Session]]
 
 
-class Context:
+class Context(Block):
     """One pass: calls inside its block are recorded, and it holds their gradients.
 
         async with ps.context() as ctx:
@@ -52,7 +52,7 @@ class Context:
             await opt.step(ctx)
 
     Gradients are kept in the context, on the owners and here; `.grad` of local parameters is not changed. They
-    accumulate over several backwards, and are freed at the end of the block.
+    accumulate over several backwards, and are freed at the end of the block, which waits for backwards and steps.
 
     Args:
         id: Its id on every owner.
@@ -88,6 +88,7 @@ class Context:
         gradients: LocalGradients | None = None,
         tracing: Tracing | None = None,
     ) -> None:
+        super().__init__()
         self._span = PassSpan(tracing, id)
         self._openings = openings
         self._reach = reach
@@ -224,9 +225,10 @@ class Context:
         self.check()
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
         if step is None:
-            return self._backwards.begin(self, Start(roots, gradients, retain_graph))
+            return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph)))
         closing = Closing(self, step, ends=not retain_graph)
-        return closing.follow(self._loop, self._backwards.begin(self, Start(roots, gradients, retain_graph, closing)))
+        begun = self._backwards.begin(self, Start(roots, gradients, retain_graph, closing))
+        return self.waits_for(closing.follow(self._loop, begun))
 
     def propagate(
         self,
@@ -258,7 +260,7 @@ class Context:
             PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         self.check()
-        return self._behind_backwards(gradients(self, self._reach, RemoteParameter.bare))
+        return self.behind_backwards(gradients(self, self._reach, RemoteParameter.bare))
 
     def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
         """The gradient of a local leaf in this pass, if it has one."""
@@ -290,11 +292,11 @@ class Context:
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return self._behind_backwards(clip(self, parameters, max_norm, norm_type))
+        return self.behind_backwards(clip(self, parameters, max_norm, norm_type))
 
-    def _behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
-        """Runs a coroutine once the backwards that were begun have succeeded."""
-        return Pending.run(self._loop, after(self._loop, list(self.unfinished), work))
+    def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Runs a coroutine once the backwards that were begun have succeeded. The block waits for it."""
+        return self.waits_for(Pending.run(self._loop, after(self._loop, list(self.unfinished), work)))
 
     def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of local leaves."""
@@ -376,24 +378,6 @@ class Context:
             request.but.extend(but)
         else:
             request.SetInParent()
-
-    async def __aenter__(self) -> Self:
-        self.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end(error=error)
-
-    def __enter__(self) -> Self:
-        self.enter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end(error=error)
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else f"{self._calls} calls on {', '.join(self._sessions) or 'no owner'}"

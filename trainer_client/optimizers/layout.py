@@ -9,6 +9,7 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.handles.references import RRef
+from trainer_client.replicas.copies import is_copy
 
 if TYPE_CHECKING:
     from trainer_client.session.session import Session
@@ -141,6 +142,12 @@ def _add_group(
             there.setdefault(member.session, []).append(member)
             parts.append(member.owner)
         elif isinstance(member, torch.Tensor):
+            if is_copy(member):
+                raise InvalidArgumentError(
+                    "these are parameters of a replica, whose steps are made on the owner: make the optimizer of the "
+                    "module that it replicates, ps.optimizer(..., net.parameters()), and call replica.push(opt) after "
+                    "loss.backward()"
+                )
             here.append(member)
             parts.append(Layout.LOCAL)
         else:

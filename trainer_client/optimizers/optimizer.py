@@ -15,9 +15,8 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.contexts.afterwards import after
 from trainer_client.optimizers import pushed, rounds
-from trainer_client.optimizers.replies import answered, joined, stepped, version
+from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside, version
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
@@ -125,7 +124,7 @@ class DistributedOptimizer(OptimizerParts):
         begin = self._step_behind if context.unfinished else self._step_now
         stepping = begin(context, scaler, sent)
         stepping.origin = None, None, context.failures, self, "step"
-        return stepping
+        return context.waits_for(stepping)
 
     def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
         if not values:
@@ -148,8 +147,12 @@ class DistributedOptimizer(OptimizerParts):
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         if self.local is None and len(self.remotes) == 1:
             (part,) = self.remotes.values()
-            context.check(part.handle.session)
-            return part.step(context, partial(stepped, part.owner), values=values)
+            session = part.handle.session
+            context.check(session)
+            read = partial(stepped, part.owner)
+            if session not in context.sessions:
+                read = partial(stepped_beside, self, part.owner)
+            return part.step(context, read, values=values)
         steps = Pending.all_of(self._loop, self._begin(context, values))
         return Pending.run(self._loop, self._step(context, steps, values))
 
@@ -166,7 +169,7 @@ class DistributedOptimizer(OptimizerParts):
         async def later() -> Any:
             return await self._step_now(context, scaler, values)
 
-        return Pending.run(self._loop, after(self._loop, list(context.unfinished), later()))
+        return context.behind_backwards(later())
 
     # As one of several that step together
 

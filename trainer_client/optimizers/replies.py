@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakSet
 
 from trainer_client.contexts.stepped import Stepped, values_of
 
@@ -11,6 +13,10 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.frames_pb2 import Reply
+
+_log: Final = logging.getLogger("trainer_client")
+_told: Final[WeakSet[Any]] = WeakSet()
+"""The optimizers of which a step without gradients was logged."""
 
 
 def version(reply: Reply, payload: PayloadReader) -> int:
@@ -57,3 +63,20 @@ def joined(parts: Mapping[str, Answered]) -> Stepped:
 def stepped(owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
     """What an owner says of a step."""
     return Stepped({owner: reply.step.version}, reply.step, values_of(reply.step, payload))
+
+
+def stepped_beside(optimizer: object, owner: str, reply: Reply, payload: PayloadReader) -> Stepped:
+    """What an owner says of a step with a pass in which this program has called nothing there.
+
+    If the owner has no gradients of the pass either, that is logged, once for each optimizer.
+    """
+    found = stepped(owner, reply, payload)
+    if not found.counted and not found.dropped and optimizer not in _told:
+        _told.add(optimizer)
+        _log.warning(
+            "a step of %r changed nothing: its pass has called nothing on owner %r. Was the forward outside of the "
+            "context, or that of a replica, which learns by loss.backward() and replica.push(opt)? (logged once)",
+            optimizer,
+            owner,
+        )
+    return found

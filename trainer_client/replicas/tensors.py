@@ -14,6 +14,7 @@ from ps_wire.compression.encoded import Encoded
 from ps_wire.compression.registry import decode
 from ps_wire.compression.values import check_suitable
 from ps_wire.errors import InvalidArgumentError
+from trainer_client.replicas.copies import note_copies
 from trainer_client.replicas.tracking import Structure, Values
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Tensors:
         self.names = [each.name for each in infos]
         self.dtypes = [dtypes.from_wire(each.dtype) for each in infos]
         self.parameters = _matching(module, infos, self.dtypes)
+        note_copies(self.parameters)
         self.steps = [0] * len(infos)
         self._marks = [0] * len(infos)
         self._buffers_mark = b""

@@ -7,12 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.joint import JointSteps
 from trainer_client.optimizers.results import all_of
-from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.pending import Pending
     from trainer_client.tables.table import Table
 
 
@@ -63,7 +62,7 @@ class OptimizerWithTables(Stepping):
             NonFiniteGradientError, InvalidArgumentError, TooLargeError: An owner refuses the gradients.
             PsError: An owner failed. Others may have applied their parts.
         """
-        stepping = Pending.run(self._loop, after(self._loop, list(context.unfinished), self._step(context)))
+        stepping = context.behind_backwards(self._step(context))
         stepping.origin = None, None, context.failures, self, "step"
         return stepping
 
