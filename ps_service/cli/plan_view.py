@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from ps_service.cli.status_tables import table
 from ps_service.cli.units import size
 from ps_service.tables.plan import enough_owners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rich.table import Table
 
     from ps_service.tables.plan import Plan, PlannedTable
 
@@ -50,32 +53,27 @@ def as_json(plan: Plan, tables: Sequence[PlannedTable]) -> dict[str, Any]:
 
 
 def _tables(tables: Sequence[PlannedTable]) -> Table:
-    view = _right(Table("table", "rows", "dim", "dtype", "optimizer", "bytes a row"), 1, 2, 5)
-    for table in tables:
-        dtype, kind = str(table.dtype).removeprefix("torch."), table.optimizer.kind
-        view.add_row(table.name, f"{table.rows:,}", str(table.dim), dtype, kind, str(table.row_bytes))
-    return view
+    made = table("Tables", "table", ["rows", "dim", "a row"], ["dtype", "optimizer"])
+    for each in tables:
+        dtype, kind = str(each.dtype).removeprefix("torch."), each.optimizer.kind
+        made.add_row(Text(each.name), dtype, kind, f"{each.rows:,}", str(each.dim), f"{each.row_bytes:,} B")
+    return made
 
 
 def _parts(plan: Plan) -> Table:
-    view = _right(Table("table", "owner", "slots", "rows at most", "memory"), 2, 3, 4)
+    made = table("Rows", "table", ["slots", "rows at most", "memory"], ["owner"])
     for part in plan.parts:
-        view.add_row(part.table, part.owner, f"{part.slots:,}", f"{part.rows:,}", size(part.nbytes))
-    return view
+        words = Text(part.table), Text(part.owner)
+        made.add_row(*words, f"{part.slots:,}", f"{part.rows:,}", size(part.nbytes))
+    return made
 
 
 def _owners(plan: Plan) -> Table:
-    view = _right(Table("owner", "needs", "has", "used", ""), 1, 2, 3)
+    made = table("Owners", "owner", ["needs", "has", "used", ""])
     for owner, budget in plan.budgets.items():
         used = plan.used(owner)
         share = f"{used / budget:.0%}" if budget else ""
-        state = "[green]fits[/]" if used <= budget else f"[red]{size(used - budget)} too much[/]"
-        view.add_row(owner, size(used), size(budget), share, state)
-    return view
-
-
-def _right(table: Table, *columns: int) -> Table:
-    """Aligns columns of numbers to the right."""
-    for column in columns:
-        table.columns[column].justify = "right"
-    return table
+        fits = used <= budget
+        state = Text("fits" if fits else f"{size(used - budget)} too much", style="green" if fits else "red")
+        made.add_row(Text(owner), size(used), size(budget), share, state)
+    return made

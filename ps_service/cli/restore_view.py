@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from ps_service.cli.status_tables import table
 from ps_service.durability.resharding.placement import Wanted
 from ps_wire.errors import InvalidArgumentError
 
@@ -35,10 +36,10 @@ def wanted(owners: str, objects: Sequence[str], tables: Sequence[str]) -> Wanted
 def show(result: Result) -> None:
     """Prints what each owner has, or would have."""
     placement, console = result.placement, Console()
-    shown = Table("", *placement.owners, title="Rows of tables")
-    for table, rows in result.rows.items():
-        owners = placement.routings[table].owners
-        shown.add_row(table, *(f"{rows[owner]:,}" if owner in owners else "" for owner in placement.owners))
+    shown = table("Rows of tables", "table", placement.owners)
+    for name, rows in result.rows.items():
+        owners = placement.routings[name].owners
+        shown.add_row(Text(name), *(f"{rows[owner]:,}" if owner in owners else "" for owner in placement.owners))
     if result.rows:
         console.print(shown)
     for owner in placement.owners:
