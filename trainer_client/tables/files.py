@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -54,7 +55,12 @@ class Safetensors:
         self._save: Any = save_file
 
     def write(self, path: Path, block: Block) -> None:
+        # The library makes files that only their owner may read. An export is for other programs and users, unlike a
+        # checkpoint, so its files have the mode that any new file has here, as those of Parquet and the list do.
+        path.touch()
+        mode = path.stat().st_mode
         self._save({name: each.contiguous() for name, each in block.items()}, path)
+        path.chmod(stat.S_IMODE(mode))
 
     def shapes(self, path: Path) -> dict[str, tuple[int, ...]]:
         with self._open(path, "pt") as file:
@@ -113,6 +119,9 @@ _FORMATS: Final[Mapping[str, type[Safetensors | Parquet]]] = {"safetensors": Saf
 
 class PartsWriter:
     """Writes the rows of a table into several files. Its methods block.
+
+    All files have the mode of new files, which the umask decides (usually 0644): an export is read by other programs
+    and users. Checkpoints hold sessions of trainers and are only for the owner's user (0600).
 
     Args:
         folder: A folder that is empty or does not exist.
