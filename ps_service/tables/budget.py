@@ -20,11 +20,12 @@ class TableBudget:
 
     Attributes:
         limit: As the argument.
+        owner: As the argument.
     """
 
     def __init__(self, owner: str, limit: int) -> None:
         self.limit: Final = limit
-        self._owner: Final = owner
+        self.owner: Final = owner
         # By identity. Setting, removing and listing items of a dict are atomic.
         self._bytes_of: dict[int, int] = {}
 
@@ -47,10 +48,10 @@ class TableBudget:
         """How many rows of so many bytes may be added."""
         return max(0, self.limit - self.nbytes) // row_bytes
 
-    def exceeded(self) -> TooLargeError:
-        """The error for rows that would need more."""
+    def exceeded(self, table: str) -> TooLargeError:
+        """The error for rows of a table, named in the message, that would need more."""
         return TooLargeError(
-            f"owner {self._owner!r} has no room for these rows: its tables take {self.nbytes:,} of the "
+            f"owner {self.owner!r} has no room for more rows of {table}: its tables take {self.nbytes:,} of the "
             f"{self.limit:,} bytes that they may take. Remove or evict rows, spread the tables over more owners, or "
             "raise max_table_bytes on the owner"
         )

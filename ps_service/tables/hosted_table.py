@@ -165,7 +165,7 @@ class HostedTable(RowsOfTable):
         return self.shard.size
 
     def count_in(self, budget: TableBudget) -> None:
-        self.shard.count_in(budget)
+        self.shard.count_in(budget, str(self))
 
     def turns(self, expire: bool) -> Iterator[None]:
         return self.shard.turns(TURN_ROWS, expire)

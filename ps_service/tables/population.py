@@ -83,6 +83,7 @@ class Population:
         self._eviction: Final = eviction
         self._clock: Final = clock
         self._budget: TableBudget | None = None
+        self._title = "this table"
         self._default_value: Final = 0.0 if admission is None else admission.default
         self.gate: Final = make_gate(admission, seed)
         self.generations: Final = Generations(most, rows.values.width)
@@ -91,8 +92,14 @@ class Population:
         self.statistics: Final = Statistics()
         self._write_default()
 
-    def count_in(self, budget: TableBudget) -> None:
-        """Counts the memory of the rows in a budget, which bounds how many are added."""
+    def count_in(self, budget: TableBudget, title: str) -> None:
+        """Counts the memory of the rows in the budget of an owner, which bounds how many are added.
+
+        Args:
+            budget: The budget.
+            title: Names the table, for errors.
+        """
+        self._title = title
         budget.watch(self)
         self._budget = budget
         budget.note(self, self.nbytes)
@@ -267,9 +274,7 @@ class Population:
             if self._budget is not None:
                 self._budget.note(self, self.nbytes)  # the map may have made room for ids that were taken back
             if not self._make_room(ids, kept, most):
-                if most < self._most and self._budget is not None:
-                    raise self._budget.exceeded() from None
-                raise
+                raise self._exceeded(ids, most) from None
             used = self._map.rows
             numbers, new = self._map.find_or_add(ids, most)
         if new.any():
@@ -282,6 +287,18 @@ class Population:
             if self._budget is not None:
                 self._budget.note(self, self.nbytes)
         return numbers
+
+    def _exceeded(self, ids: torch.Tensor, most: int) -> TooLargeError:
+        """The error for ids that would need more rows than there may be."""
+        if most < self._most and self._budget is not None:
+            return self._budget.exceeded(self._title)
+        missing = len(self._rows.kernels.unique(ids[self._map.find(ids) < 0])[0])
+        where = "" if self._budget is None else f" on owner {self._budget.owner!r}"
+        return TooLargeError(
+            f"{self._title} has {len(self._map):,} rows{where}, and these ids need {missing:,} more: at most "
+            f"{self._most:,} are allowed there. Make it with a larger max_rows, spread it over more owners, have rows "
+            "evicted (evict=tc.Eviction(…)), remove some, or admit fewer ids (admit=…)"
+        )
 
     def _make_room(self, ids: torch.Tensor, kept: torch.Tensor, most: int) -> bool:
         """Removes rows until these ids have room, and some more; False if that is not possible."""

@@ -137,10 +137,10 @@ class TableShard:
         """Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids."""
         return self._population.nbytes
 
-    def count_in(self, budget: TableBudget) -> None:
-        """Counts the rows in a budget of several tables, which bounds how many are added."""
+    def count_in(self, budget: TableBudget, title: str) -> None:
+        """Counts the rows in a budget of several tables; arguments as for `Population.count_in`."""
         with self._lock:
-            self._population.count_in(budget)
+            self._population.count_in(budget, title)
 
     @property
     def row_bytes(self) -> int:

@@ -39,7 +39,10 @@ async def test_rows_beyond_the_budget_are_refused_and_others_go_on() -> None:
         two = await ps.table("two", dim=64, optimizer=tc.SGD(lr=0.1))
         await fill(ps, one, 0, MOST // 2)
         # All or nothing.
-        with pytest.raises(tc.TooLargeError, match=r"owner 'ps0' .* 1,048,576 bytes .*raise max_table_bytes"):
+        with pytest.raises(
+            tc.TooLargeError,
+            match=r"owner 'ps0' has no room for more rows of table 'two': .* 1,048,576 bytes .*raise max_table_bytes",
+        ):
             await fill(ps, two, 0, MOST)
         assert await two.size() == 0
         await fill(ps, two, 0, MOST // 3)

@@ -86,9 +86,13 @@ async def test_rows_that_do_not_fit_are_put_nowhere(pair: tc.Client, arguments: 
 
 async def test_a_quota_holds_for_rows_that_are_put(pair: tc.Client) -> None:
     items = await pair.table("items", 1, max_rows=10)
-    with pytest.raises(tc.TooLargeError, match="10 rows"):
+    with pytest.raises(tc.TooLargeError, match=r"table 'items' has 0 rows on owner 'ps0', and these .*: at most 10"):
         await items.upsert(torch.arange(100), torch.ones(100, 1))
     assert await items.size() == 0
+    await items.upsert(torch.arange(8), torch.ones(8, 1))
+    with pytest.raises(tc.TooLargeError, match=r"'items' has \d rows on owner 'ps.', .* with a larger max_rows,"):
+        async with pair.context():
+            await items(torch.arange(100))
     fixed = await pair.table("fixed", 1, rows=5)
     with pytest.raises(tc.InvalidArgumentError, match="5"):
         await fixed.upsert(torch.tensor([5]), torch.ones(1, 1))
@@ -215,6 +219,9 @@ async def test_an_export_is_restored_into_other_owners(
         assert await items.export(tmp_path / "rows", format=format) == 39
         other = await ps.table("other", **options, evict=tc.Eviction(at_capacity="least_frequent"))
         await train(ps, other, torch.tensor([0, 1, 2]))
+        new = tmp_path / "new"
+        new.touch()
+        assert {each.stat().st_mode for each in (tmp_path / "rows").iterdir()} == {new.stat().st_mode}
         assert await other.restore(tmp_path / "rows") == 39
         assert await contents(other) == before
         assert await items.restore(tmp_path / "rows", state=False) == 39

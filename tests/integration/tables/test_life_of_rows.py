@@ -158,7 +158,7 @@ async def test_a_full_table_makes_room(owner: Server, ps: tc.Client, by: Any) ->
         clock.now += 1
     before = await items(torch.arange(5))
     async with ps.context():
-        with pytest.raises(tc.TooLargeError, match="3 rows"):
+        with pytest.raises(tc.TooLargeError, match="at most 3 are"):
             await items(torch.tensor([4, 1]))
     assert torch.equal(await items(torch.arange(5)), before) and await items.size() == 3
     clock.now += 10
