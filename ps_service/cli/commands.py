@@ -248,6 +248,7 @@ def plan(
         optimizer = "row_wise_adagrad"   # or { kind = "sgd", momentum = 0.9 }
         dtype = "float32"                # or float16, bfloat16
         owners = ["ps0", "ps1"]          # all if left out
+        evict = { ttl = 86400.0 }        # if rows are evicted, which takes 8 to 16 bytes for each
 
     The exit code is 1 if it does not fit.
     """

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 from ps_service.tables.plan import PlannedTable
+from ps_wire.close_names import hint
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
+from ps_wire.tables.life import Eviction
 
 
 class Table(BaseModel):
@@ -23,6 +26,7 @@ class Table(BaseModel):
         optimizer: The kind of its optimizer, or a table with its `kind` and options.
         dtype: Of its rows.
         owners: Names of its owners; all if empty.
+        evict: Options of `tc.Eviction` if rows are evicted; an owner keeps more for each row then.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -32,17 +36,25 @@ class Table(BaseModel):
     optimizer: str | dict[str, Any] = "sgd"
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     owners: list[str] = []
+    evict: dict[str, Any] | None = None
 
     def planned(self, name: str) -> PlannedTable:
         """What the plan takes.
 
         Raises:
-            InvalidArgumentError: There is no such optimizer, or it has no such option.
+            InvalidArgumentError: There is no such optimizer, or it or the eviction has no such option.
         """
         optimizer = {"kind": self.optimizer} if isinstance(self.optimizer, str) else self.optimizer
-        return PlannedTable(
-            name, self.rows, self.dim, options.from_plain(optimizer), getattr(torch, self.dtype), tuple(self.owners)
-        )
+        kind, known = optimizer.get("kind"), [each.kind for each in get_args(options.RowOptimizer)]
+        if kind not in known:
+            raise InvalidArgumentError(
+                f"table {name!r} has the optimizer {kind!r}, which is unknown; there are {', '.join(known)}"
+                f"{hint(str(kind), known)}"
+            )
+        evict = None if self.evict is None else options.from_plain(self.evict | {"kind": Eviction.kind})
+        dtype = getattr(torch, self.dtype)
+        made = options.from_plain(optimizer)
+        return PlannedTable(name, self.rows, self.dim, made, dtype, tuple(self.owners), evict)
 
 
 class PlanFile(BaseModel):

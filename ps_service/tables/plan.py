@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from ps_service.tables.optimizers import make_rule
+from ps_service.tables.seen import seen_bytes
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.slots import SLOTS
 
 if TYPE_CHECKING:
+    from ps_wire.tables.life import Eviction
     from ps_wire.tables.options import RowOptimizer
 
 MAP_BYTES: Final = 29
@@ -35,6 +37,7 @@ class PlannedTable(NamedTuple):
         optimizer: How its rows are updated.
         dtype: float32, float16 or bfloat16.
         owners: Names of its owners; empty for all.
+        evict: When rows are removed; None for never.
     """
 
     name: str
@@ -43,14 +46,16 @@ class PlannedTable(NamedTuple):
     optimizer: RowOptimizer
     dtype: torch.dtype = torch.float32
     owners: tuple[str, ...] = ()
+    evict: Eviction | None = None
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, with what the optimizer and the map of ids keep for it."""
+        """Bytes of a row, with what the optimizer, the map of ids and eviction keep for it."""
         widths = sum(make_rule(self.optimizer, self.dim).widths.values())
         # Rows in 16 bits count their updates, for stochastic rounding.
         widths += self.dtype != torch.float32
-        return self.dim * self.dtype.itemsize + 4 * widths + MAP_BYTES
+        evicting = 0 if self.evict is None else seen_bytes(self.evict)
+        return self.dim * self.dtype.itemsize + 4 * widths + MAP_BYTES + evicting
 
 
 class Part(NamedTuple):
@@ -61,7 +66,7 @@ class Part(NamedTuple):
         owner: The owner's name.
         slots: How many of the 16,384 slots it has.
         rows: Most rows to expect there.
-        nbytes: Their bytes, with what the optimizer and the map of ids keep.
+        nbytes: Their bytes, with what the optimizer, the map of ids and eviction keep.
     """
 
     table: str

@@ -29,6 +29,11 @@ def first(scores: torch.Tensor, count: int) -> torch.Tensor:
     return torch.cat([below, equal[: count - len(below)]])
 
 
+def seen_bytes(eviction: Eviction) -> int:
+    """Bytes that eviction keeps for each row: when it was looked up, and for `least_frequent` how often."""
+    return 16 if eviction.at_capacity == "least_frequent" else 8
+
+
 class Seen:
     """What eviction needs to know of rows.
 
@@ -113,4 +118,4 @@ class Seen:
     @property
     def row_bytes(self) -> int:
         """Bytes for each row."""
-        return 8 * len(self.storages)
+        return seen_bytes(self._eviction)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from ps_wire.close_names import suggesting
+from ps_wire.close_names import hint, suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.life import Admission, AfterSightings, Eviction, WithProbability
 
@@ -282,10 +282,12 @@ def from_plain(values: Any) -> Any:
         raise InvalidArgumentError(f"an option of a table is a dictionary with its kind, not {values!r}")
     cls = _KINDS.get(values["kind"])
     if cls is None:
-        raise InvalidArgumentError(f"there is no option {values['kind']!r}; there are {', '.join(_KINDS)}")
+        close = hint(values["kind"], _KINDS)
+        raise InvalidArgumentError(f"there is no option {values['kind']!r}; there are {', '.join(_KINDS)}{close}")
     names = {field.name for field in dataclasses.fields(cls)}
-    if unknown := values.keys() - names - {"kind"}:
-        raise InvalidArgumentError(f"{values['kind']!r} has no {', '.join(sorted(map(str, unknown)))}")
+    if unknown := sorted(map(str, values.keys() - names - {"kind"})):
+        has = f"{', '.join(sorted(names)) or 'no options'}{hint(unknown[0], names)}"
+        raise InvalidArgumentError(f"{values['kind']!r} has no {', '.join(unknown)}; it has {has}")
     given = {name: tuple(v) if isinstance(v := values[name], list) else v for name in names & values.keys()}
     try:
         return cls(**given)

@@ -49,6 +49,12 @@ def test_a_plan_that_fits(tmp_path: Path) -> None:
         assert expected in lines
 
 
+def test_what_eviction_keeps_for_a_row_is_counted(tmp_path: Path) -> None:
+    for evict, nbytes in (("{ ttl = 86_400 }", 233), ('{ at_capacity = "least_frequent" }', 241)):
+        _, out, _ = run(tmp_path, FILE.format(memory="8GiB") + f"evict = {evict}", "--json")
+        assert json.loads(out)["parts"][-1]["bytes"] == 1_000_000 * nbytes
+
+
 def test_a_plan_that_does_not_fit_says_how_many_owners_would_do(tmp_path: Path) -> None:
     code, out, _ = run(tmp_path, FILE.format(memory="4GiB"))
     assert code == 1
@@ -73,7 +79,22 @@ def test_a_plan_that_does_not_fit_says_how_many_owners_would_do(tmp_path: Path) 
         (FILE.format(memory="much"), "owners.ps0: could not parse value and unit"),
         (FILE.format(memory="1GiB").replace("dim = 64", "dim = 0"), "tables.items.dim: Input should be greater"),
         (FILE.format(memory="1GiB").replace('"50M"', "0.5"), "tables.items.rows: "),
-        (FILE.format(memory="1GiB").replace("row_wise_adagrad", "adamax"), "there is no option 'adamax'"),
+        (
+            FILE.format(memory="1GiB").replace("row_wise_adagrad", "adamax"),
+            "table 'items' has the optimizer 'adamax', which is unknown; there are sgd, adagrad, row_wise_adagrad,",
+        ),
+        (
+            FILE.format(memory="1GiB").replace("row_wise_adagrad", "row_wise_adagad"),
+            "; did you mean 'row_wise_adagrad'?",
+        ),
+        (
+            FILE.format(memory="1GiB").replace("momentum", "momentun"),
+            "'sgd' has no momentun; it has lr, momentum, weight_decay; did you mean 'momentum'?",
+        ),
+        (
+            FILE.format(memory="1GiB") + "evict = { tl = 60.0 }",
+            "'eviction' has no tl; it has at_capacity, share, spare, ttl; did you mean 'ttl'?",
+        ),
         (FILE.format(memory="1GiB").replace('["ps1"]', '["ps9"]'), "table 'users' is for 'ps9'"),
     ],
 )

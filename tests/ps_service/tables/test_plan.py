@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ps_service.tables.plan import PlannedTable, enough_owners, plan
 from ps_service.tables.shard import TableShard
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.life import Eviction
 from ps_wire.tables.options import SGD, LazyAdam, RowOptimizer, RowWiseAdagrad
 from ps_wire.tables.slots import SLOTS, slots_of
 
@@ -27,6 +28,15 @@ def test_a_row_takes_the_planned_bytes(optimizer: RowOptimizer, dtype: torch.dty
     shard = TableShard(8, optimizer, dtype=dtype, max_rows=rows)
     shard.look_up(torch.arange(rows))
     planned = PlannedTable("t", rows, 8, optimizer, dtype).row_bytes
+    assert 0.95 * planned <= shard.memory / rows <= 1.01 * planned
+
+
+@pytest.mark.parametrize("evict", [Eviction(ttl=60.0), Eviction(at_capacity="least_frequent")], ids=str)
+def test_a_row_that_may_be_evicted_takes_the_planned_bytes(evict: Eviction) -> None:
+    rows = 60_000
+    shard = TableShard(1, SGD(), max_rows=rows, eviction=evict)
+    shard.look_up(torch.arange(rows))
+    planned = PlannedTable("t", rows, 1, SGD(), evict=evict).row_bytes
     assert 0.95 * planned <= shard.memory / rows <= 1.01 * planned
 
 
