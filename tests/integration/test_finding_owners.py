@@ -54,6 +54,17 @@ async def group() -> AsyncIterator[Group]:
         yield group
 
 
+async def test_the_group_its_members_and_their_states_are_told(group: Group) -> None:
+    (await group.enter("ps0"), await group.enter("ps1"))
+    addresses = {agent.name: agent.server.address for agent in group.agents}
+    async with tc.connect("ps1", "ps0", directory=group.directory) as ps:
+        told = ", ".join(f"{name} at {addresses[name]}, connected" for name in ("ps1", "ps0", "directory"))
+        assert repr(ps) == f"<Client of the group with its directory at {group.directory}: {told}>"
+    assert repr(ps).count(", closed") == 3
+    async with tc.connect(addresses["ps0"]) as alone:
+        assert repr(alone) == f"<Client of ps0 at {addresses['ps0']}, connected>"
+
+
 async def test_owners_are_found_by_name_and_come_first_in_their_order(group: Group) -> None:
     for name in ("ps0", "ps1"):
         await group.enter(name)

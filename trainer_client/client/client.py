@@ -388,4 +388,4 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         return status.ask(self.session(owner), most, events, events_after)
 
     def __repr__(self) -> str:
-        return f"<Client of {', '.join(repr(session) for session in self._sessions.opening)}>"
+        return f"<Client of {self._sessions.told()}>"

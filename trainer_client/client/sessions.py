@@ -90,6 +90,15 @@ class Sessions:
         await self.others.close(fails)
         await asyncio.gather(*(session.close(fails) for session in self.opening))
 
+    def told(self) -> str:
+        """The owners and their states, for messages; with a directory, also where that is."""
+        sessions = list(self.by_owner.values()) or self.opening
+        told = ", ".join(f"{each.owner or '?'} at {each.address}, {each.state}" for each in sessions)
+        directory = self.others.directory
+        if directory is None:
+            return told
+        return f"the group with its directory at {directory.address}: {told}"
+
     def of(self, owner: str) -> Session:
         """The session with an owner; with the first owner, if the name is empty.
 
