@@ -116,6 +116,10 @@ class Agent:
         members = await entry.make(others.directory)
         if not plan.keeps_directory:
             others.add(others.directory)
+            directory = others.directory.address
+            _log.info(
+                "%s has joined the group with its directory at %s, as number %d", self.name, directory, entry.member.id
+            )
         if plan.size:
             self.group = Group(self, (member.name for member in members))
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)

@@ -96,9 +96,9 @@ class Entry:
         Raises:
             UnavailableError: It cannot be reached in time.
         """
+        if self.plan.file is None:
+            return await self._others.open(self.plan.directory)  # the session says in the log that it waits
         async with told(self._what, self._deadline):
-            if self.plan.file is None:
-                return await self._others.open(self.plan.directory)
             return await self._met(self.plan.file)
 
     async def _met(self, file: MeetingFile) -> Session | None:

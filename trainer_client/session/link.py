@@ -146,7 +146,8 @@ class Link:
             self._presence.away(patience, reason)
             # The last try is made when the time is over.
             pause = min(delay * random.uniform(0.5, 1.0), left)
-            _log.info("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, pause)
+            # For people `Presence` tells it, once.
+            _log.debug("no stream to %s (%s); next try in %.2f s", self._connector.address, reason, pause)
             await asyncio.sleep(pause)
             delay = min(2 * delay, _LONGEST_DELAY)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from ps_wire.errors import NameConflictError, UnavailableError
 from ps_wire.v1.operations_pb2 import HistoryRequest, MembersRequest
 from trainer_client.rpc.current import agent, has_agent, set_agent
 from trainer_client.rpc.joining import join
+from trainer_client.session import presence
 from trainer_client.session.settings import Settings
 
 
@@ -32,12 +34,14 @@ def forgotten() -> Iterator[None]:
     set_agent(None)
 
 
-async def test_a_member_is_in_the_directory_and_is_the_agent(keeper: Server) -> None:
+async def test_a_member_is_in_the_directory_and_is_the_agent(keeper: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trainer_client")
     server = Server(Engine("ps1"))
     await server.start()
     member = await join(server, Settings(), keeper.address, "elsewhere:1", 7)
     (entry,) = keeper.engine.directory.members()
     assert (entry.name, entry.address, entry.id) == ("ps1", "elsewhere:1", 7)
+    assert caplog.messages == [f"ps1 has joined the group with its directory at {keeper.address}, as number 7"]
     assert agent() is member
     assert not server.engine.membership.peers.keeps_directory
     await member.leave(0.0)
@@ -87,11 +91,18 @@ async def test_an_owner_whose_name_is_taken_stops_without_a_checkpoint(keeper: S
         assert store.newest() is None
 
 
-async def test_a_directory_that_does_not_answer_is_told(keeper: Server) -> None:
+async def test_a_directory_that_does_not_answer_is_told(
+    keeper: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "_QUIET_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, "trainer_client")
     await keeper.stop()
     server = Server(Engine("ps1"))
     await server.start()
     with pytest.raises(UnavailableError):
-        await join(server, Settings(connect_timeout=0.05), keeper.address)
+        await join(server, Settings(connect_timeout=0.5), keeper.address)
+    # One line, however often it is tried.
+    (line,) = caplog.messages
+    assert line.startswith(f"the owner at {keeper.address} has not been reached since")
     assert not has_agent()
     assert server.state == "draining"
