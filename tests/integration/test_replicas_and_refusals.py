@@ -164,3 +164,22 @@ async def test_a_cancelled_push_leaves_its_round() -> None:
         await until(lambda: len(hosted_optimizer(server).aggregator._offered) == 1)
         pending.cancel()
         await until(lambda: not hosted_optimizer(server).aggregator._offered)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one replica", "several"])
+async def test_a_push_beside_the_pass_that_has_the_gradients_is_refused(several: bool) -> None:
+    async with joined() as (_, (ps,)):
+        net = await ps.module("torch.nn.Linear", 3, 2, name="net", seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        replica = await net.replica()
+        model = ps.replicas(nn.Sequential(replica)) if several else replica
+        async with ps.context() as ctx:
+            await ctx.backward(model(torch.ones(1, 3)).sum())
+            with pytest.raises(tc.InvalidArgumentError, match=r"would push nothing: .* Call push\(opt, context=ctx\)"):
+                await model.push(opt)
+            await model.push(opt, context=ctx)
+        assert (await ps.status()).optimizers[0].version == 1
+        async with ps.context():
+            model(torch.ones(1, 3)).sum().backward()
+            await model.push(opt)
+            await model.push(opt)  # without any gradient, as it may be

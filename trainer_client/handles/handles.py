@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ps_wire.close_names import hint
 from ps_wire.errors import UnknownNameError
 from ps_wire.refs import Ref
+from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, freezing, hints, states
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import Reference, RRef
@@ -242,7 +243,7 @@ class RemoteModule(RemoteObject):
             StaleHandleError: The module no longer exists.
         """
         more = {"enabled": error_feedback, "pulls": compress_pull, "reads": reads, "overlap": overlap}
-        return replicas.make(self, self._info.parameters, factory, compress, **more)
+        return replicas.make(self, self._info.parameters, factory, compress, current=current_context, **more)
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes all its parameters, for all trainers and for calls that begin later.

@@ -13,6 +13,8 @@ from trainer_client.replicas.ready_push import Push
 if TYPE_CHECKING:
     import asyncio
 
+    import torch
+
     from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
@@ -46,7 +48,7 @@ class Pushable(Protocol):
         """As `DistributedOptimizer.step_pushed`."""
 
 
-def _nothing_more() -> None:
+def nothing_more() -> None:
     """Does nothing more with an answer."""
 
 
@@ -89,7 +91,7 @@ class PassPushes:
         lends: bool,
         values: Mapping[str, Reported],
         pull: bool,
-        counted: Callable[[], None] = _nothing_more,
+        counted: Callable[[], None] = nothing_more,
     ) -> Push:
         """Sends gradients, or differences, to the owners, where they count once the push is sent, too.
 
@@ -213,12 +215,14 @@ def _error_of(added: Added) -> BaseException | None:
     return next((each for each in errors if each is not None), None)
 
 
-def check_pass(opt: Pushable, context: Context | None, scaler: object, overlap: int) -> DistributedOptimizer:
-    """Checks that a push may join a pass of the program, or needs none. Returns the optimizer of parameters.
+def check_pass(
+    opt: Pushable, context: Context | None, scaler: object, overlap: int, replicas: Sequence[Replica]
+) -> DistributedOptimizer:
+    """Checks that a push of replicas may join a pass of the program, or needs none; returns the parameters' optimizer.
 
     Raises:
-        InvalidArgumentError: An optimizer with tables needs one; or a backward of the pass has not ended, or there is a
-            scaler or an overlap. Or there are only tables.
+        InvalidArgumentError: An optimizer with tables needs one, and so do gradients that an open pass has; or a
+            backward of the pass has not ended, or there is a scaler or an overlap. Or there are only tables.
     """
     own = opt.of_parameters
     if own is None:
@@ -229,6 +233,7 @@ def check_pass(opt: Pushable, context: Context | None, scaler: object, overlap: 
                 "an optimizer with tables steps with the gradients of a pass: call ctx.backward(loss), and then "
                 "push(opt, context=ctx)"
             )
+        _check_gradients([each for replica in replicas for each in replica.pulled_parameters], replicas[0].current())
         return own
     if context.unfinished:
         raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
@@ -240,3 +245,14 @@ def check_pass(opt: Pushable, context: Context | None, scaler: object, overlap: 
     if overlap:
         raise InvalidArgumentError("a push that joins a context has no overlap: the context may end before it is sent")
     return own
+
+
+def _check_gradients(parameters: Sequence[torch.Tensor], current: Context | None) -> None:
+    """Raises `InvalidArgumentError` if a push would send nothing, because the open pass has all gradients."""
+    if current is None or any(each.grad is not None for each in parameters):
+        return
+    if any(current.gradient(each) is not None for each in parameters):
+        raise InvalidArgumentError(
+            "no parameter of the replica has a .grad, and this would push nothing: after ctx.backward(loss) the "
+            "gradients belong to the pass. Call push(opt, context=ctx), or loss.backward() if only the replica is used"
+        )

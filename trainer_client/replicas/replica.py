@@ -18,7 +18,7 @@ from trainer_client.replicas.classes import local_module
 from trainer_client.replicas.local_steps import LocalSteps, check_pushes
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes, check_pass
+from trainer_client.replicas.pass_pushes import PassPushes, check_pass, nothing_more
 from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
@@ -45,10 +45,6 @@ Factory = type[nn.Module] | Callable[[], nn.Module]
 _NO_VALUES: Final[dict[str, Reported]] = {}
 
 
-def _nothing_more() -> None:
-    """Does nothing more with an answer."""
-
-
 class Replica(nn.Module):
     """A local module with the parameters of a module on an owner. Made by `RemoteModule.replica`.
 
@@ -62,6 +58,7 @@ class Replica(nn.Module):
     Attributes:
         module: The module itself.
         source: The handle of the module on the owner.
+        current: Returns the pass of this task or thread.
     """
 
     module: nn.Module
@@ -77,6 +74,7 @@ class Replica(nn.Module):
         super().__init__()
         self.module = module
         self.source = source
+        self.current: Callable[[], Context | None] = more.pop("current")
         pulls: Compress = more.pop("pulls", None)
         self._tensors = Tensors(module, infos, pulls if pulls is None else choice_of(pulls))
         self._reads = known_reads(more.pop("reads"))
@@ -153,7 +151,7 @@ class Replica(nn.Module):
                 form for them. Nothing was changed on the owner.
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
-        own = check_pass(opt, context, scaler, self._overlap.most)
+        own = check_pass(opt, context, scaler, self._overlap.most, [self])
         check_pushes(self)
         if context is None:
             own.part_on(self.session)
@@ -218,7 +216,7 @@ class Replica(nn.Module):
         gradients: Sequence[torch.Tensor | None],
         pull: bool,
         lends: bool,
-        counted: Callable[[], None] = _nothing_more,
+        counted: Callable[[], None] = nothing_more,
         values: Mapping[str, Reported] = _NO_VALUES,
     ) -> Push:
         """Writes gradients into a request.

@@ -112,7 +112,7 @@ class Replicas(nn.Module):
         self._pushes.check(opt)
         for each in self._replicas:
             check_pushes(each)
-        check_pass(opt, context, scaler, self._overlap.most)
+        check_pass(opt, context, scaler, self._overlap.most, self._replicas)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self._forget_gradients()
