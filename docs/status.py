@@ -47,6 +47,9 @@ An owner describes itself in one form to all who ask: `await ps.status()` return
 A request for the status does not count in what it reports: not as a request in flight, not as a call per second, and,
 if it comes from the command line, not as a session. It is answered by a thread of its own, however busy the owner is.
 Lists are bounded; the numbers beside them count all.
+
+`/status.json` of the page has this for every owner of a group, and beside it `trainers`: those of the group, each once,
+with `slow`, which says why a trainer is slow, as the page does ([fields](page.md#for-programs)).
 """
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.metrics.history import SAMPLE_SECONDS
+from ps_service.monitoring.slow_trainers import SlowTrainers
 from ps_service.monitoring.watched_owner import MOST_EVENTS, WatchedOwner
 from ps_service.requests import history, reporting
 from ps_wire.errors import PsError
@@ -50,6 +51,7 @@ class GroupWatch:
     Attributes:
         linger_seconds: How long it goes on when it is wanted no more.
         owners: The owners that are known, by name; that which serves the page is the first.
+        slow: The slow trainers.
         unseen: Number of further members of the group.
         why_alone: Why the directory cannot be asked; empty if it can.
     """
@@ -62,6 +64,7 @@ class GroupWatch:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._heard = asyncio.Event()
         self.owners: dict[str, WatchedOwner] = {}
+        self.slow = SlowTrainers()
         self.unseen = 0
         self.why_alone = ""
 
@@ -149,6 +152,8 @@ class GroupWatch:
                     status = await self._ask(owner, "Status", request, StatusReply())
                     lists_at = began + max(_LOOK_SECONDS, len(status.trainers) / _TRAINERS_PER_SECOND)
                     owner.told(status)
+                    if owner.name == self._engine.name:
+                        self.slow.look(list(self.owners.values()))
             except PsError as error:
                 owner.failed(str(error))
             except Exception:

@@ -68,7 +68,7 @@ class PageFeed:
     def _everything(self) -> Iterator[bytes]:
         """The messages of a page that has just opened, one for each owner, so that none is long."""
         watch = self._watch
-        yield event(f'{{"now":{time.time():.3f},{page_messages.owners(watch)}}}')
+        yield event(f'{{"now":{time.time():.3f},{page_messages.owners(watch)},{page_messages.slow(watch)}}}')
         for owner in list(watch.owners.values()):
             parts = [
                 f'"samples":{{{page_messages.samples(owner.name, owner.samples)}}}',
@@ -108,6 +108,8 @@ class PageFeed:
             if owner.status is not None and owner.status is not status:
                 lists.append(_lists(owner.name, owner.status))
         parts = [f'"now":{time.time():.3f}', page_messages.owners(self._watch)]
+        if lists:
+            parts.append(page_messages.slow(self._watch))
         for name, found in (("samples", samples), ("lists", lists), ("events", events)):
             if found:
                 parts.append(f'"{name}":{{{",".join(found)}}}')

@@ -1,7 +1,7 @@
 """What an open page is told, in JSON.
 
-A message has the fields that have changed: `now`, `owners` (small, every second), `samples` and `lists` by owner, and
-`events`. docs/page.md describes the same numbers as `/status.json` has them.
+A message has the fields that have changed: `now`, `owners` (small, every second), `samples` and `lists` by owner,
+`slow` (with `lists`), and `events`. docs/page.md describes the same numbers as `/status.json` has them.
 """
 
 from __future__ import annotations
@@ -79,6 +79,11 @@ def owners(watch: GroupWatch) -> str:
     """The owners, as two fields of a message."""
     told = [facts(each) for each in watch.owners.values()]
     return f'"owners":{dumped(told)},"unseen":{watch.unseen},"alone":{dumped(watch.why_alone)}'
+
+
+def slow(watch: GroupWatch) -> str:
+    """The slow trainers, and why they are, as a field of a message."""
+    return f'"slow":{dumped(watch.slow.why)}'
 
 
 def samples(name: str, found: Iterable[WatchedSample]) -> str:

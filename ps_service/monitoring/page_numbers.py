@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.measures.quantiles import merged, quantile
 from ps_service.metrics.counters import DURATION_BOUNDS
 from ps_service.monitoring import page_messages
+from ps_service.monitoring.slow_trainers import ANSWERING, trainers_of
 from ps_service.passes.staleness import STALENESS_BOUNDS
 from ps_wire.status import OwnerStatus
 
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 WINDOW: Final = 10
 """Samples over which rates and quantiles are taken: ten seconds."""
 
-_ANSWERING: Final = ("serving", "stalled", "draining")
-
 
 def described(watch: GroupWatch) -> dict[str, Any]:
     """The group now. docs/page.md describes the fields."""
     owners = list(watch.owners.values())
-    answering = [each for each in owners if each.state in _ANSWERING]
+    answering = [each for each in owners if each.state in ANSWERING]
     recent = [_recent(each) for each in answering]
-    trainers = _trainers(answering, {each.name for each in owners})
+    trainers = trainers_of(answering, {each.name for each in owners})
+    known_by: defaultdict[str, list[str]] = defaultdict(list)
+    for owner in answering:
+        for session in () if owner.status is None else owner.status.trainers:
+            known_by[session.id].append(owner.name)
     return {
         "time_seconds": round(time.time(), 3),
         "unseen_members": watch.unseen,
@@ -39,23 +42,30 @@ def described(watch: GroupWatch) -> dict[str, Any]:
             "owners": len(owners),
             "owners_answering": len(answering),
             "trainers_connected": sum(any(each.connected for each in sessions) for sessions in trainers.values()),
+            "trainers_slow": len(watch.slow.why.keys() & trainers.keys()),
             "resident_bytes": sum(samples[-1].resident_bytes for samples in recent if samples),
             **_rates(recent),
             # A pass that steps on several owners is one step.
             "steps_per_second": round(sum(max(each.steps_per_second for each in of) for of in trainers.values()), 3),
         },
         "owners": [_owner(each) for each in owners],
+        "trainers": [
+            _trainer(id, sessions, known_by[id], watch.slow.why.get(id, "")) for id, sessions in trainers.items()
+        ],
     }
 
 
-def _trainers(owners: Sequence[WatchedOwner], names: Container[str]) -> dict[str, list[SessionInfo]]:
-    """The sessions of each trainer, by its id. Those of owners with each other are none, unless they train."""
-    found: defaultdict[str, list[SessionInfo]] = defaultdict(list)
-    for owner in owners:
-        for each in () if owner.status is None else owner.status.trainers:
-            if each.steps or each.member not in names:
-                found[each.id].append(each)
-    return found
+def _trainer(id: str, sessions: Sequence[SessionInfo], owners: Sequence[str], slow: str) -> dict[str, Any]:
+    """A trainer, however many owners know it."""
+    first = sessions[0]
+    return {
+        **{"id": id, "program": first.program, "member": first.member},
+        **{"host_name": first.host_name, "process_id": first.process_id, "owners": list(owners)},
+        "connected": any(each.connected for each in sessions),
+        "steps": max(each.steps for each in sessions),
+        "steps_per_second": round(max(each.steps_per_second for each in sessions), 3),
+        "slow": slow,
+    }
 
 
 def _recent(owner: WatchedOwner) -> list[Sample]:
@@ -63,7 +73,7 @@ def _recent(owner: WatchedOwner) -> list[Sample]:
 
 
 def _owner(owner: WatchedOwner) -> dict[str, Any]:
-    recent = _recent(owner) if owner.state in _ANSWERING else []
+    recent = _recent(owner) if owner.state in ANSWERING else []
     told: dict[str, Any] = page_messages.facts(owner) | {"now": {}} | _rates([recent])
     if recent:
         last = page_messages.plain(recent[-1])

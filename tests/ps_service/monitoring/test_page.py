@@ -213,7 +213,10 @@ async def test_status_json_has_the_numbers_of_the_group(http: aiohttp.ClientSess
         server._sampler.sample()
         told = json.loads(await text_of(http, server, "/status.json"))
     assert told["totals"]["owners"] == told["totals"]["owners_answering"] == 1
-    assert told["totals"]["trainers_connected"] == 1
+    assert (told["totals"]["trainers_connected"], told["totals"]["trainers_slow"]) == (1, 0)
+    (trainer,) = told["trainers"]
+    assert (trainer["id"], trainer["owners"], trainer["slow"]) == (ps.trainer_name, ["ps0"], "")
+    assert (trainer["connected"], trainer["steps"], trainer["steps_per_second"]) == (True, 0, 0.0)
     (owner,) = told["owners"]
     assert (owner["name"], owner["address"], owner["state"]) == ("ps0", server.address, "serving")
     assert owner["now"]["resident_bytes"] > 1 << 20

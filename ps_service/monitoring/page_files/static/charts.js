@@ -1,10 +1,10 @@
 // The charts: lines drawn by uPlot, a legend with numbers, marks of events, and the keyboard.
 
-import { clock } from "./formats.js";
+import { clock, span } from "./formats.js";
 
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [12, 4], [3, 6]];
 const HEIGHT = 190;
-const LATE_SECONDS = 4;
+const LATE_SECONDS = 4; // a value of now may be so old; an older one is told with its age
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power); // so that bytes have round numbers
 
 function isPower(value) {
@@ -173,23 +173,24 @@ export class Chart {
 
   #summary(index) {
     const labels = this.labels ? this.labels.split("\n") : [];
-    const parts = labels.map((label, number) => `${label} ${this.format(this.#valueAt(number + 1, index))}`);
+    const parts = labels.map((label, number) => `${label} ${this.#textAt(number + 1, index)}`);
     return parts.join(", ") || "no values";
   }
 
-  // Of now: the latest value that has come, if it is not old.
-  #valueAt(series, index) {
+  // Of now: the latest value that has come.
+  #textAt(series, index) {
     const values = this.data[series] ?? [];
-    for (let back = 0; this.at === null && back < LATE_SECONDS; back += 1) {
-      if ((values[index - back] ?? null) !== null) return values[index - back];
-    }
-    return values[index];
+    let found = index;
+    while (this.at === null && found > 0 && (values[found] ?? null) === null) found -= 1;
+    const value = values[found] ?? null;
+    const age = this.data[0][index] - this.data[0][found];
+    return value !== null && age >= LATE_SECONDS ? `${this.format(value)}, ${span(age)} ago` : this.format(value);
   }
 
   #tell() {
     const index = this.at ?? this.data[0].length - 1;
     this.values?.forEach((value, number) => {
-      value.textContent = this.format(this.#valueAt(number + 1, index));
+      value.textContent = this.#textAt(number + 1, index);
     });
     this.plot.setAttribute("aria-label", `${this.title}, ${this.at === null ? "now" : clock(this.data[0][index])}: ${this.#summary(index)}`);
   }

@@ -80,6 +80,7 @@ export class Group {
     this.now = 0;
     this.unseen = 0;
     this.alone = "";
+    this.slow = {}; // why a trainer is slow, by its id
     this.complete = false;
     this.seenStates = []; // what the owner that serves the page has seen: owners lost and back
   }
@@ -87,6 +88,7 @@ export class Group {
   take(message) {
     if (message.now) this.now = message.now;
     if (message.complete) this.complete = true;
+    if (message.slow) this.slow = message.slow;
     if (message.owners) this.#takeOwners(message);
     for (const [name, samples] of Object.entries(message.samples ?? {})) this.owners.get(name)?.add(samples);
     for (const [name, lists] of Object.entries(message.lists ?? {})) {

@@ -155,6 +155,24 @@ async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: 
     assert (found["rate"], found["requests"]) == (pytest.approx(10), pytest.approx(4))
 
 
+async def test_a_legend_tells_the_latest_value_and_how_old_it_is(browser: Browser, server: Server) -> None:
+    server._sampler.sample()
+    await opened(browser, server)
+    code = """import('/static/charts.js').then((module) => {
+      const root = document.getElementById('chart-latency').cloneNode(true);
+      document.body.append(root);
+      const chart = new module.Chart(root, {format: (value) => value === null ? 'none' : String(value)});
+      const xs = Array.from({length: 60}, (_, index) => 1000 + index);
+      const until = (last) => xs.map((_, index) => index <= last ? index : null);
+      const series = [59, 57, 40, -1].map((last, index) => ({label: String(index), values: until(last)}));
+      chart.show(xs, series, []);
+      const told = [...root.querySelectorAll('.legend b')].map((each) => each.textContent);
+      root.remove();
+      return told;
+    })"""
+    assert await browser.ask(code) == ["59", "57", "40, 19 s ago", "none"]
+
+
 async def test_a_trainer_that_is_slow_is_named(browser: Browser, server: Server) -> None:
     await opened(browser, server)
     code = """import('/static/trainers.js').then((module) => {
@@ -162,21 +180,12 @@ async def test_a_trainer_that_is_slow_is_named(browser: Browser, server: Server)
         member: '', away_seconds: 0,
         request_bytes: 0, waiting_bytes: 0, answer_bytes: 0, context_bytes: 0, requests_in_flight: 0});
       const owner = {facts: {name: 'ps0'}, answers: true, lists: {
-        optimizers: arguments[1].map((each) => ({waiting_for: each})),
         trainers: Object.entries(arguments[0]).map(([id, rate]) => trainer(id, rate))}};
-      const found = new module.Trainers();
-      let rows;
-      for (let look = 0; look < 10; look += 1) {
-        owner.lists = {...owner.lists};
-        rows = found.rows([owner], {owners: new Map()});
-      }
+      const rows = new module.Trainers().rows([owner], {owners: new Map(), slow: arguments[1]});
       return Object.fromEntries(rows.map((row) => [row.id, row.slow]));
     })"""
-    rates = {"aaaaaaaa": 10, "bbbbbbbb": 9, "cccccccc": 4, "dddddddd": 0}
-    told = {"aaaaaaaa": "", "bbbbbbbb": "", "cccccccc": "44 % of the usual rate", "dddddddd": ""}
-    assert await browser.ask(code, rates, []) == told
-    waited = await browser.ask(code, {"aaaaaaaa": 5, "bbbbbbbb": 5}, [["bbbbbbbb (10.0.0.1:5)"]])
-    assert waited == {"aaaaaaaa": "", "bbbbbbbb": "rounds wait for it"}
+    slow = {"bbbbbbbb": "rounds wait for it"}
+    assert await browser.ask(code, {"aaaaaaaa": 10, "bbbbbbbb": 9}, slow) == {"aaaaaaaa": "", **slow}
 
 
 # For everybody
