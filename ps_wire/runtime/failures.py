@@ -20,6 +20,8 @@ _PACKAGES: Final = ("trainer_client", "ps_wire")
 _SILENT: Final = (CancelledCallError, asyncio.CancelledError)
 """The program has cancelled what ends with one of these."""
 
+_EXPECTED: Final = "_is_expected"
+
 NOTES_CALLERS = sys.flags.dev_mode or bool(os.environ.get("PYTHONASYNCIODEBUG"))
 """Whether results remember the line of the program that asked for them: in the debug mode of asyncio."""
 
@@ -44,6 +46,11 @@ def name_of(task: asyncio.Task[Any]) -> str:
     return ".".join(part.lstrip("_") for part in name.partition(".<locals>")[0].split("."))
 
 
+def expect(error: BaseException) -> None:
+    """Lets no failure with this error be reported, because an exception of the program has brought it about."""
+    setattr(error, _EXPECTED, True)
+
+
 def caller() -> str:
     """File and line of the program that has called the trainer's packages."""
     frame: FrameType | None = sys._getframe(1)
@@ -59,22 +66,20 @@ class PassFailures:
         left: Whether an exception has left the block of the pass. It ends the pass, and says more than what failed.
     """
 
-    __slots__ = ("_ended", "_kept", "_raised", "left")
-
-    def __init__(self) -> None:
-        self.left = False
-        self._ended = False
-        self._kept: list[Failure] = []
-        self._raised: set[tuple[type, str]] = set()
+    # Defaults of the class, because nearly every pass needs nothing else.
+    left = False
+    _ended = False
+    _kept: tuple[Failure, ...] = ()
+    _raised: frozenset[tuple[type, str]] = frozenset()
 
     def keep(self, failure: Failure) -> None:
         """Delays the report of a failure until the block ends, because the program may still hear of the error."""
         if not self._ended:
-            self._kept.append(failure)
+            self._kept = (*self._kept, failure)
 
     def raised(self, error: BaseException) -> None:
         """An operation of the pass has raised this where the program sees it."""
-        self._raised.add((type(error), str(error)))
+        self._raised |= {(type(error), str(error))}
 
     def knows(self, error: BaseException) -> bool:
         """Whether the program has been told of such an error, by another operation or by the end of the block."""
@@ -82,9 +87,11 @@ class PassFailures:
 
     def end(self, error: BaseException | None = None) -> None:
         """The block has ended, with this exception or without one."""
-        self.left = self.left or error is not None
+        if error is not None:
+            self.left = True
         self._ended = True
-        self._kept = []
+        if self._kept:
+            self._kept = ()
 
 
 class Failure:
@@ -105,7 +112,7 @@ class Failure:
     def __init__(self, error: BaseException, cause: Failure | None = None) -> None:
         self.error = error
         self._cause = cause
-        self._read = isinstance(error, _SILENT)
+        self._read = isinstance(error, _SILENT) or getattr(error, _EXPECTED, False)
         self._title = self._made_at = ""
         self._others = 0
         self._of_pass: PassFailures | None = None

@@ -210,6 +210,8 @@ async def test_a_client_that_an_exception_closes_reports_no_calls_without_an_ans
         async with tc.connect(owner.address) as ps:
             gate = await ps.create(GATE, name="gate")
             gate.wait()
+            ps.run(lambda _: gate.wait())
+            await asyncio.sleep(0)  # the pass has begun
             raise KeyError
     ps = await tc.connect(owner.address)
     try:
@@ -231,3 +233,22 @@ async def test_the_line_of_the_call_is_named_in_debug_mode(
     await settled(counter.fail("no luck"))
     (report,) = reports()
     assert f"called at {__file__}:{line}" in report
+
+
+async def test_errors_of_look_ups_for_batches_that_are_left_are_not_reported(ps: tc.Client, reports: Reports) -> None:
+    counter = await ps.create(COUNTER)
+    begun: list[tc.Pending[Any]] = []
+
+    def look_up(batch: str) -> tc.Pending[Any]:
+        begun.append(counter.fail(batch))
+        return begun[-1]
+
+    async for batch, looked_up in ps.prefetch(["first", "second"], look_up, depth=1):
+        await settled(begun[1])
+        with pytest.raises(ValueError, match="first"):
+            async with looked_up.context:
+                await looked_up
+        assert batch == "first"
+        break
+    begun.clear()
+    assert reports() == []

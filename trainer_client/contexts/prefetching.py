@@ -59,6 +59,10 @@ class LookedUp(Generic[R]):
     def drop(self) -> Iterable[asyncio.Task[R]]:
         """Cancels the look-ups and ends their pass, when nobody will use them. Returns the tasks that are to end."""
         self._result.cancel()
+        # Nobody will await them, so errors that have come already are of no account.
+        self.context.failures.left = True
+        if isinstance(self._result, Pending) and (failure := self._result.failure) is not None:
+            failure.read()
         self.context.end()
         return (self._result,) if isinstance(self._result, asyncio.Task) else ()
 

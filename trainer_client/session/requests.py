@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_wire import errors
 from ps_wire.errors import RAN_OUT, CancelledCallError, DeadlineExceededError, InternalError, PsError
 from ps_wire.limits import MAX_FRAME_BYTES
-from ps_wire.runtime.failures import Failure
+from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.deadlines import Deadlines
@@ -243,9 +243,9 @@ class Requests:
         self._send_waiting()
 
     def _fail_all(self, error: PsError, silent: bool = False) -> None:
-        failure = Failure(error)  # one for all, so that it is reported once
         if silent:
-            failure.read()
+            expect(error)
+        failure = Failure(error)  # one for all, so that it is reported once
         for in_flight in self.window.clear():
             in_flight.part()
             in_flight.fail(failure)
