@@ -51,8 +51,9 @@ def test_ten_thousand_names_cost_few_comparisons(monkeypatch: pytest.MonkeyPatch
         return []
 
     monkeypatch.setattr(close_names.difflib, "get_close_matches", count)
-    close_names.closest("b" * 100, [f"{'b' * 95}{number:05}" for number in range(10_000)])
-    assert compared == [64]
+    for length in (20, 100):
+        close_names.closest("b" * length, [f"{'b' * (length - 5)}{number:05}" for number in range(10_000)])
+    assert compared == [64, 6]
 
 
 def test_arguments_of_policies_and_options_are_suggested() -> None:
