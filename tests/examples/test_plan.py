@@ -74,6 +74,21 @@ def test_processes_that_start_shielded_do_not_see_ctrl_c() -> None:
     assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def test_the_first_process_of_multiprocessing_does_not_see_ctrl_c_either() -> None:
+    shown = "import signal as s; print(s.SIGINT in s.pthread_sigmask(s.SIG_BLOCK, []), flush=True)"
+    program = f"""
+import multiprocessing
+from examples.shielded import shielded
+with shielded():
+    process = multiprocessing.get_context("spawn").Process(target=exec, args=({shown!r},))
+    process.start()
+process.join()
+{shown}
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\nFalse\n"
+
+
 def test_ctrl_c_in_a_shielded_block_comes_after_it() -> None:
     finished = False
     with pytest.raises(KeyboardInterrupt), shielded():
