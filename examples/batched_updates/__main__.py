@@ -13,7 +13,7 @@ from examples.plan import Plan
 from trainer_client import PsError
 
 TOLERANCE = 1e-5
-TAKES = "ten to twenty seconds"
+TAKES = "ten to thirty seconds"
 
 
 def _say(way: str, rounds: list[Round], settings: Settings) -> float:
