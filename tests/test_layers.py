@@ -23,6 +23,11 @@ def sources() -> list[Path]:
     return sorted(path for path in found if not path.stem.endswith(("_pb2", "_pb2_grpc")))
 
 
+def files_of_tests() -> list[Path]:
+    """Every file of tests."""
+    return sorted((ROOT / "tests").rglob("*.py"))
+
+
 def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -31,7 +36,7 @@ def test_there_are_files_to_look_at() -> None:
     assert {package for package in PACKAGES if any(named(path).startswith(package) for path in sources())} == {
         *PACKAGES
     }
-    assert len(sources()) > 50
+    assert len(sources()) > 500 and len(files_of_tests()) > 300
 
 
 def test_the_contracts_of_the_layers_are_kept() -> None:
@@ -58,6 +63,7 @@ def test_slow_imports_are_deferred() -> None:
     assert done.stdout == "[]\n"
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """What each module of the packages imports from its own package when the program runs."""
     modules = {named(path).removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path for path in sources()}
@@ -94,23 +100,22 @@ def test_a_chain_of_imports_is_short(package: str, most: int) -> None:
     assert len(chain) <= most, " > ".join(chain)
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_a_file_has_at_most_400_lines(path: Path) -> None:
-    assert len(path.read_text("utf-8").splitlines()) <= LONGEST
-
-
-def test_a_file_of_tests_has_at_most_400_lines() -> None:
-    lengths = {named(path): len(path.read_text("utf-8").splitlines()) for path in (ROOT / "tests").rglob("*.py")}
-    assert len(lengths) > 200
+def test_a_file_has_at_most_400_lines() -> None:
+    lengths = {named(path): len(path.read_text("utf-8").splitlines()) for path in (*sources(), *files_of_tests())}
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_everything_public_has_a_docstring(path: Path) -> None:
+def test_everything_public_has_a_docstring() -> None:
+    without = {named(path): missing for path in sources() if (missing := list(_without(path)))}
+    assert without == {}
+
+
+def _without(path: Path) -> Iterator[str]:
+    """What in a file is public and has no docstring."""
     tree = ast.parse(path.read_text("utf-8"))
-    assert ast.get_docstring(tree) or not tree.body, "the module"
-    without = [definition.name for definition in _public(tree) if not ast.get_docstring(definition)]
-    assert without == []
+    if tree.body and not ast.get_docstring(tree):
+        yield "the module"
+    yield from (definition.name for definition in _public(tree) if not ast.get_docstring(definition))
 
 
 def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -120,17 +125,3 @@ def _public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             continue
         if not node.name.startswith("_") and "overload" not in map(ast.unparse, node.decorator_list):
             yield node
-
-
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_nothing_is_pickled_or_evaluated(path: Path) -> None:
-    tree = ast.parse(path.read_text("utf-8"))
-    imported = {
-        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
-    imported |= {
-        node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
-    }
-    assert not imported & {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    assert not called & {"eval", "exec", "compile", "__import__"}

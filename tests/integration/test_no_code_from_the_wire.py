@@ -92,11 +92,10 @@ def modules() -> list[Path]:
     return sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_can_run_code_that_it_was_sent(path: Path) -> None:
-    place = str(path.relative_to(ROOT))
-    found = [each for each in dangerous(ast.parse(path.read_text())) if (place, each) not in ALLOWED]
-    assert found == []
+def test_no_module_can_run_code_that_it_was_sent() -> None:
+    places = {path.relative_to(ROOT).as_posix(): path for path in modules()}
+    found = {(place, each) for place, path in places.items() for each in dangerous(ast.parse(path.read_text()))}
+    assert len(places) > 500 and found - ALLOWED == set()
 
 
 def dangerous(tree: ast.AST) -> Iterator[str]:
