@@ -21,6 +21,9 @@ from tests.integration.support import in_memory, serving
 from tests.waiting import until
 from trainer_client.collectives.communicator import Communicator
 
+SOON = 20.0
+"""Seconds; a lease is longer, so whoever hears of something only when that ends has not heard of it soon."""
+
 
 @asynccontextmanager
 async def teams(
@@ -270,7 +273,7 @@ async def test_those_that_wait_hear_how_a_member_has_ended(how: str) -> None:
             with pytest.raises(ValueError, match="broken"):
                 async with team[2]:
                     raise ValueError("broken")
-        for error in await asyncio.wait_for(asyncio.gather(*waiting), 2.0):
+        for error in await asyncio.wait_for(asyncio.gather(*waiting), SOON):
             assert isinstance(error, tc.UnavailableError | tc.InvalidArgumentError)
             assert f"rank 2 (trainer {clients[2].trainer_name}" in str(error)
             assert how != "raises" or "ValueError: broken" in str(error)
@@ -308,7 +311,7 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
         waiting = asyncio.create_task(_result(team[0].barrier()))
         await clients[0].status()
         team.pop()
-        error = await asyncio.wait_for(waiting, 2.0)
+        error = await asyncio.wait_for(waiting, SOON)
         assert isinstance(error, tc.UnavailableError) and "rank 1" in str(error) and "dropped" in str(error)
         # The answer has come, and the task that waits for it is cancelled.
         first = clients[0].communicator("again", 2, 0)
@@ -320,7 +323,7 @@ async def test_a_communicator_that_its_program_has_dropped_keeps_nobody_waiting(
         del second
         if not isinstance(result, Communicator):
             with pytest.raises(tc.UnavailableError, match="rank 1"):
-                await asyncio.wait_for(other.barrier(), 2.0)
+                await asyncio.wait_for(other.barrier(), SOON)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +350,7 @@ async def test_cancelled_members_keep_nobody_waiting_and_no_value_goes_astray() 
             tasks = [asyncio.create_task(member(each)) for each in made]
             await asyncio.sleep(rng.choice([0.0, 0.001, 0.002, 0.004]))
             tasks[rng.randrange(3)].cancel()
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5.0)
+            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SOON)
             if any(isinstance(each, asyncio.CancelledError) for each in results):
                 # The others have heard of it, unless they had all that they wanted.
                 assert all(isinstance(each, asyncio.CancelledError | tc.UnavailableError | None) for each in results)

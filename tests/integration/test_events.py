@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 
 import grpc.aio
@@ -17,6 +18,7 @@ from ps_wire.limits import Limits
 from ps_wire.status import EventStatus
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
+from tests import waiting
 from tests.conftest import StartOwner
 from tests.integration.support import in_memory, until
 
@@ -36,11 +38,12 @@ def of_kind(owner: Server, *kinds: str) -> list[str]:
     return [each.text for each in owner.engine.events.latest() if each.kind in kinds]
 
 
-async def until_told(owner: Server, kind: str) -> str:
-    async with asyncio.timeout(20):
-        while not (found := of_kind(owner, kind)):  # noqa: ASYNC110  # nothing tells when it happens
-            await asyncio.sleep(0.005)
-    return found[0]
+async def until_told(owner: Server, kind: str, begin: str = "") -> str:
+    def found() -> list[str]:
+        return [each for each in of_kind(owner, kind) if each.startswith(begin)]
+
+    await waiting.until(found, 0.005)
+    return found()[0]
 
 
 async def test_a_trainer_that_comes_and_leaves_is_told_once(owner: Server, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,7 +67,7 @@ async def test_a_trainer_that_is_lost_is_told(start_owner: StartOwner) -> None:
     # As if its process had been killed.
     await ps.session()._link.stop()
     assert "broke" in await until_told(owner, "away")
-    assert "is lost: it has had no connection for 0." in await until_told(owner, "lost")
+    assert re.search(r"is lost: it has had no connection for \d+\.\d", await until_told(owner, "lost"))
     assert not of_kind(owner, "left")
 
 
@@ -131,13 +134,14 @@ async def test_a_slow_call_is_told_and_a_wait_is_not(start_owner: StartOwner) ->
     owner = await start_owner("ps0", limits=Limits(slow_call_seconds=0.02))
     async with tc.connect(owner.address) as ps:
         gate = await ps.create(GATE, name="gate")
-        waiting = gate.wait()
+        pending = gate.wait()
         await gate.wait_for(1)
         await asyncio.sleep(0.03)
         await gate.open()
-        await waiting
-        text = await until_told(owner, "slow")
-    assert text.startswith(f"{GATE}.wait took 0.") and f"for trainer {ps.trainer.hex()[:8]} (" in text
+        await pending
+        # On a busy machine others take as long.
+        text = await until_told(owner, "slow", f"{GATE}.wait took ")
+    assert re.search(r" took \d+\.\d", text) and f"for trainer {ps.trainer.hex()[:8]} (" in text
     assert not any("a status" in each for each in of_kind(owner, "slow"))
 
 

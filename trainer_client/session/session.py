@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, SessionLostError
 from ps_wire.limits import PROTOCOL
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from trainer_client.session.settings import Settings
 
 T = TypeVar("T")
+
+_GOODBYE_SECONDS: Final = 1.0
+"""How long the end of a session waits until its goodbye is written."""
 
 
 class Session:
@@ -122,7 +125,7 @@ class Session:
         if requests.closed is None and requests.outbox is not None:
             requests.outbox.put(Frame(goodbye=Goodbye()))
             with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
                     await requests.outbox.flushed()
         self._borrowing.stop()
         if requests.closed is None:

@@ -343,11 +343,13 @@ async def test_abandoned_work_that_ends_soon_is_not_logged(
     compute: ThreadPool, held: list[Held], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     task, _ = await held[0].hold(compute)
-    monkeypatch.setattr("ps_service.execution.lost_threads.REPORT_SECONDS", 0.1)
+    reports: list[Callable[[], None]] = []
+    monkeypatch.setattr(compute._loop_calls, "later", lambda seconds, report: reports.append(report))
     await gone(task)
     held[0].let_go.set()
     await settled(compute, 0)
-    await asyncio.sleep(0.2)
+    (report,) = reports
+    report()
     assert not caplog.records
 
 
@@ -377,8 +379,9 @@ async def test_waiting_does_not_count_however_deep_it_is(held: list[Held]) -> No
     await asyncio.to_thread(compute.close)
 
 
-async def test_time_spent_waiting_is_not_charged(held: list[Held]) -> None:
-    compute = ThreadPool(threads=1)
+async def test_time_spent_waiting_is_not_charged(held: list[Held], monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, now = ThreadPool(threads=1), 100.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
     item = WorkItem(b"one")
 
     def waits() -> None:
@@ -387,9 +390,9 @@ async def test_time_spent_waiting_is_not_charged(held: list[Held]) -> None:
 
     task = asyncio.create_task(compute.run(waits, item))
     await held[0].begun.wait()
-    await asyncio.sleep(0.3)
+    now += 0.3
     held[0].let_go.set()
     await task
     await compute.run(lambda: None)
-    assert item.trainer_queue is not None and item.trainer_queue.estimate < 0.15
+    assert item.trainer_queue is not None and item.trainer_queue.estimate == 0.0
     await asyncio.to_thread(compute.close)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
+import pytest
 
 from ps_wire.connections.buffers import RECEIVED
 from ps_wire.connections.reclaim import Reclaimer, reclaim
@@ -15,27 +18,37 @@ from ps_wire.limits import MIB
 PATIENCE = 20.0
 
 
-async def test_memory_is_reclaimed_once_after_the_last_use() -> None:
-    times: list[float] = []
+async def test_memory_is_reclaimed_once_after_the_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, timers = 100.0, list[tuple[float, Callable[[], None]]]()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-    def note() -> None:
-        times.append(loop.time())
-        loop.call_soon_threadsafe(done.set)
+    def call_later(seconds: float, look: Callable[[], None]) -> object:
+        timers.append((now + seconds, look))
+        return look
 
-    reclaimer = Reclaimer(note, seconds=0.05)
-    last = 0.0
-    for _ in range(20):
-        last = loop.time()
-        reclaimer.used()
-        await asyncio.sleep(0.001)
+    def reached(at: float) -> None:
+        """Lets time go by."""
+        nonlocal now
+        while timers and timers[0][0] <= at:
+            now, look = timers.pop(0)
+            look()
+        now = at
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ps_wire.connections.reclaim.time", SimpleNamespace(monotonic=lambda: now))
+        patch.setattr(loop, "call_later", call_later)
+        reclaimed: list[float] = []
+        reclaimer = Reclaimer(lambda: (reclaimed.append(now), loop.call_soon_threadsafe(done.set)), seconds=5.0)
+        for _ in range(20):
+            reclaimer.used()
+            reached(now + 1.0)
+        reached(now + 3.9)
+        assert not reclaimed and len(timers) == 1
+        reached(now + 0.2)
+        assert not timers
     async with asyncio.timeout(PATIENCE):
         await done.wait()
-    assert times[-1] >= last + 0.05
-    done.clear()
-    reclaimer.used()
-    async with asyncio.timeout(PATIENCE):
-        await done.wait()
+    assert len(reclaimed) == 1
 
 
 def test_a_loop_that_ended_does_not_end_it() -> None:
