@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tests.rpc import groups
-from tests.rpc.groups import news, tell, wait_for_news
+from tests.rpc.groups import news, tell, wait_for_file, wait_for_news
 from trainer_client import rpc
 
 SECONDS = 20.0
@@ -65,8 +65,7 @@ def kill(process: int) -> None:
 
 def process_that(does: str) -> int:
     """The number of the process that has announced this."""
-    while not os.path.exists(path(does)):
-        os.sched_yield()
+    wait_for_file(path(does))
     with open(path(does)) as file:
         return int(file.read().split()[0])
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -295,8 +296,13 @@ def news(rank: int) -> None:
 
 
 def wait_for_news(rank: int) -> None:
-    while not os.path.exists(f"{os.environ['GROUP_FILES']}/{rank}"):
-        os.sched_yield()
+    wait_for_file(f"{os.environ['GROUP_FILES']}/{rank}")
+
+
+def wait_for_file(path: str) -> None:
+    """Leaves the processor to those that are to write it."""
+    while not os.path.exists(path):
+        time.sleep(0.001)
 
 
 def publish_directory(rank: int) -> None:
@@ -308,8 +314,7 @@ def publish_directory(rank: int) -> None:
 
 def published_directory() -> str:
     path = f"{os.environ['GROUP_FILES']}/directory"
-    while not os.path.exists(path):
-        os.sched_yield()
+    wait_for_file(path)
     with open(path) as file:
         return file.read()
 
