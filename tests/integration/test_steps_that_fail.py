@@ -13,7 +13,7 @@ import trainer_client as tc
 from tests.autograd_models import barrier, event, rendezvous
 from tests.custom_functions import FailingBackward
 from tests.integration.linear_layers import X, linear, steps
-from tests.training import MODELS, OPTIMIZERS, hosted_value, owners, same_state, training
+from tests.training import MODELS, OPTIMIZERS, hosted_value, same_state, training
 from tests.waiting import until
 
 
@@ -128,11 +128,12 @@ async def test_the_optimizer_of_another_client_is_refused() -> None:
 
 async def test_nothing_steps_when_the_backward_was_not_there_in_time(request: pytest.FixtureRequest) -> None:
     name = request.node.name
-    async with owners("ps0") as (server,), tc.connect(server.address, timeout=0.3) as ps:
+    async with training() as ((server,), ps):
         net = await ps.module(f"{MODELS}.MeetsOnTheWayBack", 3, name, 2)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
         async with ps.context() as ctx:
             loss = (await net(X)).sum()
+            ps.session().settings.timeout = 0.5
             with pytest.raises(tc.DeadlineExceededError):
                 await ctx.backward(loss, step=opt)
             assert not ctx.ended
@@ -162,12 +163,15 @@ async def test_nothing_steps_when_the_backward_is_cancelled(request: pytest.Fixt
 
 async def test_a_step_that_was_not_there_in_time_is_made_as_a_step_by_itself_is(request: pytest.FixtureRequest) -> None:
     name = request.node.name
-    async with owners("ps0") as (server,), tc.connect(server.address, timeout=0.5) as ps:
+    async with training() as ((server,), ps):
         net, here = await linear(ps)
         opt = await ps.optimizer(f"{OPTIMIZERS}.Pausing", net.parameters(), lr=0.1, what=name)
         async with ps.context() as ctx:
+            loss = (await net(X)).sum()
+            ps.session().settings.timeout = 0.5
             with pytest.raises(tc.DeadlineExceededError):
-                await ctx.backward((await net(X)).sum(), step=opt)
+                await ctx.backward(loss, step=opt)
+            ps.session().settings.timeout = 60.0
             event(f"{name} may go on").set()
         await until(lambda: not server.engine.compute.lost)
         here(X).sum().backward()
