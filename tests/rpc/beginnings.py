@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
 import sys
 
@@ -31,8 +30,8 @@ def begin(name: str, rank: int, size: int, seconds: float = SECONDS) -> bool:
     return True
 
 
-def when_it_waits(does: str, says: str = "joins its group") -> None:
-    """Makes this process announce that it waits, once it says so in the log."""
+def when_it_waits(does: str, says: str = "joins its group", logger: str = "trainer_client") -> None:
+    """Makes this process announce that it waits, or something else, once it says so in the log."""
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -41,7 +40,8 @@ def when_it_waits(does: str, says: str = "joins its group") -> None:
                     file.write(f"{os.getpid()} {record.getMessage()}")
                 os.rename(f"{path(does)}.new", path(does))
 
-    logging.getLogger("trainer_client").addHandler(Heard())
+    logging.getLogger(logger).setLevel(logging.INFO)
+    logging.getLogger(logger).addHandler(Heard())
 
 
 def path(what: str) -> str:
@@ -53,14 +53,6 @@ def announce(what: str) -> None:
     with open(path(f"{what}.new"), "w") as file:
         file.write(str(os.getpid()))
     os.rename(path(f"{what}.new"), path(what))
-
-
-def kill(process: int) -> None:
-    """Kills a process, and returns when it has ended: until then its connections stand, and a group is complete."""
-    ended = os.pidfd_open(process)
-    os.kill(process, signal.SIGKILL)
-    select.select([ended], [], [])
-    os.close(ended)
 
 
 def process_that(does: str) -> int:
@@ -119,18 +111,22 @@ def one_too_few(rank: int, size: int) -> None:
 
 def killed(rank: int, size: int, comes_back: str) -> None:
     """One is killed in `init_rpc`; it comes back, or does not."""
+    if rank == 0:
+        when_it_waits("noticed", "the connection of trainer", "ps_service.events")
     if rank == 1:
         when_it_waits("killed")
         begin("worker1", rank, size)
         return
     if rank == 2:
-        kill(process_that("killed"))
+        os.kill(process_that("killed"), signal.SIGKILL)
+        # Until the directory has noticed, the group would be complete.
+        process_that("noticed")
         if comes_back == "yes" and not os.fork():
             if begin("worker1", 1, size):
                 rpc.shutdown(timeout=SECONDS)
                 tell(1, "left")
             os._exit(0)
-    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 2.5):
+    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 4.0):
         rpc.shutdown(timeout=SECONDS)
         tell(rank, "left")
 
