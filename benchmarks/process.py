@@ -158,12 +158,10 @@ class Children:
         self._env = environment(torch_threads)
         self._running: list[Child] = []
 
-    def start(
-        self, name: str, module: str, *arguments: str, listens: bool = True, python: str = sys.executable
-    ) -> Child:
-        """Starts a module as a child whose standard error is added to `NAME.log`."""
+    def start(self, name: str, module: str, *arguments: str, listens: bool = True, python: str = "") -> Child:
+        """Starts a module as a child, by default with this interpreter. Its standard error is added to `NAME.log`."""
         self._logs.mkdir(parents=True, exist_ok=True)
-        command = [python, "-m", module, *arguments]
+        command = [python or sys.executable, "-m", module, *arguments]
         child = Child(name, command, self._logs / f"{name}.log", self._env, listens)
         self._running.append(child)
         return child

@@ -56,6 +56,13 @@ def test_a_peer_that_cannot_be_installed_tells_why(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(environments, "FOLDER", tmp_path / "made")
     monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
     (tmp_path / "nothing.txt").write_text("./no-such-folder\n")
+    # Stands for the interpreter that makes the environment: to install pip anew there takes seconds.
+    python, here = tmp_path / "python", tmp_path / "made" / "nothing" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nmkdir -p "{here.parent}"\nln -s "{python}.pip" "{here}"\n')
+    python.with_suffix(".pip").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    for each in (python, python.with_suffix(".pip")):
+        each.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(NotInstalled, match="no-such-folder"):
         prepare("nothing", lambda _: None)
     assert not (tmp_path / "made" / "nothing" / ".ready").exists()

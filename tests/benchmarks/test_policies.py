@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import psutil
+import pytest
 
 import trainer_client as tc
 from benchmarks.policies import CASES, PAUSE_EVERY, POLICIES, SLOW_SECONDS, TRAINERS, run, waits
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_others_go_on_when_a_trainer_is_killed() -> None:
     before = set(psutil.Process().children(recursive=True))
     rates = run(POLICIES["Quorum(3, of=4)"], "one killed", seconds=0.6)

@@ -106,6 +106,7 @@ def assert_closed(port: int) -> None:
         probe.connect(("127.0.0.1", port))
 
 
+@pytest.mark.usefixtures("forked_programs")
 async def test_trains_evaluates_and_cleans_up(start: Starter, tmp_path: Path) -> None:
     await trains_evaluates_and_cleans_up(await start("--epochs", "2", "--batch-size", "64"), tmp_path)
 
@@ -150,8 +151,8 @@ async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, number: sig
     assert_closed(demo.port)
 
 
-@pytest.mark.usefixtures("forked_programs")
 async def test_ctrl_c_while_the_owner_starts_leaves_nothing(start: Starter) -> None:
+    # Processes that are not forked take long to start.
     demo = await start()
     await demo.read_until("ps0 starts")
     demo.process.send_signal(signal.SIGINT)

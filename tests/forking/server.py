@@ -28,8 +28,11 @@ from typing import Final, TypedDict
 SLOW: Final = ("torch._dynamo", "ps_service.cli", "trainer_client.rpc", "tests.hosted_models", "tests.rpc.situations")
 """What the programs import anyway, owners with an optimizer torch's compiler too."""
 
-OF_EXAMPLES: Final = ("sklearn.datasets", "matplotlib.pyplot", "rich.progress")
-"""What the examples import besides; it is imported when the first of them is to run."""
+MORE: Final = {
+    "examples": ("sklearn.datasets", "matplotlib.pyplot", "rich.progress"),
+    "benchmarks": ("torch.distributed.rpc", "matplotlib.pyplot", "rich.progress"),
+}
+"""What programs of these packages import besides; it is imported when the first of them is to run."""
 
 MAX_REQUEST: Final = 1 << 17
 MAX_DESCRIPTORS: Final = 32
@@ -123,9 +126,8 @@ class Server:
         return None
 
     def _fork(self, request: Request, descriptors: list[int]) -> int:
-        if request["program"][1].startswith("examples."):
-            for module in OF_EXAMPLES:
-                importlib.import_module(module)
+        for module in MORE.get(request["program"][1].partition(".")[0], ()):
+            importlib.import_module(module)
         assert len(os.listdir("/proc/self/task")) == 1, "a fork has no other threads"
         if (child := os.fork()) == 0:
             self._become(request, descriptors)

@@ -1,6 +1,6 @@
 """A trainer whose process forks while it is connected; run by test_forks.py in a process of its own.
 
-    python -W error::ResourceWarning -m tests.integration.forking_job ADDRESS WHAT
+    python -m tests.integration.forking_job ADDRESS WHAT
 
 It prints what it found, line by line.
 """
@@ -23,11 +23,11 @@ import trainer_client as tc
 
 COUNTER = "tests.hosted_models.Counter"
 
-BATCHES = 100
-"""For each client and each transport: 400 in all, from 2 forked workers at a time."""
+BATCHES = 48
+"""For each client and each transport: 192 in all, from 2 forked workers at a time."""
 
-SOON = 3.0
-"""Seconds in which a child is told that it can do nothing: far less than any time-out, however slow the machine."""
+SOON = 20.0
+"""Seconds in which a child is told that it can do nothing: less than any time-out, however slow the machine."""
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -198,6 +198,7 @@ def afterwards(address: str) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error", ResourceWarning)
     # Python's, from 3.12 on, and torch's: that a process with threads forks is what is tried here.
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     address, what = sys.argv[1:]

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
+from contextlib import aclosing
 
 import pytest
 
 import trainer_client as tc
 from ps_wire.shared_memory.hosts import host_id
 from tests.conftest import ROOT, OwnerProcess
+from tests.forking.process import Forking
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared memory needs Linux")
 
 
-async def told(owner: OwnerProcess, what: str, seconds: float = 60.0) -> list[str]:
+async def told(forking: Forking, owner: OwnerProcess, what: str) -> list[str]:
     """What the job found, line by line; it must end by itself and in order."""
-    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.integration.forking_job"]
-    job = await asyncio.create_subprocess_exec(
-        *command,
-        *(owner.address, what),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=ROOT,
-        env={**{name: value for name, value in os.environ.items() if "GRPC" not in name}, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        async with asyncio.timeout(seconds):
-            out, errors = await job.communicate()
-    finally:
-        if job.returncode is None:
-            job.kill()
-            await job.wait()
+    variables = {name: value for name, value in os.environ.items() if "GRPC" not in name}
+    command = ("tests.integration.forking_job", owner.address, what)
+    async with aclosing(await forking.begin(*command, errors=True, variables=variables)) as job:
+        out, errors = await job.communicate()
     assert job.returncode == 0, errors.decode()
     assert "Traceback" not in errors.decode() and "Warning" not in errors.decode(), errors.decode()
     return out.decode().splitlines()
 
 
-async def test_the_workers_of_a_data_loader_live(owner_process: OwnerProcess) -> None:
-    assert await told(owner_process, "loaders", 200.0) == ["equal True"]
+async def test_the_workers_of_a_data_loader_live(forking: Forking, owner_process: OwnerProcess) -> None:
+    assert await told(forking, owner_process, "loaders") == ["equal True"]
 
 
-async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(owner_process: OwnerProcess) -> None:
+async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(
+    forking: Forking, owner_process: OwnerProcess
+) -> None:
     expected = [
         "call ClosedError soon",
         "pending ClosedError soon",
@@ -55,9 +46,9 @@ async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(own
         "parent 1 None through 100000.0",
         "sessions 1 objects 2 shared_memory",
     ]
-    lines = await told(owner_process, "blocking")
+    lines = await told(forking, owner_process, "blocking")
     assert lines == [*expected[:-1], expected[-1] + " 1", *expected[:-1], expected[-1] + " 0"]
-    lines = await told(owner_process, "awaiting")
+    lines = await told(forking, owner_process, "awaiting")
     assert lines == ["call ClosedError soon", "child ended with 0", "parent 1 2", "sessions 1"] * 2
     async with tc.connect(owner_process.address) as ps:
         status = await ps.status()
@@ -65,10 +56,10 @@ async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(own
 
 
 async def test_a_child_that_was_forked_before_may_connect_and_later_ones_keep_their_tensors(
-    owner_process: OwnerProcess,
+    forking: Forking, owner_process: OwnerProcess
 ) -> None:
     connected = ["child 3", "child ended with 0", "parent 4"]
-    assert await told(owner_process, "children") == [*connected, "child sees 7.0 7.0"]
+    assert await told(forking, owner_process, "children") == [*connected, "child sees 7.0 7.0"]
 
 
 @pytest.mark.parametrize("package", ["trainer_client", "ps_service"])

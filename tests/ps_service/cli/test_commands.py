@@ -24,7 +24,7 @@ from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
 from ps_wire.release import RELEASE
 from tests.forking.process import Forking
-from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, owner_processes
+from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, forked_owners, owner_processes
 
 OPTIONS = {(field.alias or name).replace("_", "-") for name, field in OwnerConfig.model_fields.items()} | {"config"}
 
@@ -171,7 +171,14 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    async with forked_owners(forking) as start:
+        yield start
+
+
+@pytest.fixture
+async def start_installed() -> AsyncIterator[StartOwner]:
+    """Starts owners by the installed script."""
     async with owner_processes() as start:
         yield start
 
@@ -190,8 +197,8 @@ async def status(forking: Forking, address: str, *flags: str) -> str:
     return out
 
 
-async def test_status_shows_the_work_of_an_owner(start: StartOwner, forking: Forking) -> None:
-    owner = await start("--name", "ps7", "--import", "tests.hosted_models")
+async def test_status_shows_the_work_of_an_owner(start_installed: StartOwner, forking: Forking) -> None:
+    owner = await start_installed("--name", "ps7", "--import", "tests.hosted_models")
     assert owner.first == f"ps7 is serving on {owner.address}\n"
     async with tc.connect(owner.address) as ps:
         net = await ps.module("tests.hosted_models.Affine", 100, 20, name="net")

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from ps_service.memory import malloc
 from ps_service.memory.malloc import TOO_MUCH_BYTES, MemoryKeeper
 
 
@@ -63,8 +64,9 @@ async def test_the_memory_keeper_ends_when_it_is_cancelled(keeper: MemoryKeeper)
 
 
 FAULTS = """
-import resource, threading
-from ps_service.memory.malloc import keep_free_memory
+import resource, runpy, sys, threading
+# Without its package, which imports torch.
+keep_free_memory = runpy.run_path(sys.argv[1])["keep_free_memory"]
 
 faults = []
 
@@ -88,7 +90,7 @@ print(*faults)
 def page_faults(**environment: str) -> list[int]:
     """Page faults of four passes in a thread of a new process, which allocate and free the same blocks."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", FAULTS]
+    command = [sys.executable, "-c", FAULTS, malloc.__file__]
     done = subprocess.run(command, env=inherited | environment, stdout=subprocess.PIPE, text=True, check=True)
     return [int(each) for each in done.stdout.split()]
 

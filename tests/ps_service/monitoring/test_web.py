@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.monitoring.web import Web
 from ps_service.server import Server
 from ps_wire.release import RELEASE
+from tests.forking.process import Forking
 from tests.ps_service import service_models
 from tests.ps_service.service_models import Latch
 
@@ -257,16 +257,9 @@ async def test_the_web_server_can_listen_on_ipv6(http: aiohttp.ClientSession) ->
 # The command line
 
 
-async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSession) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ps_service", "serve", "--listen", HERE, "--http", HERE),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout is not None
+async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSession, forking: Forking) -> None:
+    command = ("ps_service", "serve", "--listen", HERE, "--http", HERE)
+    async with aclosing(await forking.begin(*command)) as process:
         async with asyncio.timeout(60):
             first, second = [(await process.stdout.readline()).decode() for _ in range(2)]
         assert first.startswith("ps0 is serving on 127.0.0.1:")
@@ -277,13 +270,8 @@ async def test_the_command_says_where_the_metrics_are(http: aiohttp.ClientSessio
         async with http.get(address.replace("/metrics", "/healthz")) as response:
             assert json.loads(await response.text())["state"] == "serving"
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
-            out, _ = await process.communicate()
-        assert (process.returncode, out) == (0, b"")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+        assert await process.stdout.read() == b""
+        assert await process.wait() == 0
 
 
 async def test_the_server_imports_neither_aiohttp_nor_prometheus() -> None:
