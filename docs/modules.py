@@ -41,20 +41,20 @@ def _section(package: str) -> Iterator[str]:
             yield ""
 
 
+@cache
 def _modules(package: str) -> list[Path]:
     """The files of a package that say something of themselves: generated code does not."""
-    return [path for path in (ROOT / package).rglob("*.py") if ast.get_docstring(_tree(path))]
+    return [path for path in (ROOT / package).rglob("*.py") if _docstring(path)]
 
 
 def _summary(path: Path) -> str:
     """The first paragraph of a module's docstring, in one line."""
-    text = ast.get_docstring(_tree(path)) or ""
-    return " ".join(text.split("\n\n")[0].split())
+    return " ".join(_docstring(path).split("\n\n")[0].split())
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
 
 
 if __name__ == "__main__":
