@@ -61,7 +61,7 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ),
     ("calling a table", lambda w: w.ps.table("users")([1]), TypeError, f"called {BEFORE}"),  # type: ignore[operator]
     # Passes and optimizers
-    ("loss.backward()", lambda w: w.loss.backward(), RuntimeError, "call ctx.backward(loss)"),
+    ("loss.backward()", lambda w: w.loss.backward(), RuntimeError, "call ctx.backward(loss) instead"),
     ("a vector", lambda w: w.ctx.backward(w.loss.expand(2)), RuntimeError, "only for scalar outputs"),
     ("step without a pass", lambda w: w.opt.step(), tc.InvalidArgumentError, "await opt.step(ctx)"),  # type: ignore[call-overload]
     ("step of a loss", lambda w: w.opt.step(w.loss), tc.InvalidArgumentError, "takes the context of the pass"),  # type: ignore[call-overload]
@@ -193,6 +193,19 @@ async def test_the_traceback_of_a_hosted_module_has_its_own_lines(world: World) 
 async def test_a_client_that_was_not_entered_says_how_to_connect() -> None:
     with pytest.raises(AttributeError, match=r"no 'module', .*`async with tc\.connect.*`ps = await tc\.connect"):
         tc.connect("127.0.0.1:1").module  # noqa: B018
+
+
+@pytest.mark.parametrize("step", [False, True])
+async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps: tc.Client, step: bool) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 3, name="net")
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = (await net(torch.ones(2, 4))).sum()
+    async with ps.context() as ctx:
+        with torch.no_grad():
+            without_grad = (await net(torch.ones(2, 4))).sum()
+        for loss in (before, without_grad):
+            with pytest.raises(RuntimeError, match="does not require grad.* inside the block of a context only, and"):
+                await ctx.backward(loss, step=opt if step else None)
 
 
 async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:

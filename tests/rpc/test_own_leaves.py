@@ -130,7 +130,7 @@ def test_a_graph_of_the_pass_in_a_reference_is_refused_by_other_calls() -> None:
     with autograd.context() as context_id:
         product = rpc.RRef(rpc.rpc_sync(OTHER, s.times_shared, args=(X,)))
         doubled = rpc.rpc_sync(ME, s.times, args=(product, torch.tensor(2.0)))
-        with pytest.raises(RuntimeError, match="used it through a reference"):
+        with pytest.raises(RuntimeError, match="got that part as an RRef, pass it the tensor itself"):
             autograd.backward(context_id, [doubled.sum()])
 
 

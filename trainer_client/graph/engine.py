@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.autograd.graph import _engine_run_backward
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch.autograd.graph import GradientEdge
+
+_WITHOUT_HISTORY: Final = "does not require grad"
+"""Stands in the error of torch for a root that was not computed from anything that requires grad."""
 
 
 def propagate(
@@ -28,12 +31,20 @@ def propagate(
         ends: The nodes at which it ends; empty to go on to the leaves.
 
     Raises:
-        RuntimeError: Torch raised it.
+        RuntimeError: Torch raised it. Where a root has no history, it also says how a call gives it one.
     """
     if gradients is None and len(roots) == 1 and _is_plain(roots[0]):
         _run(tuple(roots), (torch.ones_like(roots[0]),), retain_graph, ends)
-    else:
+        return
+    try:
         torch.autograd.backward(roots, gradients, retain_graph, inputs=ends or None)
+    except RuntimeError as error:
+        if _WITHOUT_HISTORY not in str(error) or all(root.requires_grad for root in roots):
+            raise
+        raise RuntimeError(
+            f"{error}. Remote calls are recorded inside the block of a context only, and not under torch.no_grad(): "
+            "make those of the forward there, with parameters or inputs that require grad"
+        ) from None
 
 
 def propagate_from(edges: Sequence[GradientEdge], gradients: Sequence[torch.Tensor], retain_graph: bool) -> None:

@@ -74,8 +74,9 @@ class RecvRpc(torch.autograd.Function):
             current.add(call, positions, sent, kept)
         elif used or kept:
             raise RuntimeError(
-                "loss.backward() does not work on a loss with remote parts; call ctx.backward(loss). Nor does the "
-                "backward of another call that has used it through a reference: give that call the tensor itself"
+                "loss.backward() does not reach the owners that have computed a part of this loss: call "
+                "ctx.backward(loss) instead. If a call to this process itself got that part as an RRef, pass it the "
+                "tensor itself"
             )
         # Without inputs the token leads to the root, at which no gradient is accumulated.
         return (torch.empty(0) if call.leads_on else None), None, None, None
