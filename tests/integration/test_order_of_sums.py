@@ -88,6 +88,31 @@ async def test_several_backwards_are_added_one_after_the_other() -> None:
                 assert identical(found, [parameter.grad for parameter in twin_here.parameters()])
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["opt.step", "step="])
+async def test_accumulated_gradients_step_as_in_local_torch(at_once: bool) -> None:
+    async with training() as (_, ps):
+        net = await ps.module("torch.nn.Linear", SIZE, SIZE)
+        local = await twin(net, nn.Linear(SIZE, SIZE))
+        here, twin_here = (nn.Linear(SIZE, SIZE) for _ in range(2))
+        twin_here.load_state_dict(here.state_dict())
+        opt = await ps.optimizer(torch.optim.Adam, [*net.parameters(), *here.parameters()], lr=0.1)
+        local_opt = torch.optim.Adam([*local.parameters(), *twin_here.parameters()], lr=0.1)
+        for _ in range(3):
+            xs = inputs()
+            for x in xs:
+                (local(twin_here(x)).square().mean() / len(xs)).backward()
+            local_opt.step()
+            local_opt.zero_grad()
+            async with ps.context() as ctx:
+                for x in xs:
+                    loss = (await net(here(x))).square().mean() / len(xs)
+                    await ctx.backward(loss, step=opt if at_once and x is xs[-1] else None)
+                if not at_once:
+                    await opt.step(ctx)
+        assert identical(list((await net.state_dict()).values()), list(local.parameters()))
+        assert identical(list(here.parameters()), list(twin_here.parameters()))
+
+
 async def test_a_tensor_used_by_several_calls_gets_its_gradients_in_order() -> None:
     """A tensor of this process, and a result that stayed on the owner, as inputs of several calls."""
     async with training() as (_, ps):

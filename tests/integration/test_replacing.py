@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -45,6 +46,44 @@ async def test_one_that_was_made_from_the_same_is_used_as_it_is(ps: tc.Client, p
     opts = [await each.optimizer(optim.SGD, nets[0].parameters(), lr=0.1, replace=True) for each in (ps, ps, ps)]
     assert await step(ps, nets[0], opts[0]) == {"ps0": 1}
     assert await step(ps, nets[0], opts[2]) == {"ps0": 2}
+
+
+async def begun_anew(ps: tc.Client) -> tc.RemoteModule:
+    with suppress(tc.UnknownNameError):
+        await ps.delete("net")
+    return await ps.module(LINEAR, 2, 3, name="net", seed=0)
+
+
+async def test_a_second_run_continues_with_replace_and_begins_anew_after_a_delete(ps: tc.Client) -> None:
+    net = await begun_anew(ps)
+    assert net.was_made
+    begun = bits(await net.state_dict())
+    await step(ps, net, await ps.optimizer(optim.Adam, net.parameters(), lr=0.1))
+    trained = bits(await net.state_dict())
+    assert trained != begun
+    again = await ps.module(LINEAR, 2, 3, name="net", seed=0, replace=True)
+    opt = await ps.optimizer(optim.Adam, again.parameters(), lr=0.1, replace=True)
+    assert not again.was_made and bits(await again.state_dict()) == trained
+    assert await step(ps, again, opt) == {"ps0": 2}, "the same optimizer"
+    anew = await begun_anew(ps)
+    assert anew.was_made and bits(await anew.state_dict()) == begun
+    assert await step(ps, anew, await ps.optimizer(optim.Adam, anew.parameters(), lr=0.1)) == {"ps0": 1}
+
+
+async def test_an_optimizer_of_some_parameters_is_beside_that_of_all(ps: tc.Client) -> None:
+    net = await ps.module(LINEAR, 2, 3, name="net")
+    weight, bias = net.parameter("weight"), net.parameter("bias")
+    every = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+    some = [await ps.optimizer(optim.SGD, [weight], lr=0.2) for _ in range(2)]
+    await ps.optimizer(optim.SGD, [bias], lr=0.2)
+    first, *others = sorted(each.name for each in (await ps.status()).optimizers)
+    assert first == "net.optimizer" and all(re.fullmatch(r"net\.optimizer-[0-9a-f]{8}", each) for each in others)
+    assert len(others) == 2, "a call for the same parameters attaches"
+    assert await step(ps, net, every) == {"ps0": 1}
+    assert await step(ps, net, some[0]) == {"ps0": 1} and await step(ps, net, some[1]) == {"ps0": 2}
+    with pytest.raises(tc.NameConflictError, match="give yours another name with name="):
+        await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="second")
 
 
 async def test_a_module_goes_with_its_optimizer_and_schedule(ps: tc.Client) -> None:

@@ -104,7 +104,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             seed: Seed of the constructor: it draws the numbers that follow `torch.manual_seed(seed)`.
             replace: Whether it takes the place of an object of that name that was made with another class or other
                 arguments. That is removed once the new one is made, with the optimizers of its parameters, and handles
-                to it become stale. One that was made with the same is used as it is.
+                to it become stale. With the same class and arguments it changes nothing: the call attaches, and
+                parameters are as they have been trained. To begin anew, `delete` the object first.
             timeout: Seconds this may take; None is no limit.
             kwargs: Keyword arguments of the constructor.
 
@@ -216,6 +217,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
 
+        `with contextlib.suppress(UnknownNameError):` around it lets a program begin anew in every run.
+
         Raises:
             UnknownNameError: There is no object of that name.
         """
@@ -242,6 +245,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             parameters: Handles of remote parameters, and local parameters, in any order; or groups of them as in torch.
                 Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`.
             name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
+                Without it, one for some parameters of a module is another than that for all of them.
             reads: `consistent`: no forward sees half a step, and open passes keep the values that they began with.
                 `inconsistent`: steps write in place (Hogwild).
             non_finite: With `refuse`, a step raises if a gradient holds NaN or infinity, on any owner or here, and
@@ -249,7 +253,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             policy: When gradients count: `Async`, `Sync`, `BoundedStaleness` or `Quorum`. None for the policy that the
                 optimizer has, or for steps that are applied at once. All parameters have to be on owners.
             replace: Whether it takes the place of one of the same name that was made with another class or other
-                options, for all trainers: their handles become stale. Another policy is set with `set_policy`.
+                options, for all trainers: their handles become stale. With the same it changes nothing: the call
+                attaches, and moments and version stay. Another policy is set with `set_policy`.
             options: Keyword arguments of the class, such as `lr`.
 
         Raises:
@@ -310,7 +315,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             optimizer: The optimizer whose learning rates it sets.
             args: Arguments of the class after the optimizer.
             name: Required for a second scheduler of the same class.
-            replace: Whether it takes the place of one of the same name that was made with other arguments.
+            replace: Whether it takes the place of one of the same name that was made with other arguments. With the
+                same it changes nothing: the call attaches.
             kwargs: Keyword arguments of the class.
 
         Raises:

@@ -71,7 +71,8 @@ class OffersTables:
             policy: When gradients count, as for `optimizer`.
             non_finite: Whether its optimizer refuses gradients with NaN or infinity.
             replace: Whether it takes the place of a table of that name that was made with other arguments. That is
-                removed from all owners of this client, with its rows, and handles to it become stale.
+                removed from all owners of this client, with its rows, and handles to it become stale. With the
+                same it changes nothing: the call attaches, and rows stay.
             compress: Codecs for the gradients that this client sends of its rows: `BF16`, `FP16`, `Int8`, `Zstd` or one
                 of your own; or a mapping of patterns for names of tables to codecs; see `Choice`. Other clients may
                 choose others.
