@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import runpy
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.util import find_spec
@@ -118,6 +119,13 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
         assert name in commands, name
         known = {option for each in commands[name].params for option in (*each.opts, *each.secondary_opts)}
         assert set(re.findall(r"--[a-z-]+", arguments)) <= known | {"--help"}, arguments
+
+
+def test_extras_that_are_shown_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    shown = [re.findall(r"(?:'\.|torch-parameter-server)\[([\w,]+)\]'", page.read_text("utf-8")) for page in WRITTEN]
+    names = {name for found in shown for each in found for name in each.split(",")}
+    assert {"server", "compression", "tracing"} <= names <= set(extras)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named)
