@@ -204,7 +204,7 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
         with torch.no_grad():
             without_grad = (await net(torch.ones(2, 4))).sum()
         for loss in (before, without_grad):
-            with pytest.raises(RuntimeError, match="does not require grad.* inside the block of a context only, and"):
+            with pytest.raises(RuntimeError, match=r"does not require grad.* inside the block of a context only, and"):
                 await ctx.backward(loss, step=opt if step else None)
 
 

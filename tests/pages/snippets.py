@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent.parent
 
-ADDRESSES: Final = {"127.0.0.1:50051": 0, "127.0.0.1:50052": 1, "10.0.0.1:50051": 0, "10.0.0.2:50051": 1}
+ADDRESSES: Final = {"127.0.0.1:50051": 0, "127.0.0.1:50052": 1}
 """The addresses that stand in pages, and the number of the owner that each is for."""
 
 _BLOCK: Final = re.compile(
