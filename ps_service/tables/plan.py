@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ps_wire.tables.options import RowOptimizer
 
 MAP_BYTES: Final = 29
-"""Bytes that the map of ids takes for each row: 20 to 21 for its slot, and 8 for the id."""
+"""Most bytes that the map of ids takes for each row: 20 to 21 for its slot, or fewer in a table of fixed size whose ids
+have entries instead, and 8 for the id."""
 
 DEVIATIONS: Final = 4.0
 """Owners get a share of the slots. The hash of the ids decides how many rows that is: it is planned for this many
