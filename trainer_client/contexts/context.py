@@ -334,6 +334,7 @@ class Context(Block):
         if self._token is not None:
             reset_current(self._token)
             self._token = None
+        self._begun = []  # so that what has failed, and nobody has read, is reported
         self.failures.end(error)
         self.close(over)
         self.finished = False
