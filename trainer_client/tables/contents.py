@@ -204,8 +204,8 @@ class TableContents:
     def restore(self, path: str | Path, *, state: bool = True) -> Pending[int]:
         """Removes all rows, and puts those in that `export` has written, of this table or another one.
 
-        The files are checked first. When an owner fails in the middle, the rest is missing: restore again. The table
-        may have other owners than the one that was exported.
+        All rows of the files are checked first. When an owner fails in the middle, the rest is missing: restore again.
+        The table may have other owners than the one that was exported.
 
         Args:
             path: The folder.
@@ -215,8 +215,10 @@ class TableContents:
             The number of rows.
 
         Raises:
-            InvalidArgumentError: The folder has no whole export, or one of rows of another width, or with a state of
-                another optimizer. No row has changed.
+            InvalidArgumentError: The folder has no whole export, or a file whose bytes have changed since, or rows of
+                another width, outside of a table of fixed size, or with a state of another optimizer. No row has
+                changed.
+            NonFiniteGradientError: A row or its state has NaN or infinity. No row has changed.
             TooLargeError: An owner would have more rows than it may.
             OSError: A file cannot be read.
         """
@@ -231,15 +233,43 @@ class TableContents:
     async def _restore(self, folder: Path, state: bool) -> int:
         reader = await BLOCKING.run(PartsReader, folder)
         await BLOCKING.run(reader.check, self.dim, self.row_optimizer.kind if state else None)
+        # Every row is read twice: what an owner would refuse must be known before the rows that are there go.
+        await self._refuse_early(await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)))
         await self.clear()
         blocks = reader.blocks(_PIECE_ROWS, state)
         count = 0
         while (block := await BLOCKING.run(next, blocks, None)) is not None:
-            block = _last_of_each(block)
-            block["values"] = block["values"].to(self.dtype)
+            block = _last_of_each(self._fitting(block))
             await self._put(block)
             count += len(block["ids"])
         return count
+
+    def _check_rows(self, blocks: Iterator[Block]) -> list[Block]:
+        """Checks rows that are to be put. Returns one block without rows for each kind that there is."""
+        empty: dict[tuple[Any, ...], Block] = {}
+        for block in blocks:
+            none = {name: each[:0] for name, each in self._fitting(block).items()}
+            empty.setdefault(tuple(sorted((name, each.shape, str(each.dtype)) for name, each in none.items())), none)
+        return list(empty.values())
+
+    def _fitting(self, block: Block) -> Block:
+        """Rows in the dtype of the table.
+
+        Raises:
+            InvalidArgumentError: Ids are outside of a table of fixed size.
+            NonFiniteGradientError: A number is NaN or infinite, or beyond the range of the dtype.
+        """
+        fitting = {**block, "ids": checked_ids(block["ids"], self.rows, self.name)}
+        fitting["values"] = block["values"].to(self.dtype)
+        for name, each in fitting.items():
+            if each.is_floating_point() and not each.isfinite().all():
+                raise NonFiniteGradientError(f"{name!r} holds NaN or infinity; table {self.name!r} was not changed")
+        return fitting
+
+    async def _refuse_early(self, empty: list[Block]) -> None:
+        """Asks all owners about names, shapes and dtypes, with blocks that have no rows."""
+        for block in empty:
+            await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
 
     async def _put(self, block: Block) -> None:
         await self._in_pieces("put", block, lambda part: part)

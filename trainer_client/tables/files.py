@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -186,17 +187,20 @@ class PartsWriter:
         block = {name: torch.cat([each[name] for each in self._waiting]) for name in names}
         self._waiting, self._bytes = [], 0
         path = self._folder / f"rows-{len(self._list['parts']) + 1:05}.{self._list['format']}"
-        self._replace(path, lambda new: self._parts.write(new, block))
-        self._list["parts"].append({"file": path.name, "rows": len(block["ids"])})
+        digest = self._replace(path, lambda new: self._parts.write(new, block))
+        self._list["parts"].append({"file": path.name, "rows": len(block["ids"]), "sha256": digest})
         self._list["rows"] += len(block["ids"])
 
     @staticmethod
-    def _replace(path: Path, write: Any) -> None:
+    def _replace(path: Path, write: Any) -> str:
+        """Writes a file that is there as a whole or not at all. Returns its hash."""
         new = path.with_name(f".{path.name}")
         write(new)
         with new.open("rb") as file:
             os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         new.rename(path)
+        return digest
 
 
 class PartsReader:
@@ -217,6 +221,8 @@ class PartsReader:
             self._dim = int(told["dim"])
             self._optimizer = str(told["optimizer"])
             self._files = [(folder / Path(each["file"]).name, int(each["rows"])) for each in told["parts"]]
+            # Exports of earlier versions have no hashes.
+            self._digests = {folder / Path(each["file"]).name: each.get("sha256") for each in told["parts"]}
             format = str(told["format"])
         except FileNotFoundError:
             raise InvalidArgumentError(
@@ -246,12 +252,19 @@ class PartsReader:
             )
         for path, rows in self._files:
             try:
+                changed = self._has_changed(path)
                 shapes = self._parts.shapes(path)
             except Exception as error:  # the libraries have errors of their own
                 raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
+            if changed:
+                raise InvalidArgumentError(f"{path} is damaged: it has other bytes than the export has written")
             whole = all(shape[:1] == (rows,) for shape in shapes.values())
             if not whole or shapes.get("ids") != (rows,) or shapes.get("values") != (rows, dim):
                 raise InvalidArgumentError(f"{path} has {shapes}, not {rows} rows of {dim} numbers with their ids")
+
+    def _has_changed(self, path: Path) -> bool:
+        with path.open("rb") as file:
+            return self._digests[path] not in (None, hashlib.file_digest(file, "sha256").hexdigest())
 
     def blocks(self, rows: int, state: bool) -> Iterator[Block]:
         """All rows, at most so many at a time; `state` says whether what the optimizer keeps is wanted."""

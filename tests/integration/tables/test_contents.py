@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import trainer_client as tc
 from ps_service.tables import hosted_table
 from tests.conftest import StartOwner
 from tests.integration.tables.test_life_of_rows import Clock, shard_of, train
+from trainer_client.tables.files import LIST, PartsWriter
 
 IDS = torch.tensor([4, -7, 1 << 60, 11, 12, 13, 14])
 ADAM = tc.LazyAdam(lr=0.1)
@@ -281,6 +283,54 @@ async def test_what_is_no_whole_export_of_such_rows_changes_nothing(pair: tc.Cli
         (folder / "table.json").write_text(listed)
         with pytest.raises(tc.InvalidArgumentError):
             await items.restore(folder)
+    assert await contents(items) == before
+
+
+async def test_an_export_with_changed_bytes_is_refused_before_a_row_has_changed(
+    pair: tc.Client, tmp_path: Path
+) -> None:
+    items = await pair.table("items", 2, ADAM, init=tc.Normal(1.0))
+    await train(pair, items, IDS)
+    before, folder = await contents(items), tmp_path / "rows"
+    await items.export(folder)
+    (part,) = folder.glob("rows-*")
+    whole = bytearray(part.read_bytes())
+    for place in (-1, -6, len(whole) // 2):
+        damaged = whole.copy()
+        damaged[place] ^= 0x40
+        part.write_bytes(damaged)
+        with pytest.raises(tc.InvalidArgumentError, match="rows-00001"):
+            await items.restore(folder)
+        assert await contents(items) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "error"),
+    [
+        pytest.param([[1.0], [float("nan")]], {}, tc.NonFiniteGradientError, id="NaN"),
+        pytest.param([[1.0], [1e30]], {"dtype": torch.float16}, tc.NonFiniteGradientError, id="too large for float16"),
+        pytest.param([[1.0], [2.0]], {"rows": 5}, tc.InvalidArgumentError, id="no such row"),
+        pytest.param([[1.0], [2.0]], {"optimizer": ADAM}, tc.InvalidArgumentError, id="other state"),
+    ],
+)
+async def test_rows_of_an_export_that_do_not_fit_are_refused_before_a_row_has_changed(
+    pair: tc.Client, tmp_path: Path, values: list[list[float]], options: dict[str, Any], error: type[Exception]
+) -> None:
+    # Files as another program may write them: without hashes.
+    block = {"ids": torch.tensor([1, 70]), "values": torch.tensor(values), "state.moment": torch.zeros(2, 1)}
+    writer = PartsWriter(tmp_path / "rows", "safetensors", "items", 1, torch.float32, "")
+    writer.begin()
+    writer.add(block if "optimizer" in options else {name: block[name] for name in ("ids", "values")})
+    writer.finish()
+    listed = json.loads((tmp_path / "rows" / LIST).read_text())
+    for part in listed["parts"]:
+        del part["sha256"]
+    (tmp_path / "rows" / LIST).write_text(json.dumps(listed))
+    items = await pair.table("items", 1, **options)
+    await items.upsert(torch.tensor([0, 1, 2]), torch.ones(3, 1))
+    before = await contents(items)
+    with pytest.raises(error):
+        await items.restore(tmp_path / "rows")
     assert await contents(items) == before
 
 
