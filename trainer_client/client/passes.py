@@ -92,7 +92,7 @@ class OffersPasses:
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
         context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
-        self._openings.opened(context)
+        self._openings.opened(context, context.ending())
         return context
 
     def manual_seed(self, seed: int | None) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
-from ps_wire.v1.frames_pb2 import Frame
 from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block
 from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
+from trainer_client.contexts.ending import end_freed, tell_end
 from trainer_client.contexts.gradients import gradients
 from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.contexts.pass_span import PassSpan
@@ -25,7 +26,6 @@ from trainer_client.graph.nodes import ROOT
 from trainer_client.graph.recorder import RecordedCall, Reserved
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
-from trainer_client.session.in_flight import InFlightRequest, nothing
 from trainer_client.session.session import Session
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
+    from trainer_client.session.in_flight import InFlightRequest
 
 T = TypeVar("T")
 Reach = Callable[[str], Awaitable[Session]]
@@ -353,15 +354,12 @@ class Context(Block):
             sessions = [session for session in self._sessions.values() if session is not told]
         if self._openings is not None:
             over = self._openings.ended(self)
-        before, but = over or (0, ())
-        for session in sessions:
-            frame = Frame()
-            request = frame.request.end_context
-            request.context.CopyFrom(self.message)
-            request.all_before = before
-            request.but.extend(but)
-            session.submit(frame, None, nothing)
+        tell_end(self.message, sessions, over or (0, ()))
         self.local.clear()
+
+    def ending(self) -> Callable[[], None]:
+        """What ends this pass on its owners after it was freed here: it does not refer to the pass."""
+        return partial(end_freed, self._loop, self.message, self._sessions)
 
     def finish(self, told: Session | None = None) -> None:
         """Ends the pass inside of its block, after a step.

@@ -261,6 +261,8 @@ class _Window(Generic[B, R]):
         """Ends what nobody will use. Returns the tasks that are to end."""
         tasks = [task for _, looked_up in self.ready for task in looked_up.drop()]
         self.ready.clear()
+        # With its traceback, as a cancelled task with its own, it would keep the source for the garbage collector.
+        self._error = None
         return tasks
 
     def _has_next(self) -> bool:
@@ -311,10 +313,11 @@ class _Fetched(_Window[B, R]):
 
     def cancel(self) -> list[asyncio.Task[None]]:
         """Gives up the batch that is awaited. Returns the task that is to end."""
-        if self._task is None:
+        task, self._task = self._task, None
+        if task is None:
             return []
-        self._task.cancel()
-        return [self._task]
+        task.cancel()
+        return [task]
 
     async def _run(self) -> None:
         try:

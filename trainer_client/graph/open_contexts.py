@@ -7,10 +7,12 @@ owner can then tell a late request of an ended pass from the first request of a 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ReferenceType, ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainer_client.contexts.context import Context
 
 _MOST_TOLD: Final = 64
@@ -23,19 +25,31 @@ class Openings:
         self._lock = threading.Lock()
         self._last = 0
         self._unsaid = 0
-        # A context without references cannot be used any more, even if it was never ended.
-        self._open: dict[int, ReferenceType[Context]] = {}
+        # A context without references cannot be used any more, even if it was never ended. None: it is being made.
+        self._open: dict[int, ReferenceType[Context] | None] = {}
 
     def number(self) -> int:
-        """The number for a new context: 1, 2, 3 …"""
+        """The number for a new context: 1, 2, 3 … From now on it counts as open."""
         with self._lock:
             self._last += 1
+            self._open[self._last] = None
             return self._last
 
-    def opened(self, context: Context) -> None:
-        """Adds an open context."""
+    def opened(self, context: Context, dropped: Callable[[], object] | None = None) -> None:
+        """Adds an open context.
+
+        Args:
+            context: The context.
+            dropped: Called if it is freed before it has ended, maybe by the garbage collector, in any thread. It must
+                not refer to the context.
+        """
         number = context.id.number
-        self._open[number] = ref(context, lambda _: self._open.pop(number, None))
+
+        def freed(_: Any) -> None:
+            if self._open.pop(number, None) is not None and dropped is not None:
+                dropped()
+
+        self._open[number] = ref(context, freed)
 
     def ended(self, context: Context) -> tuple[int, list[int]]:
         """Removes a context that has ended.

@@ -26,11 +26,12 @@ class Joined(Pending[T]):
     def __init__(
         self, loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], read: Callable[[list[Any]], T]
     ) -> None:
-        super().__init__(loop, self._cancel_parts)
+        super().__init__(loop)
         self._parts = tuple(parts)
         when_all_done(iter(self._parts), partial(self.resolve, partial(_read, self._parts, read)))
 
-    def _cancel_parts(self) -> None:
+    def _when_cancelled(self) -> None:
+        # A method that `Pending` kept would be a cycle, and hold the rows until the garbage collector comes.
         for part in self._parts:
             part.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
@@ -198,6 +199,14 @@ async def test_an_error_of_the_batches_comes_after_those_before_it(ps: tc.Client
     assert len(seen) == 3
 
 
+async def numbered(several: AsyncIterator[Any]) -> AsyncIterator[tuple[int, Any]]:
+    number = 0
+    async for each in several:
+        yield number, each
+        del each
+        number += 1
+
+
 class Left(Exception):
     """The body of a loop has left it."""
 
@@ -234,6 +243,61 @@ async def test_leaving_the_loop_leaves_nothing_running(ps: tc.Client, form: Any,
         await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
         while (await ps.status()).contexts:
             pass
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What is freed must not need the garbage collector: a loop of large batches may run for long without it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("depth", DEPTHS)
+async def test_a_source_that_nothing_else_refers_to_is_closed_with_the_loop(ps: tc.Client, depth: int) -> None:
+    items, closed = await counting(ps), asyncio.Event()
+
+    async def endless() -> AsyncIterator[torch.Tensor]:
+        try:
+            while True:
+                yield BATCHES[0]
+        finally:
+            closed.set()
+
+    async with aclosing(ps.prefetch(endless(), items, depth=depth)) as passes:
+        async for number, (_, looked_up) in numbered(passes):
+            await looked_up
+            if number == 3:
+                break
+    async with asyncio.timeout(20):
+        await closed.wait()
+
+
+@pytest.mark.usefixtures("without_collector")
+async def test_passes_of_batches_that_are_skipped_end(ps: tc.Client, source: Any, form: Any) -> None:
+    items = await counting(ps)
+    async for number, (_, looked_up) in numbered(ps.prefetch(source(BATCHES), form(items), depth=2)):
+        if number % 3:
+            async with looked_up.context as ctx:
+                await ctx.backward((await looked_up).sum(), step=items.optimizer)
+    del looked_up
+    async with asyncio.timeout(20):
+        while (await ps.status()).contexts:
+            pass
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_passes_of_batches_that_are_skipped_end_in_a_blocking_program(owner_process_address: str) -> None:
+    with tc.connect(owner_process_address) as ps:
+        items = ps.table("skipped", 1, tc.SGD(lr=1.0), init=tc.Zeros())
+        for _, looked_up in ps.prefetch(BATCHES, items, depth=2):
+            looked_up.wait()
+        del looked_up
+        last = time.monotonic() + 20
+        while ps.status().contexts:
+            assert time.monotonic() < last
+        items.delete()
 
 
 async def test_a_source_that_does_not_come_is_given_up(ps: tc.Client) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,30 @@ def test_a_context_without_references_is_not_open() -> None:
     first, second = opened(openings), opened(openings)
     del first
     assert openings.ended(second) == (3, [])
+
+
+def test_a_context_that_is_being_made_is_open() -> None:
+    # Another thread may end a pass between the number and the context.
+    openings = Openings()
+    first, number = opened(openings), openings.number()
+    assert openings.ended(first) == (3, [2])
+    second = Opened(id=SimpleNamespace(number=number))
+    openings.opened(second)
+    assert openings.ended(opened(openings)) == (4, [2])
+    assert openings.ended(second) == (4, [])
+
+
+def test_a_context_that_is_freed_before_its_end_is_told_once() -> None:
+    openings, dropped = Openings(), []
+    contexts = [Opened(id=SimpleNamespace(number=openings.number())) for _ in range(3)]
+    for each in contexts:
+        openings.opened(each, partial(dropped.append, each.id.number))
+    del each
+    openings.ended(contexts[0])
+    contexts.pop(0)
+    assert not dropped
+    contexts.pop(0)
+    assert dropped == [2] and openings.ended(contexts[0]) == (4, [])
 
 
 def test_long_lists_are_rare() -> None:
