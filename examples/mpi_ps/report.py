@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import matplotlib
 from matplotlib import pyplot
@@ -11,6 +12,9 @@ from rich.table import Table
 
 from examples.mpi_ps.settings import Settings
 from examples.mpi_ps.training import Run
+
+_BEGUN: Final = 1e-3
+"""Part of all bytes of a mode from which on it is drawn."""
 
 
 def table(runs: list[Run], settings: Settings) -> Table:
@@ -41,7 +45,9 @@ def draw(runs: list[Run], path: Path) -> None:
         losses = [point.loss for point in run.points]
         style = "--" if "top" in run.name else "-"
         left.plot([point.seconds for point in run.points], losses, style, label=run.name)
-        right.plot([point.sent / 1e6 for point in run.points[1:]], losses[1:], style, label=run.name)
+        # Before that a trainer has sent requests, but no gradient.
+        sent = [point for point in run.points if point.sent > run.points[-1].sent * _BEGUN]
+        right.plot([point.sent / 1e6 for point in sent], [point.loss for point in sent], style, label=run.name)
     left.set(yscale="log", xlabel="seconds", ylabel="loss on test digits")
     right.set(xscale="log", xlabel="MB sent by the trainers")
     for axes in (left, right):
