@@ -74,7 +74,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.usefixtures("forked_programs")
 def test_some_rows(start: Start, tmp_path: Path) -> None:
-    names = ["echo_4B", "small_recommender_pipelined", "replica_small_sync_2"]
+    names = ["echo_4B", "small_recommender_pipelined", "small_recommender_pipelined_2", "replica_small_sync_2"]
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
