@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -119,6 +120,33 @@ async def test_other_errors_are_not_repeated(ps: tc.Client) -> None:
     assert runs == [7]
     with pytest.raises(tc.InvalidArgumentError, match="at least once, not 0 times"):
         await ps.run(step, 7, attempts=0)
+
+
+async def test_what_a_pass_awaits_may_be_cancelled_without_it(ps: tc.Client) -> None:
+    async def step(ctx: tc.Context) -> None:
+        runs.append(ctx)
+        helper = asyncio.create_task(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(helper.cancel)
+        await helper
+
+    runs: list[tc.Context] = []
+    with pytest.raises(tc.CancelledCallError, match="something that it awaited"):
+        await ps.run(step)
+    assert len(runs) == 1
+    waiting = asyncio.create_task(_awaited(ps.run(forever)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def forever(ctx: tc.Context) -> None:
+    """A pass that does not end."""
+    await asyncio.Event().wait()
+
+
+async def _awaited(result: Awaitable[None]) -> None:
+    await result
 
 
 def test_a_blocking_program_runs_a_pass_again(owner_process_address: str) -> None:

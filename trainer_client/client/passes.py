@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import (
+    CancelledCallError,
     ContextLostError,
     DrainingError,
     InvalidArgumentError,
@@ -18,7 +20,6 @@ from trainer_client.contexts.context import Context
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Coroutine
 
     from ps_wire.tracing import Tracing
@@ -140,6 +141,7 @@ class OffersPasses:
 
         Raises:
             ContextLostError, SessionLostError, DrainingError, StaleHandleError: The last attempt has raised it.
+            CancelledCallError: Something that `step` or `attach` awaited was cancelled.
             Exception: `step` or `attach` has raised it.
         """
         return Pending.run(self._loop, self._repeated(step, args, attach, Attempts(attempts, attach is not None)))
@@ -157,5 +159,10 @@ class OffersPasses:
                     await attach()
                 async with self.context() as ctx:
                     return await step(ctx, *args)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise CancelledCallError("the pass was not cancelled, but something that it awaited was") from error
             except Exception as error:
                 attempts.failed(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps_service.durability.store import CheckpointError
@@ -90,11 +91,16 @@ def named(owners: tuple[str, ...] | int, before: Sequence[str]) -> tuple[str, ..
     """The names of the new owners: for a number, those from before, and then the next numbers.
 
     Raises:
-        CheckpointError: There are none, one is there twice, or the names from before have no numbers.
+        CheckpointError: There are none, one is there twice or leads out of the folder, or the names from before have no
+            numbers.
     """
     if not isinstance(owners, int):
         if not owners or len(set(owners)) < len(owners):
             raise CheckpointError(f"the new owners have different names, not {', '.join(owners)}")
+        for name in owners:
+            # Their data directories have these names.
+            if name in ("", ".", "..") or Path(name).name != name:
+                raise CheckpointError(f"{name!r} is no name of an owner: its data directory would not be in --to")
         return tuple(sorted(owners))
     if owners < 1:
         raise CheckpointError("there is at least one owner")

@@ -34,6 +34,12 @@ def test_names_without_numbers_do_not_go_on(before: tuple[str, ...]) -> None:
         named(3, before)
 
 
+@pytest.mark.parametrize("name", ["../a", "/tmp/a", "a/b", "..", ".", ""])
+def test_names_do_not_lead_out_of_the_folder(name: str) -> None:
+    with pytest.raises(CheckpointError, match="no name of an owner"):
+        named((name, "b"), ("ps0",))
+
+
 def test_what_owners_have_counted_is_put_together_by_its_largest_values() -> None:
     one = {"counters": torch.tensor([1, 5], dtype=torch.uint8), "left": 3, "kind": "filter", "none": None}
     other = {"counters": torch.tensor([4, 2], dtype=torch.uint8), "left": 7, "kind": "filter", "none": None}
