@@ -83,6 +83,9 @@ class OwnerConfig(BaseSettings):
     max_table_bytes: int = Field(
         0, ge=0, description="Bytes of all tables together; 0 is three quarters of the machine's memory."
     )
+    compile_tables: bool = Field(
+        True, description="Compile the loops of tables at the start, once on a machine, in a process beside the owner."
+    )
     torch_functions: Literal["off", "basic", "all"] = Field(
         "basic", description="Functions of torch that trainers may call by name: docs/torch-functions.md lists them."
     )

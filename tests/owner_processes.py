@@ -17,6 +17,7 @@ COMMAND: Final = str(Path(sys.executable).parent / "ps-service")
 ENVIRONMENT: Final = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("PS_", "GRPC_"))},
     "OMP_NUM_THREADS": "1",
+    "PS_COMPILE_TABLES": "no",
     "COLUMNS": "120",
     "NO_COLOR": "1",
 }

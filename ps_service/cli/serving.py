@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.tables.compiling import compile_soon
 from ps_service.training.warm import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
@@ -54,6 +55,8 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     member = await _join(server, settings)
     _tell(server, settings.name)
     warm_soon()
+    if settings.compile_tables:
+        compile_soon()
     await stopping.wait()
     # A second signal ends the process without draining.
     for number in _SIGNALS:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from ps_service.tables import compiled
+from ps_service.tables.code_cache import CodeCache
 from ps_service.tables.kernels import make_kernels
 from ps_wire.runtime.locks import ReportingLock
+from ps_wire.runtime.scopes import waiting
 from ps_wire.tables.options import (
     FTRL,
     SGD,
@@ -23,6 +29,8 @@ from ps_wire.tables.options import (
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import TableShard
+
+_log = logging.getLogger(__name__)
 
 
 class Preparation:
@@ -45,27 +53,66 @@ class Preparation:
             if self._begun:
                 return
             self._begun = True
-            every: tuple[RowOptimizer, ...] = (
-                SGD(),
-                SGD(momentum=0.5),
-                Adagrad(),
-                RowWiseAdagrad(),
-                LazyAdam(),
-                FTRL(),
-            )
-            for optimizer in (*every, PartialRowWiseAdam()):
-                shard = make(8, optimizer, Normal())
-                ids = torch.tensor([1, 2, 1])
-                shard.look_up(ids, add=False)
-                shard.look_up(ids)
-                shard.apply(ids, torch.zeros(3, 8))
-                shard.remove(ids)
-            fixed = make(8, SGD(), Normal(), rows=3)
-            fixed.look_up(ids)
-            fixed.remove(ids)
-            kernels = make_kernels("numba")
-            kernels.sum(kernels.group(torch.tensor([1, 1]), torch.zeros(2, 8)))
+            cache = CodeCache()
+            if cache.complete:
+                self._run_all(make)
+            else:
+                self._fill(cache, make)
             self._ended = True
+
+    def run(self, make: Callable[..., TableShard]) -> None:
+        """The same in a process that has the turn to fill the cache.
+
+        Args:
+            make: Makes a shard.
+        """
+        with self._lock:
+            self._begun = True
+            self._run_all(make)
+            CodeCache().mark()
+            self._ended = True
+
+    def _fill(self, cache: CodeCache, make: Callable[..., TableShard]) -> None:
+        turn = None
+        with suppress(OSError):  # then each process compiles for itself
+            turn = cache.turn(wait=False)
+            if turn is None:
+                _log.info("a table waits until another process has compiled the loops of tables, once on this machine")
+                with waiting:
+                    turn = cache.turn(wait=True)
+        try:
+            begin, compiling = time.monotonic(), not cache.complete
+            if compiling:
+                _log.info("compiling the loops of tables, once on this machine: the first table waits for it")
+            self._run_all(make)
+            if compiling:
+                cache.mark()
+                _log.info("compiled the loops of tables in %.1f s", time.monotonic() - begin)
+        finally:
+            if turn is not None:
+                os.close(turn)
+
+    def _run_all(self, make: Callable[..., TableShard]) -> None:
+        every: tuple[RowOptimizer, ...] = (
+            SGD(),
+            SGD(momentum=0.5),
+            Adagrad(),
+            RowWiseAdagrad(),
+            LazyAdam(),
+            FTRL(),
+        )
+        for optimizer in (*every, PartialRowWiseAdam()):
+            shard = make(8, optimizer, Normal())
+            ids = torch.tensor([1, 2, 1])
+            shard.look_up(ids, add=False)
+            shard.look_up(ids)
+            shard.apply(ids, torch.zeros(3, 8))
+            shard.remove(ids)
+        fixed = make(8, SGD(), Normal(), rows=3)
+        fixed.look_up(ids)
+        fixed.remove(ids)
+        kernels = make_kernels("numba")
+        kernels.sum(kernels.group(torch.tensor([1, 1]), torch.zeros(2, 8)))
 
 
 PREPARATION: Final = Preparation()

@@ -46,8 +46,9 @@ class TableShard:
     waits. `state` takes it for each block. No method runs code of others or waits for anything else.
     No reader ever sees a part of an update. Tensors that are returned are copies.
 
-    The first shard that a process makes waits until numba has compiled everything: 0.7 seconds, or 6 the first time on
-    a machine (`ps_service.tables.warm`).
+    The first shard that a process makes waits until numba has loaded everything, about one second. The first time on a
+    machine numba compiles it, in 6 to 11 seconds of one processor: the command `ps-service serve` has that done at its
+    start (`ps_service.tables.compiling`).
 
     Args:
         dim: Width of a row.

@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "max_context_bytes": Field(0, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), 1),
     "max_object_bytes": Field(0, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), 1),
     "max_table_bytes": Field(0, (str(2 * MIB), 2 * MIB), (str(3 * MIB), 3 * MIB), 1),
+    "compile_tables": Field(True, ("false", False), ("true", True), False),
     "torch_functions": Field("basic", ('"off"', "off"), ("all", "all"), "basic"),
     "lease_seconds": Field(30.0, ("0.5", 0.5), ("4", 4.0), 5.5),
     "max_context_seconds": Field(3600.0, ("0", 0.0), ("60", 60.0), 90.5),
