@@ -11,6 +11,7 @@ from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
 from trainer_client.session.settings import Settings
+from trainer_client.transport import addresses
 from trainer_client.transport.grpc_stream import GrpcConnector
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def connect(
             words, for interruptions of more than a second.
 
     Raises:
-        InvalidArgumentError: No address was given, or a name was given twice.
+        InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice.
         UnavailableError: When entered: an owner cannot be reached in time, or this process is a fork of one that has
             used gRPC.
         UnknownNameError: When entered: an owner has not entered the directory in time.
@@ -117,8 +118,9 @@ def connect(
     if not owners:
         raise InvalidArgumentError("connect() needs the address of at least one owner")
     if directory:
-        return Connecting([GrpcConnector(directory)], settings, _checked(owners))
-    return Connecting([GrpcConnector(owner) if isinstance(owner, str) else owner for owner in owners], settings)
+        return Connecting([GrpcConnector(addresses.checked(directory))], settings, _checked(owners))
+    connectors = [GrpcConnector(addresses.checked(each)) if isinstance(each, str) else each for each in owners]
+    return Connecting(connectors, settings)
 
 
 def _checked(owners: Sequence[str | Connector]) -> list[str]:
