@@ -42,6 +42,7 @@ class Sample:
         ended: When it ended, on the monotonic clock.
         seconds: How long it took.
         steps: Steps that were applied, of all optimizers.
+        trainer_steps: Steps of all trainers: a pass is one, however many optimizers step.
         staleness: Their staleness, in the buckets of `STALENESS_BOUNDS`.
         operations: The operations with a finished request.
         received_bytes: Bytes of messages from trainers.
@@ -60,6 +61,7 @@ class Sample:
     ended: float
     seconds: float
     steps: int
+    trainer_steps: int
     staleness: Buckets
     operations: tuple[OperationSample, ...]
     received_bytes: int

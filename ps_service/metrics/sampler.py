@@ -42,6 +42,7 @@ class Sampler:
         self._number = 0
         self._began = clock()
         self._steps, self._staleness = self._counted_steps()
+        self._trainer_steps = engine.sessions.pace.steps
         self._operations = engine.counters.operations()
         self._received, self._sent = self._traffic()
         self._task: asyncio.Task[None] | None = None
@@ -61,6 +62,7 @@ class Sampler:
         """Measures what has happened since the last sample, and adds it to the history."""
         engine, now = self._engine, self._clock()
         steps, staleness = self._counted_steps()
+        trainer_steps = engine.sessions.pace.steps
         operations = engine.counters.operations()
         received, sent = self._traffic()
         budget = engine.budget
@@ -70,6 +72,7 @@ class Sampler:
             ended=now,
             seconds=now - self._began,
             steps=steps - self._steps,
+            trainer_steps=trainer_steps - self._trainer_steps,
             staleness=buckets(staleness, self._staleness),
             operations=self._finished(operations),
             received_bytes=received - self._received,
@@ -85,7 +88,7 @@ class Sampler:
         )
         engine.history.add(made)
         self._began, self._steps, self._staleness, self._operations = now, steps, staleness, operations
-        self._received, self._sent = received, sent
+        self._trainer_steps, self._received, self._sent = trainer_steps, received, sent
         return made
 
     async def _run(self) -> None:

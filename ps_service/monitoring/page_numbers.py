@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,8 +45,7 @@ def described(watch: GroupWatch) -> dict[str, Any]:
             "trainers_slow": len(watch.slow.why.keys() & trainers.keys()),
             "resident_bytes": sum(samples[-1].resident_bytes for samples in recent if samples),
             **_rates(recent),
-            # A pass that steps on several owners is one step.
-            "steps_per_second": round(sum(max(each.steps_per_second for each in of) for of in trainers.values()), 3),
+            "steps_per_second": round(_trainer_steps(trainers, recent), 3),
         },
         "owners": [_owner(each) for each in owners],
         "trainers": [
@@ -66,6 +65,21 @@ def _trainer(id: str, sessions: Sequence[SessionInfo], owners: Sequence[str], sl
         "steps_per_second": round(max(each.steps_per_second for each in sessions), 3),
         "slow": slow,
     }
+
+
+def _trainer_steps(trainers: Mapping[str, Sequence[SessionInfo]], recent: Iterable[Sequence[Sample]]) -> float:
+    """Steps per second of all trainers. A pass that steps on several owners is one step.
+
+    The owners have counted those of trainers that have left, too, but not which pass they belong to. So it is at least
+    as many as on any one owner.
+    """
+    connected = sum(max(each.steps_per_second for each in of) for of in trainers.values())
+    return max(connected, *(_mean(samples) for samples in recent), 0.0)
+
+
+def _mean(samples: Sequence[Sample]) -> float:
+    seconds = sum(each.seconds for each in samples)
+    return sum(each.trainer_steps for each in samples) / seconds if seconds else 0.0
 
 
 def _recent(owner: WatchedOwner) -> list[Sample]:

@@ -157,6 +157,7 @@ def encoded(sample: Sample, ended: float) -> str:
             sample.request_bytes,
             sample.answer_bytes,
             sample.context_bytes,
+            sample.trainer_steps,
         ],
         separators=(",", ":"),
     )

@@ -47,7 +47,7 @@ def describe(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
 def _describe(message: pb.Sample, sample: Sample, now: float) -> None:
     message.number, message.seconds = sample.number, sample.seconds
     message.age_seconds = max(now - sample.ended, 0.0)
-    message.steps = sample.steps
+    message.steps, message.trainer_steps = sample.steps, sample.trainer_steps
     message.staleness.extend(sample.staleness)
     for each in sample.operations:
         message.operations.add(name=each.name, errors=each.errors, durations=each.durations)

@@ -106,6 +106,9 @@ class Sessions:
     Args:
         limits: `lease_seconds` is the length of a lease.
         clock: A monotonic clock, in seconds.
+
+    Attributes:
+        pace: The steps of all trainers, also of those that have left.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,6 +117,7 @@ class Sessions:
         self._sessions: dict[bytes, SessionState] = {}
         self._numbers = itertools.count(1)
         self._evicted: dict[bytes, str] = {}
+        self.pace: Final = Pace(clock)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -145,8 +149,8 @@ class Sessions:
             of: The pass. Its later steps do not count; None if it was a push.
         """
         session = self._sessions.get(trainer)
-        if session is not None:
-            session.pace.count(of)
+        if session is not None and session.pace.count(of):
+            self.pace.count()
 
     def is_away(self, trainer: bytes) -> bool:
         """Whether a trainer has no open stream; its lease may still run."""

@@ -1348,7 +1348,7 @@ class OperationSample(_message.Message):
     def __init__(self, name: _Optional[str] = ..., errors: _Optional[int] = ..., durations: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("number", "age_seconds", "seconds", "steps", "staleness", "operations", "received_bytes", "sent_bytes", "connected_sessions", "requests_in_flight", "resident_bytes", "parameter_bytes", "table_bytes", "request_bytes", "answer_bytes", "context_bytes")
+    __slots__ = ("number", "age_seconds", "seconds", "steps", "staleness", "operations", "received_bytes", "sent_bytes", "connected_sessions", "requests_in_flight", "resident_bytes", "parameter_bytes", "table_bytes", "request_bytes", "answer_bytes", "context_bytes", "trainer_steps")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -1365,6 +1365,7 @@ class Sample(_message.Message):
     REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
     ANSWER_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRAINER_STEPS_FIELD_NUMBER: _ClassVar[int]
     number: int
     age_seconds: float
     seconds: float
@@ -1381,7 +1382,8 @@ class Sample(_message.Message):
     request_bytes: int
     answer_bytes: int
     context_bytes: int
-    def __init__(self, number: _Optional[int] = ..., age_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., steps: _Optional[int] = ..., staleness: _Optional[_Iterable[int]] = ..., operations: _Optional[_Iterable[_Union[OperationSample, _Mapping]]] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., table_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., context_bytes: _Optional[int] = ...) -> None: ...
+    trainer_steps: int
+    def __init__(self, number: _Optional[int] = ..., age_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., steps: _Optional[int] = ..., staleness: _Optional[_Iterable[int]] = ..., operations: _Optional[_Iterable[_Union[OperationSample, _Mapping]]] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., table_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., context_bytes: _Optional[int] = ..., trainer_steps: _Optional[int] = ...) -> None: ...
 
 class HistoryReply(_message.Message):
     __slots__ = ("owner", "incarnation", "state", "version", "uptime_seconds", "samples", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import torch
 
 import trainer_client as tc
 from ps_service.engine import Engine
@@ -23,7 +25,7 @@ from ps_service.monitoring.web import Web
 from ps_service.server import Server
 from ps_wire.errors import RemoteError
 from ps_wire.status import OwnerStatus
-from tests import hosted_models
+from tests import hosted_models, waiting
 
 HERE = "127.0.0.1:0"
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>&\"'"
@@ -224,6 +226,30 @@ async def test_status_json_has_the_numbers_of_the_group(http: aiohttp.ClientSess
     assert {each["kind"] for each in owner["events"]} >= {"joined", "made"}
     assert set(owner["status"]) == set(OwnerStatus.__dataclass_fields__)
     assert owner["status"]["optimizers"][0]["lr"] == [None]  # JSON knows no infinity
+
+
+async def test_a_trainer_that_has_left_is_part_of_the_totals(http: aiohttp.ClientSession, server: Server) -> None:
+    server._sampler.sample()
+    async with tc.connect(server.address) as ps:
+        net = await ps.module("torch.nn.Linear", 2, 1, name="net")
+        first = await ps.optimizer("torch.optim.SGD", [net.parameter("weight")], lr=0.1)
+        second = await ps.optimizer("torch.optim.SGD", [net.parameter("bias")], lr=0.1)
+        for _ in range(4):
+            async with ps.context() as ctx:
+                await ctx.backward((await net(torch.ones(1, 2))).sum(), step=[first, second])
+    await waiting.until(lambda: not server.engine.sessions.all())
+    sample = server._sampler.sample()
+    assert (sample.steps, sample.trainer_steps) == (8, 4)
+    totals = json.loads(await text_of(http, server, "/status.json"))["totals"]
+    assert totals["trainers_connected"] == 0
+    assert totals["steps_per_second"] > 0
+
+
+async def test_the_rows_of_tables_are_parameters(http: aiohttp.ClientSession, server: Server) -> None:
+    sample = server._sampler.sample()
+    more = dataclasses.replace(sample, number=sample.number + 1, parameter_bytes=1 << 20, table_bytes=1 << 18)
+    server.engine.history.add(more)
+    assert '<td class="num">1.2 MiB</td>' in await text_of(http, server)
 
 
 # Messages

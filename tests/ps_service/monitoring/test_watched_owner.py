@@ -92,8 +92,8 @@ def test_an_owner_that_has_started_anew_begins_anew(owner: WatchedOwner) -> None
 def test_a_sample_is_encoded_once_in_the_order_that_the_page_reads(owner: WatchedOwner) -> None:
     sample = Sample(number=7, seconds=1.0, steps=5, staleness=[0, 5], received_bytes=1, sent_bytes=2)
     sample.operations.append(OperationSample(name='"<call>', errors=1, durations=[3, 4]))
-    sample.connected_sessions, sample.resident_bytes, sample.context_bytes = 3, 4, 5
+    sample.connected_sessions, sample.resident_bytes, sample.context_bytes, sample.trainer_steps = 3, 4, 5, 6
     owner.heard(HistoryReply(samples=[sample]))
     (found,) = owner.samples
     operations = {'"<call>': [1, 3, 4]}
-    assert json.loads(found.encoded) == [7, 1000.5, 1.0, 5, [0, 5], operations, 1, 2, 3, 0, 4, 0, 0, 0, 0, 5]
+    assert json.loads(found.encoded) == [7, 1000.5, 1.0, 5, [0, 5], operations, 1, 2, 3, 0, 4, 0, 0, 0, 0, 5, 6]

@@ -55,8 +55,8 @@ function showTiles(owners, rows) {
   const slow = rows.filter((row) => row.slow).length;
   const connected = rows.filter((row) => row.connected).length;
   const away = owners.filter((owner) => !owner.answers && owner.facts.state !== "asked" && owner.facts.state !== "left");
-  // A pass that steps on several owners is one step.
-  setTile("steps", rate(rows.reduce((sum, row) => sum + row.rate, 0)), "of all trainers");
+  // A pass that steps on several owners is one step. Trainers that have left are in the samples only.
+  setTile("steps", rate(Math.max(rows.reduce((sum, row) => sum + row.rate, 0), now.passes)), "of all trainers");
   setTile("staleness", steps(now.staleness[0]), `p99 ${steps(now.staleness[1])} steps`);
   setTile("latency", seconds(now.latency[1]), now.errors > 0 ? `${rate(now.requests)} requests/s, ${rate(now.errors)} errors/s` : `${rate(now.requests)} requests/s`, now.errors > 0 ? "warning" : "");
   setTile("trainers", count(connected), slow ? `connected, ${count(slow)} slow` : "connected", slow ? "warning" : "");

@@ -1,7 +1,7 @@
 // What is known of the owners: their samples, lists and events, and the series of the charts made of them.
 
 // The order of a sample, as watched_owner.py encodes it.
-const NUMBER = 0, ENDED = 1, SECONDS = 2, STEPS = 3, STALENESS = 4, OPERATIONS = 5, CONNECTED = 8, RESIDENT = 10;
+const NUMBER = 0, ENDED = 1, SECONDS = 2, STEPS = 3, STALENESS = 4, OPERATIONS = 5, CONNECTED = 8, RESIDENT = 10, TRAINER_STEPS = 16;
 
 const KEPT_SECONDS = 600;
 const WINDOW_SECONDS = 10;
@@ -211,12 +211,13 @@ export class Group {
     }
   }
 
-  // The last ten seconds of some owners: rates, quantiles, and the operations.
+  // The last ten seconds of some owners: rates, quantiles, and the operations. `passes` are those of trainers, also of
+  // those that have left, on the owner with most of them.
   recent(owners) {
     const staleness = new Array(STALENESS_BOUNDS.length + 1).fill(0);
     const all = new Array(DURATION_BOUNDS.length + 1).fill(0);
     const operations = new Map();
-    let steps = 0, requests = 0, errors = 0, resident = 0, connected = 0;
+    let steps = 0, passes = 0, requests = 0, errors = 0, resident = 0, connected = 0;
     for (const owner of owners) {
       if (!owner.latest || !owner.answers) continue;
       const samples = new Set();
@@ -227,6 +228,9 @@ export class Group {
       }
       let covered = 0;
       for (const sample of samples) covered += sample[SECONDS];
+      let stepped = 0;
+      for (const sample of samples) stepped += sample[TRAINER_STEPS];
+      if (covered) passes = Math.max(passes, stepped / covered);
       for (const sample of samples) {
         steps += sample[STEPS] / covered;
         addPairs(staleness, sample[STALENESS], 0, 1);
@@ -247,7 +251,7 @@ export class Group {
       connected += owner.latest[CONNECTED];
     }
     return {
-      steps, requests, errors, resident, connected,
+      steps, passes, requests, errors, resident, connected,
       staleness: [quantile(0.5, staleness, STALENESS_BOUNDS), quantile(0.99, staleness, STALENESS_BOUNDS)],
       latency: [quantile(0.5, all, DURATION_BOUNDS), quantile(0.99, all, DURATION_BOUNDS)],
       operations: [...operations.values()].map((of) => ({

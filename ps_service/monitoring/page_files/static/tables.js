@@ -3,6 +3,9 @@
 import { clock, count, rate, seconds, size, span, steps } from "./formats.js";
 import { badge, List, meter } from "./lists.js";
 
+// Those of modules, and the rows of tables.
+const parameters = (latest) => latest && latest.parameters + latest.tables;
+
 const TABLES = {
   owners: {
     key: (row) => row.facts.name,
@@ -23,7 +26,7 @@ const TABLES = {
       trainers: { text: (row) => count(row.trainers?.filter((each) => each.connected).length), sort: (row) => row.trainers?.length },
       objects: { text: (row) => count(row.facts.objects), sort: (row) => row.facts.objects },
       resident: { text: (row) => size(row.latest?.resident), sort: (row) => row.latest?.resident },
-      parameters: { text: (row) => size(row.latest?.parameters), sort: (row) => row.latest?.parameters },
+      parameters: { text: (row) => size(parameters(row.latest)), sort: (row) => parameters(row.latest) },
       uptime: { text: (row) => span(row.facts.uptime_seconds), sort: (row) => row.facts.uptime_seconds },
       version: { text: (row) => row.facts.version ?? "", sort: (row) => row.facts.version },
       address: { text: (row) => row.facts.address, sort: (row) => row.facts.address },

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
@@ -129,7 +130,7 @@ async def test_the_browser_estimates_quantiles_as_the_owner_does(browser: Browse
 
 async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: Server) -> None:
     await opened(browser, server)
-    sample = "[index + 1, 1000 + index, 1, 5, [0, 5], {call: [0, 3, 2]}, 0, 0, 1, 0, 1024, 0, 0, 0, 0, 0]"
+    sample = "[index + 1, 1000 + index, 1, 5, [0, 5], {call: [0, 3, 2]}, 0, 0, 1, 0, 1024, 0, 0, 0, 0, 0, 3]"
     code = f"""import('/static/samples.js').then((module) => {{
       const group = new module.Group();
       const facts = (name) => ({{ name, state: 'serving', incarnation: 'a', since: 0, why: ''}});
@@ -140,7 +141,8 @@ async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: 
       const xs = group.grid(30);
       const recent = group.recent([...group.owners.values()]);
       return {{xs: [xs[0], xs[30]], steps: group.steps('', xs)[1].values, latency: group.latency('', xs, 5),
-               staleness: group.staleness('ps0', xs)[1].values, rate: recent.steps, requests: recent.requests}};
+               staleness: group.staleness('ps0', xs)[1].values, rate: recent.steps, passes: recent.passes,
+               requests: recent.requests}};
     }})"""
     found = await browser.ask(code)
     assert found["xs"] == [990, 1020]
@@ -151,6 +153,7 @@ async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: 
     assert call["values"] == [None] * 10 + [pytest.approx(p99)] * 21
     assert found["staleness"] == [None] * 10 + [0] * 21
     assert (found["rate"], found["requests"]) == (pytest.approx(10), pytest.approx(4))
+    assert found["passes"] == pytest.approx(3), "those of the owner with most, and not their sum"
 
 
 async def test_a_legend_tells_the_latest_value_and_how_old_it_is(browser: Browser, server: Server) -> None:
@@ -300,3 +303,22 @@ async def test_a_narrow_screen_does_not_scroll_sideways(browser: Browser, server
             assert await browser.ask("document.documentElement.scrollWidth") <= width
     finally:
         await browser.command("Emulation.clearDeviceMetricsOverride")
+
+
+async def test_all_columns_of_optimizers_fit_on_a_laptop(browser: Browser, server: Server) -> None:
+    async with tc.connect(server.address) as ps:
+        net = await ps.module("torch.nn.Linear", 2, 1, name="net")
+        policy = tc.BoundedStaleness(bound=16)
+        await ps.optimizer(
+            "torch.optim.Adam", net.parameters(), lr=0.0001234, name="optimizer-of-the-net", policy=policy
+        )
+        size: dict[str, Any] = {"height": 800, "deviceScaleFactor": 1, "mobile": False}
+        try:
+            await browser.command("Emulation.setDeviceMetricsOverride", width=1300, **size)
+            await opened(browser, server)
+            await browser.until("document.querySelectorAll('#optimizers tbody tr').length === 1")
+            for name in ("owners", "trainers", "optimizers", "operations", "tables", "memory"):
+                hidden = "((box) => box.scrollWidth - box.clientWidth)(document.querySelector(arguments[0]))"
+                assert await browser.ask(hidden, f"#{name} .scroll") == 0, name
+        finally:
+            await browser.command("Emulation.clearDeviceMetricsOverride")
