@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterable
 from itertools import chain
 from types import ModuleType
@@ -55,7 +57,7 @@ class AllowList:
             ImportError: A module cannot be imported.
             ValueError: A module has no marked classes or functions.
         """
-        return cls((importlib.import_module(name) for name in names), functions)
+        return cls((_imported(name) for name in names), functions)
 
     def add(self, module: ModuleType) -> None:
         """Lists the marked classes and functions in a module's namespace, including imported ones.
@@ -199,3 +201,18 @@ def _find(table: dict[str, T], name: str, what: str, how: str) -> T:
             how += f". With its full name: write {full}"
         close = "" if full and "." not in name else hint(name, table)
         raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}{close}") from None
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        message = f"--import {name}: {error}"
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            folders = ", ".join(dict.fromkeys(each or os.getcwd() for each in sys.path))
+            message += (
+                f"; it is in none of these folders: {folders}. Start the owner where the module is, or set PYTHONPATH"
+            )
+        raise ImportError(message, name=error.name) from error
+    except ImportError as error:
+        raise ImportError(f"--import {name}: {error}", name=error.name) from error

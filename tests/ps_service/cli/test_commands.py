@@ -113,7 +113,7 @@ def test_the_help_of_status_describes_its_output() -> None:
     ("case", "message"),
     [
         ("port in use", "cannot listen on 127.0.0.1:{port}: is another owner, or another program, there?"),
-        ("unknown module", "No module named 'no_such_module_anywhere'"),
+        ("unknown module", "--import no_such_module_anywhere: No module named 'no_such_module_anywhere'"),
         ("nothing hosted", "module json has nothing that is decorated with @hosted or @remote"),
         (
             "open to all",
@@ -129,7 +129,9 @@ def test_the_help_of_status_describes_its_output() -> None:
 def test_errors_of_the_command_line_are_one_line(ended: dict[str, Any], taken: int, case: str, message: str) -> None:
     assert ended[case].returncode == 2
     assert ended[case].stdout == ""
-    assert ended[case].stderr == f"ps-service: {message.format(port=taken)}\n"
+    line = ended[case].stderr
+    assert line.startswith(f"ps-service: {message.format(port=taken)}")
+    assert line.index("\n") == len(line) - 1
 
 
 @pytest.mark.parametrize(

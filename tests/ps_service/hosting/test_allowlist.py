@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -146,8 +147,21 @@ def test_modules_are_imported_by_name() -> None:
 
 
 def test_a_module_that_is_not_there_is_an_import_error() -> None:
-    with pytest.raises(ImportError, match="no_such_module"):
+    with pytest.raises(ImportError) as error:
         AllowList.importing(["no_such_module"])
+    assert "--import no_such_module: No module named 'no_such_module'; it is in none of these folders" in str(
+        error.value
+    )
+    assert sys.path[-1] in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["import no_such_module", "from os import no_such_name"])
+def test_a_module_that_cannot_be_imported_is_named(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "imports_nothing_there.py").write_text(line)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match=r"--import imports_nothing_there: .*no_such_") as error:
+        AllowList.importing(["imports_nothing_there"])
+    assert "none of these folders" not in str(error.value)
 
 
 def test_a_module_without_hosted_classes_is_refused() -> None:
