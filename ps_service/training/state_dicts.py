@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -11,6 +11,9 @@ from ps_service.passes.call_frame import CallFrame
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.errors import InvalidArgumentError
+
+_OF_OPTIMIZERS: Final = frozenset(("state", "param_groups"))
+"""What torch calls the parts of the state of every optimizer."""
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -80,6 +83,11 @@ def _load_module(
             raise InvalidArgumentError(f"{name!r} of {target} is {own.dtype}, the state brings {value.dtype}")
     missing, unexpected = sorted(known.keys() - state.keys()), sorted(state.keys() - known.keys())
     if strict and (missing or unexpected):
+        if state.keys() >= _OF_OPTIMIZERS and not state.keys() & known.keys():
+            raise InvalidArgumentError(
+                f"this looks like the state of an optimizer, and {target} is a module: load it with the optimizer's "
+                f"own load_state_dict; missing {missing}"
+            )
         raise InvalidArgumentError(f"the state does not fit {target}: missing {missing}, unexpected {unexpected}")
     assert target.bound_copies is not None
     with (

@@ -118,3 +118,12 @@ def test_an_object_without_a_state_raises(engine: Engine) -> None:
         state_dicts.state_dict(engine, hosted.ref)
     with pytest.raises(InvalidArgumentError, match="has no state to load"):
         state_dicts.load_state_dict(engine, hosted.ref, {}, strict=True)
+
+
+def test_the_state_of_an_optimizer_is_none_of_a_module(engine: Engine) -> None:
+    hosted = host(engine, nn.Linear(2, 2))
+    state = torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict()
+    with pytest.raises(
+        InvalidArgumentError, match=r"looks like the state of an optimizer.*missing \['bias', 'weight'\]"
+    ):
+        state_dicts.load_state_dict(engine, hosted.ref, state, strict=True)
