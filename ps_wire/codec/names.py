@@ -42,6 +42,9 @@ def name_of(thing: type | Callable[..., Any] | str) -> str:
         raise InvalidArgumentError(
             f"give the class and its arguments, not an object: {type(thing).__name__}, … The owner makes the object"
         )
+    if not hasattr(thing, "__name__"):
+        kind = type(thing).__name__
+        raise InvalidArgumentError(f"give a class or a function and its arguments, or a name, not an object of {kind}")
     qualname = getattr(thing, "__qualname__", "")
     module = getattr(thing, "__module__", None)
     if not isinstance(thing, (type, FunctionType)):

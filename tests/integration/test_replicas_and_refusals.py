@@ -117,6 +117,8 @@ async def test_a_push_needs_an_optimizer_of_the_module_on_one_owner() -> None:
         )
         with pytest.raises(tc.InvalidArgumentError, match="this client"):
             replica.push(theirs)
+        with pytest.raises(tc.InvalidArgumentError, match=r"as Client\.optimizer\(\) returns, not a SGD"):
+            replica.push(optim.SGD(replica.parameters(), lr=0.1))  # type: ignore[arg-type]
         assert all(each.grad is not None for each in replica.parameters())
         with pytest.raises(tc.InvalidArgumentError, match="steps no parameter"):
             await replica.push(await ps.optimizer(optim.SGD, layer.parameters(), lr=0.1))

@@ -224,6 +224,11 @@ def check_pass(
         InvalidArgumentError: An optimizer with tables needs one, and so do gradients that an open pass has; or a
             backward of the pass has not ended, or there is a scaler or an overlap. Or there are only tables.
     """
+    if not hasattr(opt, "of_parameters"):
+        raise InvalidArgumentError(
+            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; to "
+            "step the replica itself with an optimizer of this process, see Client.local_steps()"
+        )
     own = opt.of_parameters
     if own is None:
         raise InvalidArgumentError(f"{opt!r} steps tables only, and no replica")

@@ -57,6 +57,12 @@ def test_a_name_says_where_others_find_it(thing: Any, name: str) -> None:
     assert name_of(thing) == name
 
 
+@pytest.mark.parametrize("thing", [torch.optim.SGD([torch.zeros(1)]), torch.ones(1), 3, None])
+def test_an_object_has_no_name(thing: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"not an object of {type(thing).__name__}"):
+        name_of(thing)
+
+
 @pytest.mark.parametrize("function", [torch.add, torch.nonzero, F.relu, F.embedding, torch.linalg.norm, min])
 def test_torchs_functions_are_found_by_their_names(function: Callable[..., Any]) -> None:
     assert listed(Level.BASIC)[name_of(function)].function is function
