@@ -86,7 +86,9 @@ def test_everything_has_its_result_at_once(ps: Any) -> None:
     assert torch.equal(net.parameter("bias").to_here(), torch.ones(2))
     assert net.both(torch.ones(1, 2), scale=2.0)["shape"] == (1, 2)
     assert ps.attach("net") == net and hash(ps.attach(str(net))) == hash(net)
-    assert "both" in dir(net) and "state_dict" in dir(net) and repr(net).startswith("<Blocking <RemoteModule ps://ps0/")
+    assert "both" in dir(net) and "state_dict" in dir(net) and repr(net).startswith("<RemoteModule ps://ps0/")
+    with pytest.raises(TypeError, match="'RemoteModule' object is not subscriptable"):
+        net[0]
     counter = ps.create(COUNTER, 2)
     assert counter.add(3) == 5 and ps.create(COUNTER).look_at(counter) == 5
     there = counter.hand_out([counter.get(), "x"])

@@ -72,6 +72,9 @@ class Blocking:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
 
+    def __getitem__(self, key: Any) -> Any:
+        return wrapped(self.unwrapped[_unwrapped(key)])
+
     def __enter__(self) -> Self:
         self.unwrapped.__enter__()
         return self
@@ -91,7 +94,7 @@ class Blocking:
         return str(self.unwrapped)
 
     def __repr__(self) -> str:
-        return f"<Blocking {self.unwrapped!r}>"
+        return repr(self.unwrapped)
 
     def __dir__(self) -> list[str]:
         return dir(self.unwrapped)
