@@ -206,4 +206,6 @@ def is_finite(gradient: torch.Tensor) -> bool:
 
 def _size(gradient: torch.Tensor) -> int:
     """Bytes that a gradient holds, always the same number."""
+    if gradient.layout is torch.strided:
+        return gradient.nbytes
     return gradient.most_bytes if isinstance(gradient, UnsummedGradient) else size(gradient)

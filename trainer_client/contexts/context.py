@@ -229,7 +229,11 @@ class Context(Block):
             return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph)))
         closing = Closing(self, step, ends=not retain_graph)
         begun = self._backwards.begin(self, Start(roots, gradients, retain_graph, closing))
-        return self.waits_for(closing.follow(self._loop, begun))
+        stepping = closing.follow(self._loop, begun)
+        if self._begun:
+            return self.waits_for(stepping)
+        self._begun.append(stepping)  # most passes have one backward; here, it takes no further call
+        return stepping
 
     def propagate(
         self,
