@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing
@@ -23,6 +24,12 @@ from tests.forking.programs import forked_programs as forked
 __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 
 StartOwner = Callable[..., "asyncio.Future[Server]"]
+
+
+def pytest_configure() -> None:
+    """Has this process and those that it starts end by Ctrl-C, which shells let programs in the background ignore."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
