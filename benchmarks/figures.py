@@ -14,26 +14,33 @@ README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- figures: begin (python -m benchmarks --readme) -->"
 END: Final = "<!-- figures: end -->"
 
-
-REPLICAS: Final = "replica"
-BEGIN_REPLICAS: Final = "<!-- figures of replicas: begin (python -m benchmarks --rows replica, then --readme) -->"
-END_REPLICAS: Final = "<!-- figures of replicas: end -->"
+PARTS: Final = {"replica": "replicas", "table": "tables"}
+"""What rows that are measured apart from the others are called, by how their names begin."""
 
 
 def rewrite(source: Path, readme: Path = README) -> None:
     """Replaces the block between the markers by the figures in `source`.
 
-    A run of the rows of replicas alone has a block of its own, because it says on how busy a machine it was measured.
+    A run of the rows of replicas or tables alone has a block of its own, because it says when it was measured.
 
     Raises:
         OSError: A file cannot be read.
         ValueError: The markers are not there.
     """
     report = json.loads(source.read_text())
-    if report["rows"] and all(row["name"].startswith(REPLICAS) for row in report["rows"]):
-        replace(readme, BEGIN_REPLICAS, END_REPLICAS, block(report))
-    else:
-        replace(readme, BEGIN, END, block(report))
+    names = [row["name"] for row in report["rows"]]
+    part = next((each for each in PARTS if names and all(name.startswith(each) for name in names)), None)
+    begin, end = (BEGIN, END) if part is None else markers(part)
+    replace(readme, begin, end, block(report))
+
+
+def markers(part: str) -> tuple[str, str]:
+    """The markers of the rows whose names begin so, which are measured apart from the others."""
+    of = PARTS[part]
+    return (
+        f"<!-- figures of {of}: begin (python -m benchmarks --rows {part}, then --readme) -->",
+        f"<!-- figures of {of}: end -->",
+    )
 
 
 def replace(readme: Path, begin: str, end: str, text: str) -> None:

@@ -192,7 +192,8 @@ def test_figures_go_between_the_markers(tmp_path: Path) -> None:
     assert "old" not in text
     assert text.count("Measured on") == 1
     # The rows of replicas alone go between markers of their own.
-    readme.write_text(f"{figures.BEGIN_REPLICAS}\n{figures.END_REPLICAS}\n{figures.BEGIN}\nold\n{figures.END}\n")
+    begin, end = figures.markers("replica")
+    readme.write_text(f"{begin}\n{end}\n{figures.BEGIN}\nold\n{figures.END}\n")
     row = dict.fromkeys(("ours", "torch_rpc", "ours_tcp", "torch_rpc_tcp", "local", "local_paused"), 1.0)
     row |= {"name": "replica_step", "unit": "ms", "target": {}, "lost": {}, "errors": {}}
     row |= {"speedup": None, "speedup_tcp": None}

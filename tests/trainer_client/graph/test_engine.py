@@ -35,7 +35,13 @@ def gradient_of(run: Callable[..., None], loss: Loss) -> torch.Tensor | str | No
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_and_errors_are_those_of_torch(name: str) -> None:
     found, wanted = (gradient_of(run, LOSSES[name]) for run in (propagate, torch.autograd.backward))
-    assert torch.equal(found, wanted) if isinstance(found, torch.Tensor) else found == wanted
+    if isinstance(found, torch.Tensor):
+        assert torch.equal(found, wanted)
+    elif name == "constant":
+        # What torch says, and where calls are recorded.
+        assert str(found).startswith(f"{wanted}. Remote calls are recorded inside the block of a context only")
+    else:
+        assert found == wanted
 
 
 class Seen(TorchFunctionMode):
