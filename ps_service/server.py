@@ -135,10 +135,20 @@ class Server:
         try:
             await self._begin()
         except BaseException:
-            await self._close_web()
-            self._close_keeper()
+            await self._give_up()
             raise
         self._serving = True
+
+    async def _give_up(self) -> None:
+        """Closes what was opened, after an error or a cancellation."""
+        for task in filter(None, (self._memory, self._checkpoints)):
+            task.cancel()
+            await asyncio.wait([task])
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+        await self._close_web()
+        self._close_keeper()
 
     async def _begin(self) -> None:
         if self.engine.data_dir is not None:

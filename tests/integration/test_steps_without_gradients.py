@@ -60,3 +60,18 @@ async def test_a_step_with_gradients_is_not_told_of(ps: tc.Client, caplog: pytes
         await ctx.backward((await net(X)).sum())
         assert (await opt.step(ctx)).counted == 1
     assert not [each for each in caplog.records if each.name == "trainer_client"]
+
+
+async def test_a_push_without_gradients_is_told_of_once(ps: tc.Client, caplog: pytest.LogCaptureFixture) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    replica = await net.replica()
+    replica(X).sum().backward()
+    await replica.push(opt)
+    assert not caplog.records
+    for _ in range(2):
+        replica(X).sum()
+        await replica.push(opt)
+    (told,) = (each for each in caplog.records if each.name == "trainer_client")
+    assert told.levelno == logging.WARNING
+    assert "a push of a replica (weight, bias) has no gradient" in told.getMessage()

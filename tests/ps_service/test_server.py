@@ -93,6 +93,23 @@ async def test_the_port_is_free_again_afterwards() -> None:
         assert second.address == address
 
 
+@pytest.mark.parametrize("error", [OSError("no"), asyncio.CancelledError()], ids=repr)
+async def test_a_start_that_fails_leaves_nothing_open(error: BaseException) -> None:
+    server = Server(owner(), direct_port=0)
+    before = asyncio.all_tasks()
+
+    def fail(listen: str) -> None:
+        raise error
+
+    server.servicer.direct.open = fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(type(error)):
+        await server.start()
+    async with Server(owner(), server.address), tc.connect(server.address) as ps:
+        await ps.status()
+    assert asyncio.all_tasks() <= before
+    await server.stop()
+
+
 async def test_an_address_that_is_not_this_machines_is_told_as_such() -> None:
     engine = owner()
     with pytest.raises(OSError, match=r"cannot listen on 203\.0\.113\.1:0: (?!is another)"):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from trainer_client.replicas.tensors import Tensors
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
+
+_log: Final = logging.getLogger("trainer_client")
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class SentGradients:
         self._tensors = tensors
         self._feedback = feedback
         self._count = 0
+        self._is_told = False
         # By name, the number of the last request that has encoded it.
         self._last: dict[str, int] = {}
         # An answer may restore residuals while another thread writes the next gradients.
@@ -83,7 +87,7 @@ class SentGradients:
         gradients: Sequence[torch.Tensor | None],
         lends: bool,
     ) -> Sent:
-        """Writes gradients.
+        """Writes gradients. That there are none is logged, once for each replica.
 
         Args:
             request: The request.
@@ -96,6 +100,13 @@ class SentGradients:
                 changed.
             InvalidArgumentError: A gradient cannot be sent. Nothing is changed.
         """
+        if not self._is_told and all(each is None for each in gradients):
+            self._is_told = True
+            _log.warning(
+                "a push of a replica (%s) has no gradient, and changes nothing: loss.backward() comes before it, of a "
+                "loss that is computed with the replica (logged once)",
+                ", ".join(self._tensors.names[:3]),
+            )
         with self._lock:
             return self._write(request, payload, gradients, lends)
 
