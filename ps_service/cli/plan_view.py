@@ -42,8 +42,8 @@ def verdict(plan: Plan, tables: Sequence[PlannedTable]) -> str:
 def as_json(plan: Plan, tables: Sequence[PlannedTable]) -> dict[str, Any]:
     """The plan as plain values, with bytes and rows as numbers."""
     owners = [
-        {"owner": owner, "bytes": plan.used(owner), "memory": budget, "fits": plan.used(owner) <= budget}
-        for owner, budget in plan.budgets.items()
+        {"owner": owner, "bytes": used, "memory": plan.budgets[owner], "fits": used <= plan.budgets[owner]}
+        for owner, used in plan.used.items()
     ]
     parts = [
         {"table": part.table, "owner": part.owner, "slots": part.slots, "rows": part.rows, "bytes": part.nbytes}
@@ -70,8 +70,8 @@ def _parts(plan: Plan) -> Table:
 
 def _owners(plan: Plan) -> Table:
     made = table("Owners", "owner", ["needs", "has", "used", ""])
-    for owner, budget in plan.budgets.items():
-        used = plan.used(owner)
+    for owner, used in plan.used.items():
+        budget = plan.budgets[owner]
         share = f"{used / budget:.0%}" if budget else ""
         fits = used <= budget
         state = Text("fits" if fits else f"{size(used - budget)} too much", style="green" if fits else "red")

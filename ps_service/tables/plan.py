@@ -88,14 +88,18 @@ class Plan(NamedTuple):
     parts: list[Part]
     budgets: dict[str, int]
 
-    def used(self, owner: str) -> int:
-        """Bytes of all tables on an owner."""
-        return sum(part.nbytes for part in self.parts if part.owner == owner)
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes of all tables on each owner."""
+        bytes_of = dict.fromkeys(self.budgets, 0)
+        for part in self.parts:
+            bytes_of[part.owner] += part.nbytes
+        return bytes_of
 
     @property
     def fits(self) -> bool:
         """Whether every owner has the bytes that it needs."""
-        return all(self.used(owner) <= budget for owner, budget in self.budgets.items())
+        return all(nbytes <= self.budgets[owner] for owner, nbytes in self.used.items())
 
 
 def plan(tables: Sequence[PlannedTable], budgets: Mapping[str, int]) -> Plan:

@@ -57,7 +57,7 @@ def test_a_plan_names_what_lies_where() -> None:
     assert [(part.table, part.owner, part.slots) for part in made.parts] == [
         *(("items", "ps0", SLOTS // 2), ("items", "ps1", SLOTS // 2), ("users", "ps1", SLOTS))
     ]
-    assert made.used("ps1") == made.parts[1].nbytes + 1000 * users.row_bytes
+    assert made.used["ps1"] == made.parts[1].nbytes + 1000 * users.row_bytes
     assert made.fits
 
 
