@@ -118,8 +118,9 @@ async def test_other_errors_are_not_repeated(ps: tc.Client) -> None:
     with pytest.raises(ZeroDivisionError):
         await ps.run(step, 7)
     assert runs == [7]
-    with pytest.raises(tc.InvalidArgumentError, match="at least once, not 0 times"):
-        await ps.run(step, 7, attempts=0)
+    for attempts in (0, 1.5, "3"):
+        with pytest.raises(tc.InvalidArgumentError, match=f"at least 1, not {attempts!r}"):
+            await ps.run(step, 7, attempts=attempts)  # type: ignore[arg-type]
 
 
 async def test_what_a_pass_awaits_may_be_cancelled_without_it(ps: tc.Client) -> None:

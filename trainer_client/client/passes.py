@@ -47,12 +47,12 @@ class Attempts:
         attaches: Whether the program can get its handles again.
 
     Raises:
-        InvalidArgumentError: `most` is not a positive number.
+        InvalidArgumentError: `most` is not a positive whole number.
     """
 
     def __init__(self, most: int, attaches: bool) -> None:
-        if most < 1:
-            raise InvalidArgumentError(f"a pass is run at least once, not {most} times")
+        if not isinstance(most, int) or most < 1:
+            raise InvalidArgumentError(f"attempts is how often a pass is run at most, at least 1, not {most!r}")
         self._most = most
         self._made = 0
         # Stale handles stay so, unless there are new ones.
