@@ -61,7 +61,7 @@ class Measured:
     def shape(self, delay: float, rate: float) -> Turn:
         """Sets delay and rate; returns the bytes per second of a plain socket, and its time there and back."""
         self.link(delay, rate)
-        return _ask(self._trainer, do="raw", port=self._raw_port, seconds=min(RAW_SECONDS, self._seconds))
+        return _ask(self._trainer, do="raw", port=self._raw_port, seconds=RAW_SECONDS)
 
     def link(self, delay: float, rate: float) -> None:
         """Sets delay and rate."""
