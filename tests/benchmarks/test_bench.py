@@ -74,7 +74,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.usefixtures("forked_programs")
 def test_some_rows(start: Start, tmp_path: Path) -> None:
-    names = ["echo_4B", "small_recommender_pipelined", "small_recommender_pipelined_2", "replica_small_sync_2"]
+    names = ["echo_4B", "rnn_step", "small_recommender_pipelined", "small_recommender_pipelined_2"]
+    names.append("replica_small_sync_2")
     process = start("benchmarks", "--rows", ",".join(names), "--rounds", "2")
     output, _ = process.communicate()
     assert process.returncode == 0, output
