@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ps_wire.tables.life import Eviction
     from ps_wire.tables.options import RowOptimizer
 
-MAP_BYTES: Final = 29
-"""Most bytes that the map of ids takes for each row: 20 to 21 for its slot, or fewer in a table of fixed size whose ids
+MAP_BYTES: Final = 30
+"""Most bytes that the map of ids takes for each row: up to 22 for its slot, or fewer in a table of fixed size whose ids
 have entries instead, and 8 for the id."""
 
 DEVIATIONS: Final = 4.0

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from trainer_client.transport.grpc_stream import GrpcConnector
 SERVICE = "ps_wire.v1.Owner"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+PASSING = {"TimerHandle", "Context", "hamt", "hamt_bitmap_node", "hamt_array_node", "LogRecord"}
 
 
 async def test_health_answers_for_the_server_and_for_the_service() -> None:
@@ -166,8 +168,8 @@ class Visitors:
         assert [(each.name, each.version) for each in status.optimizers] == [("net.optimizer", self.visits)]
         assert (status.contexts, status.sessions, status.connected_sessions) == (0, 1, 1)
         assert len(self.engine.registry) == 2 and len(self.engine.reply_cache) == 0
-        # One object for every other visit would be a leak; a few timers that were cancelled are not.
-        assert _tracked() - objects < times / 2 + 200
+        # Of a type that stays for every other visit there would be half as many more as visits.
+        assert [each for each in (_tracked() - objects).items() if each[1] > times / 3] == []
         assert _resident() - memory < megabytes * MIB
 
 
@@ -178,9 +180,11 @@ def _resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _tracked() -> int:
+def _tracked() -> Counter[str]:
+    """Objects there are, by type, without records kept by pytest and cancelled timers, which the loop keeps a while."""
     gc.collect()
-    return len(gc.get_objects())
+    names = (type(each).__qualname__ for each in gc.get_objects())
+    return Counter(name for name in names if name not in PASSING)
 
 
 async def test_a_thousand_short_sessions_leave_nothing_behind() -> None:
@@ -192,4 +196,4 @@ async def test_a_thousand_short_sessions_leave_nothing_behind() -> None:
 async def test_hundreds_of_short_sessions_over_grpc_leave_nothing_behind() -> None:
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         visitors = Visitors(owner.engine, lambda: GrpcConnector(owner.address), watch, sweep=lambda: None)
-        await visitors.nothing_grew(60, 200, megabytes=24)
+        await visitors.nothing_grew(60, 180, megabytes=24)

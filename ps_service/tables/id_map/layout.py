@@ -3,7 +3,7 @@
 The map is divided into 256 segments by the highest bits of an id's mix. Each is an open-addressing hash table with
 linear probing. A segment that is full moves to one of twice its size, so a growth step rebuilds one segment, 1/256 of
 the map. Segments double at different loads, from 0.4 to 0.8, evenly spread on a logarithmic scale. So they double one
-after the other while the map grows, and the slots always take 20 to 21 bytes per id.
+after the other while the map grows, and the slots take 20 to 21 bytes per id on average.
 
 All segments are in one array of reserved addresses. Segment `s` of size `n` begins at `n * (256 + s)`: those of one
 size lie side by side, which keeps the pages few, and no list of places is needed. What segments leave is given back.

@@ -85,7 +85,8 @@ def test_a_map_of_many_ids(make_map: MakeMap) -> None:
         _add(map_, part)
     assert torch.equal(map_.find(ids), torch.arange(100_000))
     assert (map_.find(_some(10_000, 1)) == -1).all()
-    assert 28 <= map_.memory / len(map_) <= 32
+    # 20 bytes of slots and 8 of the id. When segments double depends on a random salt: by 0.14 in many maps.
+    assert 27 <= map_.memory / len(map_) <= 30
     map_.remove(ids[::2])
     assert torch.equal(map_.find(ids[1::2]), torch.arange(1, 100_000, 2))
     assert (map_.find(ids[::2]) == -1).all()
