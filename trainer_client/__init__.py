@@ -14,6 +14,7 @@ async with tc.connect("127.0.0.1:50051") as ps:
 
 from ps_wire import release as _release
 from ps_wire.codec.records import by_value
+from ps_wire.compression.choice import Choice
 from ps_wire.compression.floats import BF16, FP16
 from ps_wire.compression.int8 import Int8
 from ps_wire.compression.powersgd import PowerSGD
@@ -94,6 +95,7 @@ __all__ = [
     "Async",
     "BoundedStaleness",
     "CancelledCallError",
+    "Choice",
     "Client",
     "ClosedError",
     "Communicator",

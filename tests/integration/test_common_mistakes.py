@@ -99,6 +99,13 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("an object for a class", lambda w: w.ps.module(torch.nn.Linear(2, 2)), tc.InvalidArgumentError, "give the class"),  # type: ignore[arg-type]
     ("a class that is not offered", lambda w: w.ps.module(World), tc.NotAllowedError, "--import"),  # type: ignore[arg-type]
     ("a name that is not there", lambda w: w.ps.attach("nothing"), tc.UnknownNameError, "under the name 'nothing'"),
+    ("a handle in a container", lambda w: torch.nn.Sequential(w.net), TypeError, "replica() makes a module of this"),  # type: ignore[arg-type]
+    (
+        "handles in an optimizer of this process",
+        lambda w: torch.optim.SGD(w.net.parameters(), lr=0.1),  # type: ignore[arg-type]
+        TypeError,
+        "optimizer() of the client makes an optimizer there",
+    ),
     # Typing errors
     ("a class", lambda w: w.ps.module("torch.nn.Liner", 4, 3), tc.NotAllowedError, "did you mean 'torch.nn.Linear'?"),
     ("a short class", lambda w: w.ps.create("Countr"), tc.NotAllowedError, "must be decorated with @hosted"),

@@ -17,6 +17,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.runtime import failures
 from tests.integration.linear_layers import X, linear
+from tests.integration.replicas_over_owners import pushers
 from tests.integration.support import COUNTER, GATE
 from tests.training import MODELS, training
 from tests.waiting import until
@@ -251,4 +252,27 @@ async def test_errors_of_look_ups_for_batches_that_are_left_are_not_reported(ps:
         assert batch == "first"
         break
     begun.clear()
+    assert reports() == []
+
+
+async def test_what_a_failed_push_has_asked_for_by_itself_is_not_reported(
+    reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pushers(1, tc.Sync(1)) as (_, (one,)):
+        first = next(each for each in one.model.modules() if isinstance(each, tc.Replica))
+        asked: list[tc.Pending[int]] = []
+
+        def ask(*args: Any) -> tc.Pending[int]:
+            # A pull that will fail, too, after the push.
+            asked.append(one.client.delete("nothing"))  # type: ignore[arg-type]
+            return asked[-1]
+
+        def settle(*args: Any) -> Any:
+            raise tc.RemoteError("broken", "RuntimeError")
+
+        monkeypatch.setattr(first, "ask", ask)
+        monkeypatch.setattr(one.opt.remotes["ps1"], "settle", settle)
+        with pytest.raises(tc.RemoteError, match="broken"):
+            await one.step(torch.ones(1, 3))
+        await settled(asked.pop())
     assert reports() == []

@@ -24,6 +24,7 @@ OFFERED = {
         "Async",
         "BoundedStaleness",
         "CancelledCallError",
+        "Choice",
         "Client",
         "ClosedError",
         "Communicator",

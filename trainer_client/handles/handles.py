@@ -178,6 +178,10 @@ class RemoteModule(RemoteObject):
         """
         return self(*args, **kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        # torch asks for it when it refuses a handle in a container.
+        return hints.MODULE if name == "__qualname__" else super().__getattr__(name)
+
     def __iter__(self) -> NoReturn:
         raise TypeError("a handle is no list of parameters: an optimizer is given net.parameters()")
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from ps_wire.close_names import hint
 from ps_wire.tables.names import SHARD
 
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
 _GRADIENTS = {"grad", "zero_grad"}
+
+MODULE: Final = (
+    "RemoteModule, a handle to a module on an owner (replica() makes a module of this process with its parameters; a "
+    "module of your own may call the handle in its forward)"
+)
+"""What torch calls a handle that was put into `nn.Sequential`, before `is not a Module subclass`."""
+
+PARAMETER: Final = (
+    "RemoteParameter, a handle to a parameter on an owner (optimizer() of the client makes an optimizer there)"
+)
+"""What torch calls a handle that an optimizer of this process was given."""
 
 
 def of_object(name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = ()) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
@@ -60,7 +60,9 @@ class RemoteParameter(RRef):
 
     if not TYPE_CHECKING:  # a checker of types knows which names there are
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> str:
+            if name == "__qualname__":  # torch asks for it when it refuses a handle: see `hints`
+                return hints.PARAMETER
             raise AttributeError(hints.of_parameter(name))
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire.errors import InvalidArgumentError, PsError
-from trainer_client.pending import Pending, when_all_done
+from trainer_client.pending import Pending, results, when_all_done
 from trainer_client.replicas.ready_push import Push
 
 if TYPE_CHECKING:
@@ -154,6 +155,7 @@ class PassPushes:
             if len(sessions) > 1:
                 self.unread = pulls
             own = [each for each in self._replicas if each.session.owner == owner]
+            _let_go([pulls.get(owner, ())])
             pulls[owner] = [each.ask(None, follows) for each in own if pull]
 
         def undo_if_open() -> None:
@@ -165,7 +167,10 @@ class PassPushes:
             """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
             try:
                 stepped = await opt.step_pushed(context, added, step_is_sent, values)
-            except PsError:
+            except BaseException as error:
+                _let_go(pulls.values())
+                if not isinstance(error, PsError):
+                    raise
                 if refusal := _error_of(added):
                     self._undo(sent)
                     raise refusal from None
@@ -181,7 +186,11 @@ class PassPushes:
             asked = [each for part in pulls.values() for each in part]
             answered: Pending[None] = Pending(self._loop)
             when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
-            await answered
+            try:
+                await answered
+            except BaseException:
+                _let_go([asked])
+                raise
             return stepped, asked
 
         work = Pending.run(self._loop, push())
@@ -194,8 +203,7 @@ class PassPushes:
         def taken_over() -> Stepped:
             """Takes over the parameters of the pulls, in the thread that waits for the push."""
             stepped, asked = work.result()
-            for each in asked:
-                each.result()
+            results(asked)
             self.is_read(pulls)
             counted()
             return stepped
@@ -207,6 +215,14 @@ class PassPushes:
     def _undo(self, sent: Sequence[Sent]) -> None:
         for replica, each in zip(self._replicas, sent, strict=False):
             replica.undo(each)
+
+
+def _let_go(pulls: Iterable[Sequence[Pending[int]]]) -> None:
+    """Nobody will take over the answers of these pulls, and the program has not asked for them: none is reported."""
+    for each in chain.from_iterable(pulls):
+        each.cancel()
+        if (failure := each.failure) is not None:
+            failure.read()
 
 
 def _error_of(added: Added) -> BaseException | None:
