@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import random
 import signal
 import sys
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing
 
+import hypothesis
+import numpy as np
 import pytest
+import torch
 
 import trainer_client as tc
 from ps_service.engine import Engine
@@ -30,6 +35,19 @@ def pytest_configure() -> None:
     """Has this process and those that it starts end by Ctrl-C, which shells let programs in the background ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Gives each test the same random numbers in every run, alone and after any others."""
+    seed = zlib.crc32(item.nodeid.encode())
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
