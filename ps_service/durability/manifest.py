@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ps_wire.regular_files import NotRegularError, open_regular
+
 NAME: Final = "manifest.json"
 FORMAT: Final = 1
 """Changes when an older release could misread a checkpoint."""
@@ -54,16 +56,23 @@ class Manifest:
         """
         manifest = cls._parse(folder)
         for name, expected in manifest.files.items():
-            if described(folder / name) != expected:
+            try:
+                whole = described(folder / name) == expected
+            except NotRegularError as error:
+                raise DamagedError(str(error)) from None
+            if not whole:
                 raise DamagedError(f"{folder / name} is damaged or missing")
         return manifest
 
     @classmethod
     def _parse(cls, folder: Path) -> Manifest:
         try:
-            content = json.loads((folder / NAME).read_bytes())
+            with open_regular(folder / NAME) as file:
+                content = json.loads(file.read())
             digest = content.pop("blake2b")
             whole = digest == _digest(content)
+        except NotRegularError as error:
+            raise DamagedError(str(error)) from None
         except (OSError, ValueError, AttributeError, KeyError, TypeError):
             whole = False
         if not whole:
@@ -78,11 +87,17 @@ class Manifest:
 
 
 def described(path: Path) -> dict[str, Any] | None:
-    """Length and hash of a file; None if it cannot be read."""
+    """Length and hash of a file; None if it cannot be read.
+
+    Raises:
+        NotRegularError: It is no file, but a FIFO, a device or a directory.
+    """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.file_digest(file, hashlib.blake2b).hexdigest()
         return {"bytes": path.stat().st_size, "blake2b": digest}
+    except NotRegularError:
+        raise
     except OSError:
         return None
 

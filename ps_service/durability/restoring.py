@@ -26,6 +26,7 @@ from ps_wire.errors import StaleHandleError
 from ps_wire.number_set import SeenNumbers
 from ps_wire.policies import from_plain
 from ps_wire.refs import Ref
+from ps_wire.regular_files import open_regular
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame
 
@@ -57,7 +58,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
             "give each a directory of its own"
         )
     checkpoint = parsed(folder)
-    tensors = TensorReader(folder)
+    tensors = TensorReader(folder, manifest.files)
     made = [_made(engine, record, tensors) for record in checkpoint.objects]
     for record, hosted in zip(checkpoint.objects, made, strict=True):
         _fill(engine, hosted, record, tensors)
@@ -86,7 +87,8 @@ def parsed(folder: Path) -> pb.Checkpoint:
         CheckpointError: The file cannot be read.
     """
     try:
-        return pb.Checkpoint.FromString((folder / STATE).read_bytes())
+        with open_regular(folder / STATE) as file:
+            return pb.Checkpoint.FromString(file.read())
     except (OSError, DecodeError) as error:
         raise CheckpointError(f"{folder / STATE} cannot be read: {error}") from error
 

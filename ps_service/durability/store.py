@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 _CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
 _DAMAGED: Final = "damaged-"
+_LOCK: Final = "lock"
 _KEPT: Final = 2
 """Number of checkpoints to keep: the newest, and one to fall back on if the disk damages it."""
 
@@ -44,20 +46,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise CheckpointError(f"the data directory {folder} is a file") from None
-        except OSError as error:
-            raise CheckpointError(
-                f"the data directory {folder} cannot be used by user {os.getuid()}: {error.strerror}"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise CheckpointError(f"another owner uses the data directory {folder}; give each its own") from None
+        self._lock = _locked(folder)
 
     def close(self) -> None:
         """Releases the directory. Calling it again does nothing."""
@@ -91,7 +80,7 @@ class Store:
         return next(iter(self._checkpoints()), None)
 
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
-        """Writes a checkpoint and syncs it to the disk.
+        """Writes a checkpoint and syncs it to the disk. A directory that was removed is made again.
 
         Args:
             fill: Writes all files except the manifest into a folder, and returns the manifest without their hashes.
@@ -102,13 +91,14 @@ class Store:
         Raises:
             CheckpointError: It cannot be written. The previous checkpoint stays valid.
         """
+        self._stay()
         known = self._checkpoints()
         number = 1 + max(map(_number, self._all()), default=0)
         final = self.folder / f"checkpoint-{number:06}"
         growing = self.folder / f".{final.name}"
         try:
             for leftover in self.folder.glob(".checkpoint-*"):
-                shutil.rmtree(leftover)
+                _remove(leftover)
             growing.mkdir(mode=_PRIVATE)
             manifest = fill(growing)
             self._complete(growing, manifest)
@@ -130,6 +120,26 @@ class Store:
             manifest.files[path.name] = found
         files.write_file(folder / NAME, manifest.to_bytes())
 
+    def _stay(self) -> None:
+        """Makes the directory again if it was removed, or another has its name: what was in it is gone all the same.
+
+        Raises:
+            CheckpointError: It cannot be made, or another owner uses it by now.
+        """
+        try:
+            if os.path.samestat(os.fstat(self._lock), (self.folder / _LOCK).stat()):
+                return
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise CheckpointError(f"the data directory {self.folder} cannot be used: {error.strerror}") from error
+        lock = _locked(self.folder)
+        os.close(self._lock)
+        self._lock = lock
+        _log.error(
+            "the data directory %s was removed while its owner ran, with its checkpoints; it is made again", self.folder
+        )
+
     def _set_aside(self, folder: Path, error: DamagedError) -> None:
         name = folder.with_name(f"{_DAMAGED}{folder.name}")
         _log.error("%s; it was renamed to %s, and changes that only it held are lost", error, name)
@@ -145,6 +155,45 @@ class Store:
         """All checkpoints, damaged ones included: their numbers are not used again."""
         there = self.folder.iterdir() if self.folder.is_dir() else ()
         return [path for path in there if _CHECKPOINT.fullmatch(path.name)]
+
+
+def _locked(folder: Path) -> int:
+    """Makes a data directory if it is missing, and locks it; the descriptor of the lock file.
+
+    Raises:
+        CheckpointError: It cannot be created or written to, or another owner uses it.
+    """
+    try:
+        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        # Opening a FIFO in this way does not wait.
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise CheckpointError(f"the data directory {folder} is a file") from None
+    except IsADirectoryError:
+        raise CheckpointError(f"{folder / _LOCK} is a directory, and not a file: remove it") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"the data directory {folder} cannot be used by user {os.getuid()}: {error.strerror}"
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            raise CheckpointError(f"{folder / _LOCK} is a FIFO or a device, and not a file: remove it")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"another owner uses the data directory {folder}; give each its own") from None
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _remove(path: Path) -> None:
+    """Removes a folder, or what else has its name."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _number(folder: Path) -> int:

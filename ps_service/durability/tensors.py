@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,10 +87,16 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Reads tensors from all parts in a folder."""
+    """Reads tensors from the parts of a checkpoint.
 
-    def __init__(self, folder: Path) -> None:
-        self._files = [safe_open(path, "pt") for path in sorted(folder.glob("tensors-*.safetensors"))]
+    Args:
+        folder: Its folder.
+        files: The names of its files. What else is in the folder is not opened.
+    """
+
+    def __init__(self, folder: Path, files: Iterable[str]) -> None:
+        parts = sorted(name for name in files if fnmatchcase(name, "tensors-*.safetensors"))
+        self._files = [safe_open(folder / name, "pt") for name in parts]
         self._places: dict[str, Any] = {name: file for file in self._files for name in file.keys()}  # type: ignore[no-untyped-call]  # noqa: SIM118
 
     def get(self, name: str) -> torch.Tensor:

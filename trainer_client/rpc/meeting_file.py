@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from ps_wire.errors import MIXED_GROUPS, InvalidArgumentError, PsError, UnavailableError
+from ps_wire.regular_files import NotRegularError, open_regular
 
 
 class Meeting(NamedTuple):
@@ -66,7 +67,7 @@ class MeetingFile:
             UnavailableError: The directory of this open group is gone.
             InvalidArgumentError: As in `read`.
         """
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -114,12 +115,15 @@ class MeetingFile:
             world_size: The `world_size` of this process; 0 for none.
 
         Raises:
-            InvalidArgumentError: The group is open, and this process has a `world_size`, or the other way round.
+            InvalidArgumentError: The group is open, and this process has a `world_size`, or the other way round; or
+                something else than a file has the name.
         """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 found = json.loads(file.read() or b"{}")
                 meeting = Meeting(found["address"], found["world_size"], not _lockable(file.fileno()))
+        except NotRegularError as error:
+            raise InvalidArgumentError(str(error)) from None
         except (FileNotFoundError, ValueError, KeyError):
             return None
         if (meeting.world_size > 0) != (world_size > 0):

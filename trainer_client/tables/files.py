@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.regular_files import NotRegularError, open_regular
 
 Format = Literal["safetensors", "parquet"]
 
@@ -215,7 +216,8 @@ class PartsReader:
 
     def __init__(self, folder: Path) -> None:
         try:
-            told = json.loads((folder / LIST).read_text())
+            with open_regular(folder / LIST) as file:
+                told = json.loads(file.read())
             if told["version"] != _VERSION:
                 raise InvalidArgumentError(f"{folder} was written by a later version of this package")
             self._dim = int(told["dim"])
@@ -228,6 +230,8 @@ class PartsReader:
             raise InvalidArgumentError(
                 f"{folder} has no {LIST}: it is no export of a table, or not a whole one"
             ) from None
+        except NotRegularError as error:
+            raise InvalidArgumentError(str(error)) from None
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"{folder / LIST} is not the list of an export: {error!r}") from None
         self._folder = folder
@@ -263,7 +267,7 @@ class PartsReader:
                 raise InvalidArgumentError(f"{path} has {shapes}, not {rows} rows of {dim} numbers with their ids")
 
     def _has_changed(self, path: Path) -> bool:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return self._digests[path] not in (None, hashlib.file_digest(file, "sha256").hexdigest())
 
     def blocks(self, rows: int, state: bool) -> Iterator[Block]:

@@ -40,7 +40,7 @@ class Source:
             self.owner: Final = manifest.owner
             self.written: Final = datetime.fromisoformat(manifest.written)
             self.checkpoint: Final = parsed(self.folder)
-            self.tensors: Final = TensorReader(self.folder)
+            self.tensors: Final = TensorReader(self.folder, manifest.files)
         except BaseException as error:
             self.close()
             if isinstance(error, DamagedError):

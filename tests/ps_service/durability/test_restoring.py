@@ -52,7 +52,9 @@ async def running() -> AsyncIterator[Running]:
 
 
 def write(engine: Engine, folder: Path, orderly: bool = True) -> Manifest:
-    return snapshot.write(engine, snapshot.bookkeeping(engine), folder, orderly)
+    manifest = snapshot.write(engine, snapshot.bookkeeping(engine), folder, orderly)
+    manifest.files.update({path.name: {} for path in folder.iterdir()})  # as `Store` does
+    return manifest
 
 
 @pytest.mark.parametrize("orderly", [True, False])

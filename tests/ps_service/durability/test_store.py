@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,6 +194,72 @@ def test_a_checkpoint_of_a_later_release_is_not_misread(store: Store, monkeypatc
         store.newest()
     assert path.is_dir()
     assert json.loads((path / NAME).read_text())["format"] == 2
+
+
+@pytest.mark.parametrize("name", [NAME, "state.pb", "tensors-00001.safetensors"])
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("a FIFO", os.mkfifo),
+        ("a directory", os.mkdir),
+        ("a device", lambda path: os.symlink("/dev/zero", path)),
+    ],
+)
+def test_what_is_no_file_is_not_read(
+    store: Store, caplog: pytest.LogCaptureFixture, name: str, kind: str, make: Callable[[Path], None]
+) -> None:
+    for text in "one", "two":
+        path, _ = store.write(filled(text))
+    (path / name).unlink()
+    make(path / name)
+    assert content(store) == "one"
+    assert [each.message.partition(";")[0] for each in caplog.records] == [f"{path / name} is {kind}, and not a file"]
+
+
+def test_what_is_no_folder_does_not_stop_the_next_checkpoint(store: Store) -> None:
+    os.mkfifo(store.folder / ".checkpoint-000007")
+    store.write(filled("one"))
+    os.mkfifo(store.folder / "checkpoint-000002")
+    assert content(store) == "one"
+    assert store.write(filled("two"))[0].name == "checkpoint-000003"
+    assert not (store.folder / ".checkpoint-000007").exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "lock")
+    with pytest.raises(CheckpointError, match=r"lock is .*, and not a file: remove it"):
+        Store(tmp_path)
+
+
+# What can go wrong while its owner runs
+
+
+def test_a_directory_that_was_removed_is_made_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.write(filled("one"))
+    shutil.rmtree(store.folder)
+    store.write(filled("two"))
+    assert content(store) == "two"
+    (told,) = [each.message for each in caplog.records]
+    assert (
+        told
+        == f"the data directory {store.folder} was removed while its owner ran, with its checkpoints; it is made again"
+    )
+    with pytest.raises(CheckpointError, match="another owner uses the data directory"):
+        Store(store.folder)
+    store.write(filled("three"))
+    assert len(caplog.records) == 1
+
+
+def test_a_directory_that_another_owner_has_taken_meanwhile_is_left_alone(store: Store) -> None:
+    store.write(filled("one"))
+    shutil.rmtree(store.folder)
+    other = Store(store.folder)
+    other.write(filled("other"))
+    with pytest.raises(CheckpointError, match="another owner uses the data directory"):
+        store.write(filled("two"))
+    assert content(other) == "other"
+    other.close()
 
 
 # Who may use it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,14 +35,14 @@ def test_no_block_is_asked_for_before_the_one_before_it_is_on_disk(tmp_path: Pat
 
     record = written(tmp_path, blocks())
     assert record.tensors[:3] == ["items/routing/of_slot", "items/blocks.0/ids", "items/blocks.0/values"]
-    found = table_states.load(record.state, record.tensors, TensorReader(tmp_path))
+    found = table_states.load(record.state, record.tensors, TensorReader(tmp_path, os.listdir(tmp_path)))
     assert same(list(found.pop("blocks")), BLOCKS) and same(found, REST)
 
 
 def test_a_block_is_read_when_its_turn_comes(tmp_path: Path) -> None:
     record = written(tmp_path, iter(BLOCKS))
     (tmp_path / "tensors-00005.safetensors").unlink()
-    reader = TensorReader(tmp_path)
+    reader = TensorReader(tmp_path, os.listdir(tmp_path))
     blocks = table_states.load(record.state, record.tensors, reader)["blocks"]
     assert same(next(blocks), BLOCKS[0])
     with pytest.raises(InvalidArgumentError, match=r"no tensor 'items/blocks\.1/ids'"):

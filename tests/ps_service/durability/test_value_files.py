@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import weakref
 from pathlib import Path
@@ -30,7 +31,7 @@ def through_files(values: list[Any], folder: Path, part_bytes: int = 1 << 20) ->
     for record, value in zip(records, values, strict=True):
         value_files.store(value, record.state, record.tensors, writer, "net")
     writer.flush()
-    reader = TensorReader(folder)
+    reader = TensorReader(folder, os.listdir(folder))
     parsed = [ObjectRecord.FromString(record.SerializeToString()) for record in records]
     return [value_files.load(record.state, record.tensors, reader) for record in parsed]
 
@@ -88,7 +89,9 @@ def test_what_is_kept_is_a_copy(tmp_path: Path) -> None:
     value_files.store(tensor, record.state, record.tensors, writer, "net")
     tensor.add_(1)
     writer.flush()
-    assert torch.equal(value_files.load(record.state, record.tensors, TensorReader(tmp_path)), torch.zeros(3))
+    assert torch.equal(
+        value_files.load(record.state, record.tensors, TensorReader(tmp_path, os.listdir(tmp_path))), torch.zeros(3)
+    )
 
 
 def test_nothing_of_an_invalid_value_is_stored(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_a_record_that_names_other_tensors_is_refused(tmp_path: Path) -> None:
     writer, record = TensorWriter(tmp_path), ObjectRecord()
     value_files.store([torch.ones(2), torch.ones(3)], record.state, record.tensors, writer, "net")
     writer.flush()
-    reader = TensorReader(tmp_path)
+    reader = TensorReader(tmp_path, os.listdir(tmp_path))
     for names, reason in ((["net/0", "net/7"], "has no tensor 'net/7'"), (["net/0"], "names only 1 tensors"), (
         ["net/0", "net/0"], "has 8 bytes instead of 12")):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def test_one_process_keeps_the_directory_and_others_find_it(tmp_path: Path) -> N
     assert other.read(3) == Meeting("here:1", 3, there=True)
     keeper.leave(over=True)
     assert other.read(3) is None and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, keeps: bool) -> None:
+    os.mkfifo(tmp_path / "group.rpc")
+    file = MeetingFile(str(tmp_path / "group"))
+    with pytest.raises(InvalidArgumentError, match=r"group\.rpc is a FIFO, and not a file"):
+        file.take(3) if keeps else file.read(3)
+    assert not file.taken
 
 
 def test_the_file_of_an_earlier_run_is_taken_over_by_a_group_that_begins_as_a_whole(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from ps_wire.errors import InvalidArgumentError
 from trainer_client.tables.files import PartsReader, PartsWriter
 
 
@@ -41,6 +44,19 @@ def test_parts_have_the_rows_in_their_order(tmp_path: Path, format: Any) -> None
     assert torch.equal(whole["values"], torch.stack([ids, -ids], 1).float())
     assert torch.equal(whole["state.v"], ids[:, None] * 0.5)
     assert all("state.v" not in each for each in reader.blocks(50, state=False))
+
+
+@pytest.mark.parametrize("name", ["table.json", "rows-00001.safetensors"])
+@pytest.mark.parametrize(("kind", "make"), [("a FIFO", os.mkfifo), ("a directory", os.mkdir)])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str, kind: str, make: Callable[[Path], None]) -> None:
+    writer = PartsWriter(tmp_path / "rows", "safetensors", "items", 2, torch.float32, "")
+    writer.begin()
+    writer.add({"ids": torch.arange(3), "values": torch.zeros(3, 2)})
+    assert writer.finish() == 3
+    (tmp_path / "rows" / name).unlink()
+    make(tmp_path / "rows" / name)
+    with pytest.raises(InvalidArgumentError, match=f"{name} is {kind}, and not a file"):
+        PartsReader(tmp_path / "rows").check(2, None)
 
 
 def test_a_table_without_rows(tmp_path: Path) -> None:
