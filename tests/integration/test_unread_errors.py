@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tests.integration.replicas_over_owners import pushers
 from tests.integration.support import COUNTER, GATE
 from tests.training import MODELS, training
 from tests.waiting import until
+from trainer_client.collectives.communicator import Communicator
 
 Reports = Callable[[], list[str]]
 
@@ -133,6 +135,60 @@ async def test_calls_that_follow_a_failed_one_are_reported_with_it(ps: tc.Client
     with pytest.raises(ValueError, match="no more luck"):
         await counter.echo(counter.fail("no more luck"))
     assert len(reports()) == 1
+
+
+CALLS: list[Callable[[Communicator], tc.Pending[Any]]] = [
+    lambda team: team.barrier(),
+    lambda team: team.gather(1),
+    lambda team: team.gather(1, to=1),
+    lambda team: team.broadcast(1),
+    lambda team: team.scatter(source=1),
+    lambda team: team.all_gather(1),
+    lambda team: team.all_reduce(1),
+]
+
+
+async def communicators(ps: tc.Client, other: tc.Client) -> list[Communicator]:
+    return await asyncio.gather(*(each.communicator("team", 2, rank) for rank, each in enumerate((ps, other))))
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_collectives_are_reported(
+    ps: tc.Client, ps2: tc.Client, reports: Reports, call: Callable[[Communicator], tc.Pending[Any]]
+) -> None:
+    team, other = await communicators(ps, ps2)
+    failing = call(team)
+    await other.leave()
+    await settled(failing)
+    assert reports() == []
+    del failing
+    (report,) = reports()
+    assert re.match(r"\w+ of communicator 'team' failed, and nobody awaited the result", report)
+    with pytest.raises(tc.UnavailableError):
+        await team.barrier()
+    assert len(reports()) == 1
+
+
+async def test_a_communicator_that_nobody_awaits_is_reported(ps: tc.Client, reports: Reports) -> None:
+    joining = ps.communicator("team", 2, timeout=0.01)
+    await settled(joining)
+    del joining
+    (report,) = reports()
+    assert report.startswith("join of communicator 'team' on owner 'ps0' failed, and nobody awaited the result")
+
+
+async def test_a_collective_is_not_reported_if_an_exception_has_left_the_block(
+    ps: tc.Client, ps2: tc.Client, reports: Reports
+) -> None:
+    team, _ = await communicators(ps, ps2)
+    with pytest.raises(KeyError):
+        async with team:
+            late = team.barrier()
+            raise KeyError
+    await settled(late)
+    assert isinstance(late.error, tc.UnavailableError)
+    del late
+    assert reports() == []
 
 
 async def test_a_backward_and_a_step_that_nobody_awaits_are_reported_once(reports: Reports) -> None:

@@ -13,6 +13,7 @@ from ps_wire.codec.payload import PayloadReader, PayloadWriter, joined
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.collectives import KINDS, MOST_MEMBERS, OPERATIONS, Signature, check_plain, check_reducible
 from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, TooLargeError, UnavailableError
+from ps_wire.runtime.failures import PassFailures
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.collectives.membership import Membership
@@ -66,6 +67,9 @@ class Communicator:
         self._membership = membership
         self._numbers = itertools.count(1)
         self._ended: PsError | None = None
+        # Failures are reported at once. What the exception of a block has brought about is not.
+        self._failures = PassFailures()
+        self._failures.end()
 
     def barrier(self, *, timeout: float | None = DEFAULT) -> Pending[None]:
         """Waits until all members have called it.
@@ -185,6 +189,7 @@ class Communicator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._failures.end(error)
         await self._leave(_why(error))
 
     def __enter__(self) -> Self:
@@ -193,6 +198,7 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._failures.end(error)
         self._leave(_why(error)).wait()
 
     def __repr__(self) -> str:
@@ -238,6 +244,7 @@ class Communicator:
         pending: Pending[T] = self._session.submit(
             frame, payload, lambda reply, answer: read(_received(reply.collective, answer)), timeout
         )
+        pending.origin = None, None, self._failures, f"communicator {self.name!r}", signature.kind
         pending.on_done(lambda: self._end_with(pending))
         return pending
 
@@ -275,6 +282,7 @@ def join(
     request.wait_seconds = _owner_seconds(session, timeout)
     read = partial(_joined, membership, name, size)
     pending = session.submit(Request(join_communicator=request), None, read, timeout)
+    pending.origin = None, None, None, f"communicator {name!r} on owner {session.owner!r}", "join"
 
     def give_up() -> None:
         if pending.error is not None:
