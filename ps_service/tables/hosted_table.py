@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_service.tables.kernels import Grouped
 from ps_service.tables.keyed import KeyedShard
+from ps_service.tables.restores import Restores
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.stand_in import AllRows, LookUp, Pool, RowsOfTable, summed_rows
 from ps_wire.decorators import hosted, remote
@@ -104,6 +106,7 @@ class HostedTable(RowsOfTable):
             "evict": evict,
         }
         self.routing = Routing.even(owners)
+        self.restores: Final = Restores(f"table {name!r}")
         eviction = None if evict is None else _option(evict, life.Eviction, "evict")
         self.shard: Final = KeyedShard(
             dim,
@@ -205,14 +208,31 @@ class HostedTable(RowsOfTable):
         return count, named
 
     @remote
-    def put(self, block: dict[str, torch.Tensor]) -> int:
+    def begin_restore(self, number: int) -> int:
+        """Removes all rows for a restore, and ends one that goes on.
+
+        Args:
+            number: The number that another owner has given the restore; 0 to give it one.
+
+        Returns:
+            Its number.
+
+        Raises:
+            InvalidArgumentError: A later restore has begun; no row was removed.
+        """
+        return self.restores.begin(number, self.shard.clear)
+
+    @remote
+    def put(self, block: dict[str, torch.Tensor], restore: int | None = None) -> int:
         """Puts rows in the place of those that their ids have, or adds them. Returns how many.
 
         Args:
             block: As `Contents.put` takes it.
+            restore: The number of the restore whose rows they are; None for others.
 
         Raises:
-            InvalidArgumentError: It does not fit, or an id is there twice. No row has changed.
+            InvalidArgumentError: It does not fit, an id is there twice, or a later restore has begun. No row has
+                changed.
             NonFiniteGradientError: A number is NaN or infinite. No row has changed.
             TooLargeError: There would be more rows than there may be. No row has changed.
         """
@@ -221,7 +241,8 @@ class HostedTable(RowsOfTable):
             raise InvalidArgumentError("rows to put are ids, values and what belongs to them, as tensors by name")
         if not all(bool(each.isfinite().all()) for each in block.values() if each.is_floating_point()):
             raise NonFiniteGradientError(f"a row holds NaN or infinity; {self} was not changed")
-        self.shard.load([block], clear=False)
+        with nullcontext() if restore is None else self.restores.going_on(restore):
+            self.shard.load([block], clear=False)
         return len(block["ids"])
 
     @remote

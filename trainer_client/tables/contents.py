@@ -186,7 +186,8 @@ class TableContents:
         The rows are those of `blocks`, so training may go on.
 
         Args:
-            path: A folder that is empty or does not exist.
+            path: A folder that is empty or does not exist, or has what an export has left whose program was killed.
+                That is removed. An export that fails or is cancelled removes what it has written.
             format: "safetensors", or where pyarrow is installed "parquet". Rows in 16 bits are float32 in Parquet.
             state: Whether to write what the optimizer keeps.
 
@@ -194,7 +195,8 @@ class TableContents:
             The number of rows.
 
         Raises:
-            InvalidArgumentError: The folder has files, or what writes this format is not installed.
+            InvalidArgumentError: The folder has other files, another export writes into it, or what writes this format
+                is not installed.
             OSError: A file cannot be written.
         """
         kind = self.row_optimizer.kind if state else ""
@@ -203,6 +205,9 @@ class TableContents:
 
     def restore(self, path: str | Path, *, state: bool = True) -> Pending[int]:
         """Removes all rows, and puts those in that `export` has written, of this table or another one.
+
+        Of two restores of a table at once, by any programs, the one that has begun last ends, and its rows are in the
+        table; the other raises an error.
 
         All rows of the files are checked first. When an owner fails in the middle, the rest is missing: restore again.
         The table may have other owners than the one that was exported.
@@ -217,7 +222,7 @@ class TableContents:
         Raises:
             InvalidArgumentError: The folder has no whole export, or a file whose bytes have changed since, or rows of
                 another width, outside of a table of fixed size, or with a state of another optimizer. No row has
-                changed.
+                changed. Or another restore of the table has begun meanwhile.
             NonFiniteGradientError: A row or its state has NaN or infinity. No row has changed.
             TooLargeError: An owner would have more rows than it may.
             OSError: A file cannot be read.
@@ -225,22 +230,27 @@ class TableContents:
         return Pending.run(self._loop, self._restore(Path(path), state))
 
     async def _export(self, writer: PartsWriter, state: bool) -> int:
-        await BLOCKING.run(writer.begin)
-        async for block in self.blocks(state=state):
-            await BLOCKING.run(writer.add, block)
-        return await BLOCKING.run(writer.finish)
+        try:
+            await BLOCKING.run(writer.begin)
+            async for block in self.blocks(state=state):
+                await BLOCKING.run(writer.add, block)
+            return await BLOCKING.run(writer.finish)
+        except BaseException:
+            # It waits for a thread that still writes.
+            await BLOCKING.run(writer.discard)
+            raise
 
     async def _restore(self, folder: Path, state: bool) -> int:
         reader = await BLOCKING.run(PartsReader, folder)
         await BLOCKING.run(reader.check, self.dim, self.row_optimizer.kind if state else None)
         # Every row is read twice: what an owner would refuse must be known before the rows that are there go.
         await self._refuse_early(await BLOCKING.run(self._check_rows, reader.blocks(_PIECE_ROWS, state)))
-        await self.clear()
+        restore = await self._begin_restore()
         blocks = reader.blocks(_PIECE_ROWS, state)
         count = 0
         while (block := await BLOCKING.run(next, blocks, None)) is not None:
             block = _last_of_each(self._fitting(block))
-            await self._put(block)
+            await self._put(block, restore)
             count += len(block["ids"])
         return count
 
@@ -271,10 +281,17 @@ class TableContents:
         for block in empty:
             await asyncio.gather(*[self._call(owner, "put", block) for owner in self.shards])
 
-    async def _put(self, block: Block) -> None:
-        await self._in_pieces("put", block, lambda part: part)
+    async def _begin_restore(self) -> int:
+        """Removes all rows on all owners; the number of the restore, which the first owner by name gives."""
+        first, *others = sorted(self.shards)
+        number: int = await self._call(first, "begin_restore", 0)
+        await asyncio.gather(*[self._call(owner, "begin_restore", number) for owner in others])
+        return number
 
-    async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any]) -> int:
+    async def _put(self, block: Block, *more: Any) -> None:
+        await self._in_pieces("put", block, lambda part: part, *more)
+
+    async def _in_pieces(self, method: str, block: Block, argument: Callable[[Block], Any], *more: Any) -> int:
         """Sends the rows of a block to their owners, in pieces, to all owners at once. Returns the sum of the answers.
 
         Raises:
@@ -288,7 +305,8 @@ class TableContents:
         async def send(owner: str, positions: torch.Tensor) -> int:
             count = 0
             for some in positions.split(rows):
-                count += await self._call(owner, method, argument({name: each[some] for name, each in block.items()}))
+                part = {name: each[some] for name, each in block.items()}
+                count += await self._call(owner, method, argument(part), *more)
             return count
 
         work = [send(owner, each) for owner, each in zip(owners, chosen, strict=True) if len(each)]

@@ -14,14 +14,13 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.regular_files import NotRegularError, open_regular
+from ps_wire.runtime.locks import ReportingLock
+from trainer_client.tables.export_folder import LIST, UNFINISHED, ExportFolder
 
 Format = Literal["safetensors", "parquet"]
 
 Block = dict[str, torch.Tensor]
 """Rows; see `TableContents.blocks`."""
-
-LIST: Final = "table.json"
-"""The file that lists the others. It is written last: a folder without it has no whole export."""
 
 _VERSION: Final = 1
 
@@ -126,7 +125,7 @@ class PartsWriter:
     and users. Checkpoints hold sessions of trainers and are only for the owner's user (0600).
 
     Args:
-        folder: A folder that is empty or does not exist.
+        folder: A folder that is empty or does not exist, or has what an export has left that was killed.
         format: Their format.
         name: Name of the table.
         dim: Numbers in a row.
@@ -157,31 +156,47 @@ class PartsWriter:
         self._part_bytes: Final = part_bytes
         self._waiting: list[Block] = []
         self._bytes = 0
+        # The methods may be called by several threads: `discard` also while another one writes.
+        self._lock: Final = ReportingLock()
+        self._target: Final = ExportFolder(folder)
+        self._discarded = False
 
     def begin(self) -> None:
-        """Makes the folder.
-
-        Raises:
-            InvalidArgumentError: It has files.
-            OSError: It cannot be made.
-        """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if any(self._folder.iterdir()):
-            raise InvalidArgumentError(f"{self._folder} is not empty: export a table into a folder of its own")
+        """Makes the folder, or removes what an export has left in it that was killed. Raises as `ExportFolder.take`."""
+        with self._lock:
+            if not self._discarded:
+                self._target.take()
 
     def add(self, block: Block) -> None:
         """Adds rows. Raises `OSError` if a file cannot be written."""
-        self._waiting.append(block)
-        self._bytes += sum(each.nbytes for each in block.values())
-        if self._bytes >= self._part_bytes:
-            self._write()
+        with self._lock:
+            if self._discarded:
+                return
+            self._waiting.append(block)
+            self._bytes += sum(each.nbytes for each in block.values())
+            if self._bytes >= self._part_bytes:
+                self._write()
 
     def finish(self) -> int:
         """Writes what is left, and the list. Returns the number of rows. Raises `OSError`."""
-        if self._waiting:
-            self._write()
-        self._replace(self._folder / LIST, lambda path: path.write_text(json.dumps(self._list, indent=1) + "\n"))
-        return int(self._list["rows"])
+        with self._lock:
+            if not self._discarded:
+                if self._waiting:
+                    self._write()
+                text = json.dumps(self._list, indent=1) + "\n"
+                self._replace(self._folder / LIST, lambda path: path.write_text(text))
+                self._target.release()
+            return int(self._list["rows"])
+
+    def discard(self) -> None:
+        """Removes what it has written, unless it has finished. What is called afterwards does nothing.
+
+        Raises:
+            OSError: A file cannot be removed. The next export into this folder does that.
+        """
+        with self._lock:
+            self._discarded, self._waiting = True, []
+            self._target.discard()
 
     def _write(self) -> None:
         names = self._waiting[0].keys()
@@ -228,7 +243,12 @@ class PartsReader:
             format = str(told["format"])
         except FileNotFoundError:
             raise InvalidArgumentError(
-                f"{folder} has no {LIST}: it is no export of a table, or not a whole one"
+                f"{folder} has no {LIST}: "
+                + (
+                    "its export goes on, or its program was killed"
+                    if (folder / UNFINISHED).exists()
+                    else "it is no export of a table, or not a whole one"
+                )
             ) from None
         except NotRegularError as error:
             raise InvalidArgumentError(str(error)) from None

@@ -1,0 +1,69 @@
+"""The restores of a table: of two at once, the rows of one alone stay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.locks import ReportingLock
+
+
+class Restores:
+    """Which restore puts rows into an owner's part of a table: the one that has begun last.
+
+    A restore has a number, which the first of its owners gives and the others are told. A later one has a larger number
+    on all owners, so exactly one of several ends. Nothing has to be given back: if the program of a restore is gone,
+    the next one begins.
+
+    Args:
+        title: The table, for messages.
+        clock: Microseconds since 1970: numbers grow also over restarts of the owner.
+    """
+
+    def __init__(self, title: str, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self._title: Final = title
+        self._clock: Final = clock
+        # Held while rows are put, so that none of an earlier restore come after a later one has begun.
+        self._lock: Final = ReportingLock()
+        self._latest = 0
+
+    def begin(self, number: int, clear: Callable[[], None]) -> int:
+        """Begins a restore, which removes all rows; its number.
+
+        Args:
+            number: Its number; 0 on the owner that gives it one.
+            clear: Removes the rows.
+
+        Raises:
+            InvalidArgumentError: A later one has begun; no row was removed.
+        """
+        with self._lock:
+            if type(number) is int and not number:
+                number = max(self._latest + 1, self._clock())
+            self._check(number)
+            clear()
+            return number
+
+    @contextmanager
+    def going_on(self, number: int) -> Iterator[None]:
+        """A block that puts rows of a restore.
+
+        Raises:
+            InvalidArgumentError: A later one has begun.
+        """
+        with self._lock:
+            self._check(number)
+            yield
+
+    def _check(self, number: int) -> None:
+        if type(number) is not int or number <= 0:
+            raise InvalidArgumentError(f"the number of a restore is a whole number above 0, not {number!r}")
+        if number < self._latest:
+            raise InvalidArgumentError(
+                f"another restore of {self._title} has begun meanwhile, and has removed the rows of this one: the "
+                "table will have the rows of that one alone"
+            )
+        self._latest = number
