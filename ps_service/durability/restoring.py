@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from ps_service.durability.snapshot import STATE
 from ps_service.durability.store import CheckpointError
 from ps_service.durability.tensors import TensorReader
 from ps_service.hosting.objects import HostedObject
+from ps_service.passes.runs import AppliedRun
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import remake
 from ps_service.sessions.reply_cache import Answer
@@ -67,6 +69,7 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
     for hosted in made:
         if isinstance(hosted.value, HostedOptimizer):
             rounds.drop_strangers(engine, hosted.value.aggregator)
+    engine.contexts.runs.restore(_runs(checkpoint, made))
     for passes in checkpoint.passes:
         engine.contexts.put_over(passes.trainer, _numbers(passes.ended), set(passes.lost))
     for entry in checkpoint.members:
@@ -78,6 +81,13 @@ def restore(engine: Engine, folder: Path, manifest: Manifest) -> None:
         # Last, because constructing objects draws random numbers too.
         torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
     engine.incarnations.continue_from(manifest.incarnations)
+
+
+def _runs(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[AppliedRun]:
+    numbers = {each.ref.object_id: each.value.number for each in made if isinstance(each.value, HostedOptimizer)}
+    for record in checkpoint.runs:
+        if record.object_id in numbers:
+            yield AppliedRun(record.trainer, record.run, numbers[record.object_id], frozenset(record.places))
 
 
 def parsed(folder: Path) -> pb.Checkpoint:

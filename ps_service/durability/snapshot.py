@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -135,6 +135,7 @@ def _written(
     kept = objects.records(hosted)
     tensors.flush()
     checkpoint.objects.extend(kept)
+    checkpoint.runs.extend(_runs(engine, hosted))
     files.write_file(folder / STATE, checkpoint.SerializeToString())
     return Manifest(
         owner=engine.name,
@@ -144,6 +145,14 @@ def _written(
         objects=[line(record) for record in kept],
         left_out=objects.left_out,
     )
+
+
+def _runs(engine: Engine, hosted: Sequence[HostedObject]) -> Iterator[pb.RunRecord]:
+    """What optimizers have applied of passes that may be run again."""
+    object_ids = {each.value.number: each.ref.object_id for each in hosted if isinstance(each.value, HostedOptimizer)}
+    for trainer, run, optimizer, places in engine.contexts.runs.all():
+        if optimizer in object_ids:
+            yield pb.RunRecord(trainer=trainer, run=run, object_id=object_ids[optimizer], places=sorted(places))
 
 
 class _Objects:

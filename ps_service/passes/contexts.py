@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ps_service.memory.held import HeldByAll
 from ps_service.passes.nested_pass import NOTHING_SAID, Over
 from ps_service.passes.pass_context import PassContext, ended_error, lost_error
+from ps_service.passes.runs import Runs
 from ps_wire.number_set import SeenNumbers
 from ps_wire.refs import ContextId
 
@@ -29,6 +30,10 @@ class Contexts:
     Args:
         held: Counts the bytes that they hold.
         clock: Returns the time, in seconds of a monotonic clock.
+
+    Attributes:
+        clock: As the argument.
+        runs: What was applied of passes that may be run again.
     """
 
     def __init__(self, held: HeldByAll | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,6 +44,7 @@ class Contexts:
         self._ended: dict[bytes, SeenNumbers] = {}
         # For each trainer: numbers of the contexts that this owner has lost, with the reason if it is known.
         self._lost: dict[bytes, dict[int, str]] = {}
+        self.runs = Runs()
         # For each owner that calls this one: the trainers of the passes in which it did.
         self._delegated: dict[bytes, set[bytes]] = {}
 

@@ -17,6 +17,7 @@ from ps_wire.runtime.locks import ReportingLock
 if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.records import Record
+    from ps_wire.attempts import Attempt
     from ps_wire.refs import CallKey, ContextId
 
 
@@ -30,6 +31,7 @@ class PassContext:
         began: When it was opened here, on the clock of `Contexts`.
         used: When a request last used it.
         last_staleness: The staleness of its last step.
+        attempt: Which steps other attempts of the pass have applied; None if it is not run again.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:
@@ -37,6 +39,7 @@ class PassContext:
         self.held = held
         self.callers: set[bytes] = set()
         self.last_staleness = 0
+        self.attempt: Attempt | None = None
         self.began = self.used = now
         self._lock = ReportingLock()
         self._door = ReportingLock()

@@ -12,7 +12,7 @@ from ps_service.parameters.alone import WouldBlock
 from ps_service.passes import propagation
 from ps_service.passes.gradients import Turn
 from ps_service.passes.nested_pass import Over
-from ps_service.requests import fields, incidents, offers, reported_values, spanning, together
+from ps_service.requests import attempts, fields, incidents, offers, reported_values, spanning, together
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
@@ -70,6 +70,8 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         else:
             message.list.SetInParent()
     reply.seconds.extend(progress.seconds)
+    if request.steps and request.context.run:
+        attempts.note(ctx.engine, request)
     if request.steps and offers.has_rounds(ctx, request.steps):
         if request.together and not _check_together(ctx, request, id, reply):
             return
@@ -197,6 +199,8 @@ def _step(engine: Engine, optimizer: HostedOptimizer, id: ContextId) -> int:
 
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or only checks them."""
+    if request.context.run:
+        attempts.note(ctx.engine, request)
     if request.more:
         together.step(ctx, request, reply)
         return
@@ -235,6 +239,8 @@ def _step_with_values(
 ) -> None:
     """Steps at once. The values count also if the pass has no gradients here, because others may have some."""
     values = reported_values.read(ctx, request.values)
+    if attempts.was_applied(context, optimizer):
+        values = {}  # they have counted with that
 
     def step() -> int:
         return optimizer.version if context is None else optimizer.step(context)

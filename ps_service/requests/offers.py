@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.execution.deferred import Deferred
 from ps_service.policies.offers import OfferKey
-from ps_service.requests import fields, incidents, reported_values, round_messages
+from ps_service.requests import attempts, fields, incidents, reported_values, round_messages
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.outcomes import Outcome
 from ps_service.training.round_gradients import RoundGradients, Term
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ps_wire.reported import Reported
     from ps_wire.v1 import operations_pb2 as pb
     from ps_wire.v1.values_pb2 import Handle
+
+REPEATED: Final = "repeated"
+"""Why an offer to rounds over several owners is in none: another attempt of its pass has counted."""
 
 _LONGEST_WAIT: Final = 86_400.0
 """The longest wait for other trainers, in seconds."""
@@ -62,6 +65,11 @@ def offer(
     _check_whole(optimizer, number)
     join(ctx, optimizer)
     context = ctx.engine.contexts.get(id)
+    if context is not None and context.attempt is not None and attempts.was_applied(context, optimizer):
+        context.attempt.passed(optimizer.number, applied=False)
+        done: Future[Outcome] = Future()
+        done.set_result(Outcome(optimizer.version, 0, 1, REPEATED if number else ""))
+        return Deferred(done, _same)
     return _offer(ctx, optimizer, optimizer.contribution(context), values, seconds, number, epoch)
 
 

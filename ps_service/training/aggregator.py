@@ -358,6 +358,9 @@ class Aggregator:
         except Exception as error:  # there may be no memory for the sum
             self._fail(counted.key, error)
             return
+        # Its trainer goes on, and the pass may be over before the round is.
+        if contribution.attempt is not None:
+            contribution.attempt.passed(self._optimizer.number, applied=True)
         self.reported.pool(self._pooled_values, contribution.report)
         if not event.completes:
             self._answer(counted.key, Outcome(event.version, counted.staleness, 0))

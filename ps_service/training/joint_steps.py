@@ -77,7 +77,9 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
         for optimizer in sorted(optimizers, key=lambda each: each.number):
             stack.enter_context(locks.alone(optimizer.lock))
         nbytes = context.gradient_bytes
-        shares = [_Share(each, present) for each in optimizers if (present := each.present(context))]
+        attempt = context.attempt
+        due = [each for each in optimizers if attempt is None or not attempt.was_applied(each.number)]
+        shares = [_Share(each, present) for each in due if (present := each.present(context))]
         for share in shares:
             share.optimizer.check_present(share.present)
         staleness: dict[int, int] = {}
@@ -86,6 +88,9 @@ def step_together(optimizers: Sequence[HostedOptimizer], context: PassContext, l
             for share in shares:
                 share.count(context)
                 staleness[share.optimizer.number] = context.last_staleness
+        if attempt is not None:
+            for each in optimizers:
+                attempt.passed(each.number, each.number in staleness)
         return [Stepped(each.version, staleness.get(each.number, 0)) for each in optimizers]
 
 

@@ -128,7 +128,8 @@ class HostedOptimizer:
     def step(self, context: PassContext | RoundGradients) -> int:
         """Applies the gradients of a context or a push: all of them, or, if anything raises, none.
 
-        Parameters without a gradient in the context are skipped, as in local torch.
+        Parameters without a gradient in the context are skipped, as in local torch. Nothing is applied if another
+        attempt of the pass has made this step.
 
         Returns:
             The version after the step.
@@ -139,12 +140,16 @@ class HostedOptimizer:
             InvalidArgumentError: The optimizer cannot take a sparse gradient.
         """
         with self._parameter_locks.alone(self.lock):
+            attempt = context.attempt
+            again = attempt is not None and attempt.was_applied(self.number)
             began, nbytes = self.latency.begin(), context.gradient_bytes
-            present = self.present(context)
+            present = [] if again else self.present(context)
             if present:
                 self.check_present(present)
                 self._apply(present, context)
                 self.version += 1
+            if attempt is not None:
+                attempt.passed(self.number, bool(present))
             self.latency.end(began, nbytes)
             return self.version
 
@@ -168,6 +173,7 @@ class HostedOptimizer:
                     self.check_present(present)  # a sum of finite gradients may not be finite
                     self._apply(present, gradients)
                     before += 1
+                gradients.passed(self.number, bool(present))
             finally:
                 self.version = max(self.version + 1, version)
                 self._unchanged.extend(range(max(before, self.version - MOST_UNCHANGED) + 1, self.version + 1))
@@ -182,7 +188,7 @@ class HostedOptimizer:
         if context is None:
             return Contribution([None] * len(self._parameters), None)
         self.check(context)
-        return Contribution(context.gradients_of(self._parameters), context)
+        return Contribution(context.gradients_of(self._parameters), context, attempt=context.attempt)
 
     def read_version(self, context: PassContext | FirstReadings | None) -> int | None:
         """The version whose parameters a pass or replica has first read; None if it has read none.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.passes.staleness import FirstReadings
     from ps_service.training.reported_values import Report
+    from ps_wire.attempts import Attempt
 
 Optional = torch.Tensor | None
 
@@ -24,11 +25,13 @@ class Contribution(NamedTuple):
         gradients: The gradient of each parameter that the optimizer covers; None where there is none.
         context: The pass that they are from; for a push, what the replica has read; None if they are from neither.
         report: The values that came with them; None if there were none.
+        attempt: Which steps other attempts of the pass have applied; None if it is not run again.
     """
 
     gradients: Sequence[Optional]
     context: PassContext | FirstReadings | None
     report: Report | None = None
+    attempt: Attempt | None = None
 
 
 class Term(NamedTuple):
@@ -53,6 +56,9 @@ class RoundGradients:
     Attributes:
         last_staleness: The largest staleness that the step has found.
     """
+
+    attempt = None
+    """Which steps other attempts of a pass have applied: a round has several passes, and none that has counted."""
 
     def __init__(self, terms: Sequence[Term], divisor: int) -> None:
         self._terms = terms
@@ -79,6 +85,12 @@ class RoundGradients:
                 worst = max(worst or 0, staleness)
         self.last_staleness = worst or 0
         return worst
+
+    def passed(self, optimizer: int, applied: bool) -> None:
+        """The step of an optimizer is over; `applied` says whether it has changed something."""
+        for term in self._terms:
+            if (attempt := term.contribution.attempt) is not None:
+                attempt.passed(optimizer, applied)
 
     def _sum(self, position: int, dtype: torch.dtype) -> Optional:
         total: Optional = None

@@ -58,12 +58,16 @@ COLLECTIVE_ALL_GATHER: CollectiveKind
 COLLECTIVE_ALL_REDUCE: CollectiveKind
 
 class ContextId(_message.Message):
-    __slots__ = ("trainer", "number")
+    __slots__ = ("trainer", "number", "run", "runs_from")
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FROM_FIELD_NUMBER: _ClassVar[int]
     trainer: bytes
     number: int
-    def __init__(self, trainer: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
+    run: int
+    runs_from: int
+    def __init__(self, trainer: _Optional[bytes] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., runs_from: _Optional[int] = ...) -> None: ...
 
 class ParameterInfo(_message.Message):
     __slots__ = ("name", "dtype", "shape", "requires_grad")

@@ -111,15 +111,16 @@ class BlockingClient(Blocking):
         attempts: int = ATTEMPTS,
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
-        tried = Attempts(attempts, attach is not None)
-        while True:
-            try:
-                if tried.is_again and attach is not None:
-                    attach()
-                with self.context() as ctx:
-                    return step(ctx, *args)
-            except Exception as error:
-                tried.failed(error)
+        tried, client = Attempts(attempts, attach is not None), self.unwrapped
+        with client.running() as run:
+            while True:
+                try:
+                    if tried.is_again and attach is not None:
+                        attach()
+                    with wrapped(client.attempt(run)) as ctx:
+                        return step(ctx, *args)
+                except Exception as error:
+                    tried.failed(error)
 
 
 class BlockingReplica(Replica):

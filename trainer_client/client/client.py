@@ -20,6 +20,7 @@ from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
 from trainer_client.contexts import prefetching
+from trainer_client.contexts.runs import Runs
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
 from trainer_client.handles.freezing import set_everywhere
@@ -78,6 +79,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         trainer = new_trainer_id()
         super().__init__(trainer, Sessions(trainer, connectors, settings, dial))
         self._openings = Openings()
+        self._runs = Runs()
         self._seeding, self._tracing = settings.seeding, settings.tracing
         self._tables = Tables(self._sessions, objects.create_shard, objects.attach_named, creation.create, self._loop)
         self.keep: Callable[[ContextId], LocalGradients] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import (
@@ -20,10 +21,11 @@ from trainer_client.contexts.context import Context
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from ps_wire.tracing import Tracing
     from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.runs import Run, Runs
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.numerics import Seeding
     from trainer_client.session.session import Session
@@ -81,6 +83,7 @@ class OffersPasses:
     keep: Callable[[ContextId], LocalGradients] | None
     _loop: asyncio.AbstractEventLoop
     _openings: Openings
+    _runs: Runs
     _seeding: Seeding
     _tracing: Tracing | None
 
@@ -90,11 +93,25 @@ class OffersPasses:
 
     def context(self) -> Context:
         """A new context, for one pass: `async with ps.context() as ctx`."""
+        return self.attempt(None)
+
+    def attempt(self, run: Run | None) -> Context:
+        """A new context for an attempt of a pass; None for a pass that is not run again."""
         id = ContextId(self.trainer, self._openings.number())
         gradients = None if self.keep is None else self.keep(id)
-        context = Context(id, self._loop, self.reach, self._seeding.branch(), self._openings, gradients, self._tracing)
+        seeds, tracing = self._seeding.branch(), self._tracing
+        context = Context(id, self._loop, self.reach, seeds, self._openings, gradients, tracing, run)
         self._openings.opened(context, context.ending())
         return context
+
+    @contextmanager
+    def running(self) -> Iterator[Run]:
+        """A pass with all of its attempts."""
+        run = self._runs.begin()
+        try:
+            yield run
+        finally:
+            self._runs.end(run)
 
     def manual_seed(self, seed: int | None) -> None:
         """Seeds the random numbers that owners draw for this trainer's later calls.
@@ -124,9 +141,10 @@ class OffersPasses:
 
             loss = await ps.run(step, x, y, attach=attach)
 
-        A pass is lost when an owner restarts, ends the pass or the session, or drains while a step waits for others. On
-        an owner that is not lost, and whose answer was, a step may count twice. With the blocking client `step` and
-        `attach` are ordinary functions, which run in the calling thread.
+        A pass is lost when an owner restarts, ends the pass or the session, or drains while a step waits for others. An
+        optimizer that has applied a step of the pass in one attempt does not apply it again in the next, so that it
+        counts once on each owner, and here. With the blocking client `step` and `attach` are ordinary functions, which
+        run in the calling thread.
 
         Args:
             step: One pass. It is handed the context, and ends with its step.
@@ -153,16 +171,17 @@ class OffersPasses:
         attach: Callable[[], Awaitable[Any]] | None,
         attempts: Attempts,
     ) -> T:
-        while True:
-            try:
-                if attempts.is_again and attach is not None:
-                    await attach()
-                async with self.context() as ctx:
-                    return await step(ctx, *args)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                raise CancelledCallError("the pass was not cancelled, but something that it awaited was") from error
-            except Exception as error:
-                attempts.failed(error)
+        with self.running() as run:
+            while True:
+                try:
+                    if attempts.is_again and attach is not None:
+                        await attach()
+                    async with self.attempt(run) as ctx:
+                        return await step(ctx, *args)
+                except asyncio.CancelledError as error:
+                    task = asyncio.current_task()
+                    if task is None or task.cancelling():
+                        raise
+                    raise CancelledCallError("the pass was not cancelled, but something that it awaited was") from error
+                except Exception as error:
+                    attempts.failed(error)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ps_wire.runtime.latency import Latency
     from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
+    from trainer_client.contexts.runs import Run
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.graph.running_backward import LocalBackward, RunningBackward
     from trainer_client.session.in_flight import InFlightRequest
@@ -63,10 +64,12 @@ class Context(Block):
         openings: The open contexts of its client.
         gradients: Keeps the gradients of local leaves; None for a store of its own.
         tracing: Makes the span of its block; None if the program is not traced.
+        run: The pass of which it is an attempt; None if it is not run again.
 
     Attributes:
         id: Its id on every owner.
         message: The id as a message.
+        attempt: Which steps of parameters of this process other attempts have made; None if it is not run again.
         failures: What is known of the failures of its calls, backwards and steps.
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
@@ -88,6 +91,7 @@ class Context(Block):
         openings: Openings | None = None,
         gradients: LocalGradients | None = None,
         tracing: Tracing | None = None,
+        run: Run | None = None,
     ) -> None:
         super().__init__()
         self._span = PassSpan(tracing, id)
@@ -96,6 +100,7 @@ class Context(Block):
         self.seeds = seeds
         self.id = id
         self.message = id.to_message()
+        self.attempt = None if run is None else run.attempt(self.message)
         self.failures = PassFailures()
         self.ended = False
         self.finished = False

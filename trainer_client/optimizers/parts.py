@@ -21,6 +21,7 @@ from ps_wire.runtime.latency import Latency
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.contexts.closing import Part
+from trainer_client.contexts.runs import Parameters
 from trainer_client.contexts.stepped import Stepped, values_of, wait_seconds
 from trainer_client.graph.walk import borrowed_grads, reservations
 from trainer_client.handles import states
@@ -288,6 +289,14 @@ class LocalOptimizer:
         return True
 
     def _apply(self, context: Context) -> None:
+        attempt = context.attempt
+        again = attempt is not None and attempt.was_applied(Parameters(self._parameters))
+        if not again:
+            self._step(context)
+        if attempt is not None:
+            attempt.passed(Parameters(self._parameters), applied=not again)
+
+    def _step(self, context: Context) -> None:
         began = self._latency.begin()
         with borrowed_grads(self._parameters):
             for parameter, gradient in self._found(context):

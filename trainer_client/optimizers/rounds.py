@@ -36,6 +36,9 @@ _OUTDATED: Final = "outdated"
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
+_REPEATED: Final = "repeated"
+"""Why an offer is in no round: that of another attempt of its pass has counted."""
+
 _WITHDRAWN: Final = "withdrawn"
 """Why an offer that was taken back does not count."""
 
@@ -102,6 +105,9 @@ class Rounds:
             self._afterwards(self._release(number, epoch))
         else:
             raise SessionLostError(f"owner {self._first!r} has ended this trainer's part in the rounds again and again")
+        if reply.dropped == _REPEATED:
+            self._afterwards(self._release(number, epoch))
+            reply.dropped = ""
         try:
             if then is not None:
                 then(self._first, ())

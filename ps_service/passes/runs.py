@@ -1,0 +1,79 @@
+"""The passes that trainers may run again, and what was applied of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ps_wire.attempts import Applied
+
+_MOST_RUNS: Final = 256
+"""The most runs of one trainer that are remembered. A program runs few passes at a time."""
+
+_MOST_TRAINERS: Final = 4096
+"""The most trainers whose runs are remembered. They are not forgotten with a session: its end may be why a pass is run
+again."""
+
+
+class AppliedRun(NamedTuple):
+    """What was applied of a pass, for a checkpoint.
+
+    Attributes:
+        trainer: Id of the trainer.
+        run: The number of the run.
+        optimizer: The number of the optimizer in this process.
+        places: Which of its steps in the pass.
+    """
+
+    trainer: bytes
+    run: int
+    optimizer: int
+    places: frozenset[int]
+
+
+class Runs:
+    """What was applied of passes that may be run again. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: OrderedDict[bytes, OrderedDict[int, Applied]] = OrderedDict()
+
+    def of(self, trainer: bytes, run: int, runs_from: int = 0) -> Applied:
+        """What was applied of a pass; the attempts of the pass change it.
+
+        Args:
+            trainer: The trainer.
+            run: The number of the run, which all attempts have in common.
+            runs_from: All runs of the trainer with lower numbers are over.
+        """
+        with self._lock:
+            runs = self._of.setdefault(trainer, OrderedDict())
+            self._of.move_to_end(trainer)
+            applied = runs.setdefault(run, {})
+            for each in [each for each in runs if each < runs_from and each != run]:
+                del runs[each]
+            if len(runs) > _MOST_RUNS:
+                runs.popitem(last=False)
+            if len(self._of) > _MOST_TRAINERS:
+                self._of.popitem(last=False)
+            return applied
+
+    def all(self) -> list[AppliedRun]:
+        """All that was applied."""
+        with self._lock:
+            return [
+                AppliedRun(trainer, run, optimizer, frozenset(places))
+                for trainer, runs in self._of.items()
+                for run, applied in runs.items()
+                for optimizer, places in list(applied.items())
+                if isinstance(optimizer, int)
+            ]
+
+    def restore(self, runs: Iterable[AppliedRun]) -> None:
+        """Continues with those of a checkpoint."""
+        for each in runs:
+            self.of(each.trainer, each.run).setdefault(each.optimizer, set()).update(each.places)

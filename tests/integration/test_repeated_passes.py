@@ -1,0 +1,274 @@
+"""Tests that a pass which is run again counts once on each owner, wherever it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from ps_service.cli import probe
+from tests.conftest import StartOwner
+from tests.integration.administering import evict
+from tests.integration.restarting import Owner
+
+LINEAR = "torch.nn.Linear"
+X = torch.ones(1, 2)
+IDS = torch.tensor([1, 2, 3, 4, 5, 6])
+
+Happening = Callable[[], Awaitable[Any]]
+
+
+class Training:
+    """A program that trains a layer on each owner, a table over both, and a parameter of its own.
+
+    Attributes:
+        passes: How often a pass was begun.
+        before, after: What happens before and after the step of the first pass.
+        step: Makes the step of a pass, and returns the versions.
+    """
+
+    def __init__(self, ps: Any, step: str = "step", **options: Any) -> None:
+        self.ps, self.how, self.options = ps, step, options
+        self.passes = 0
+        self.own = nn.Parameter(torch.zeros(2))
+        self.before: Happening | None = None
+        self.after: Happening | None = None
+
+    async def attach(self) -> None:
+        ps = self.ps
+        self.nets = [await ps.module(LINEAR, 2, 1, name=f"net{n}", owner=f"ps{n}", seed=0) for n in range(2)]
+        parameters: list[Any] = [each for net in self.nets for each in net.parameters()]
+        if self.how == "local":
+            parameters.append(self.own)
+        if self.how == "tables":
+            self.items = await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros())
+            parameters.append(self.items)
+        self.opt = await ps.optimizer(
+            optim.SGD, parameters, lr=1.0, name="" if self.how == "tables" else "opt", **self.options
+        )
+
+    async def step(self, ctx: tc.Context) -> Any:
+        self.passes += 1
+        loss = sum([(await net(X)).sum() for net in self.nets]) + self.own.sum()
+        if self.how == "tables":
+            loss = loss + (await self.items(IDS)).sum()
+        if self.how != "fused":
+            await ctx.backward(loss)
+        await self._happens(self.before)
+        if self.how == "fused":
+            versions = await ctx.backward(loss, step=self.opt)
+        elif self.how == "values":
+            versions = await self.opt.step(ctx, values={"passes": 1}, reduce="sum")
+        else:
+            versions = await self.opt.step(ctx)
+        await self._happens(self.after)
+        return versions
+
+    async def _happens(self, what: Happening | None) -> None:
+        if what is not None and self.passes == 1:
+            await what()
+
+    async def counts(self) -> list[float]:
+        """How often the gradient of each layer was applied, whose elements are 1."""
+        torch.manual_seed(0)
+        first = nn.Linear(2, 1).bias.detach()
+        return [round(float(first - (await net.state_dict())["bias"]), 4) for net in self.nets]
+
+
+HOW = ["step", "fused", "local", "tables", "values"]
+
+
+async def trained(training: Training, attach: bool = True, passes: int = 1) -> dict[str, int]:
+    await training.attach()
+    for _ in range(passes):
+        made = await training.ps.run(training.step, attach=training.attach if attach else None)
+    return {name.partition("/")[0]: version for name, version in made.items()}
+
+
+@pytest.mark.parametrize(("how", "lost"), [*((how, 1) for how in HOW), ("step", 0)])
+async def test_a_step_that_one_owner_has_lost_counts_once_on_the_others(
+    start_owner: StartOwner, how: str, lost: int
+) -> None:
+    owners = [await start_owner(name) for name in ("ps0", "ps1")]
+    async with tc.connect(*(each.address for each in owners)) as ps:
+        training = Training(ps, how, non_finite="apply")
+        training.before = partial(evict, owners[lost], unused_seconds=0.0)
+        versions = await trained(training)
+        assert (training.passes, versions) == (2, {"ps0": 1, "ps1": 1})
+        assert await training.counts() == [1.0, 1.0]
+        await ps.run(training.step)
+        assert await training.counts() == [2.0, 2.0], "later passes count"
+        if how == "local":
+            assert training.own.tolist() == [-2.0, -2.0]
+        if how == "tables":
+            assert torch.equal(await training.items(IDS), torch.full((6, 2), -2.0))
+        if how == "values":
+            assert await training.opt.values() == {"passes": 2}
+
+
+async def _lost() -> None:
+    raise tc.SessionLostError("the answer of the step was lost")
+
+
+@pytest.mark.parametrize(
+    ("how", "policy"),
+    [
+        *((how, None) for how in HOW),
+        *(("values", policy) for policy in (tc.Async(), tc.Sync(trainers=1), tc.Quorum(1), tc.BoundedStaleness(1))),
+        *((how, tc.Sync(trainers=1)) for how in ("fused", "tables")),
+    ],
+    ids=str,
+)
+async def test_a_step_whose_answer_was_lost_counts_once(pair: tc.Client, how: str, policy: tc.Policy | None) -> None:
+    training = Training(pair, how, policy=policy)
+    training.after = _lost
+    versions = await trained(training)
+    assert (training.passes, versions) == (2, {"ps0": 1, "ps1": 1})
+    assert await training.counts() == [1.0, 1.0]
+    await pair.run(training.step)
+    assert await training.counts() == [2.0, 2.0]
+    if how == "local":
+        assert training.own.tolist() == [-2.0, -2.0]
+    if how == "values":
+        assert await training.opt.values() == {"passes": 2}
+
+
+async def test_an_attempt_after_several_others_counts_once(pair: tc.Client) -> None:
+    training = Training(pair)
+    await training.attach()
+
+    async def step(ctx: tc.Context) -> dict[str, int]:
+        versions: dict[str, int] = await training.step(ctx)
+        if training.passes < 4:
+            await _lost()
+        return versions
+
+    assert await pair.run(step, attach=training.attach, attempts=5) == {"ps0": 1, "ps1": 1}
+    assert await training.counts() == [1.0, 1.0]
+
+
+async def test_several_steps_of_a_pass_count_once_each(pair: tc.Client) -> None:
+    training = Training(pair)
+    await training.attach()
+    opts = [await pair.optimizer(optim.SGD, net.parameters(), lr=1.0) for net in training.nets]
+    passes = []
+
+    async def step(ctx: tc.Context) -> None:
+        passes.append(ctx)
+        loss = sum([(await net(X)).sum() for net in training.nets])
+        await ctx.backward(loss)
+        await opts[0].step(ctx)
+        await opts[0].step(ctx)
+        if len(passes) == 1:
+            await _lost()
+        await opts[0].step(ctx)
+        await opts[1].step(ctx)
+        if len(passes) == 2:
+            await _lost()
+
+    await pair.run(step)
+    assert len(passes) == 3
+    assert await training.counts() == [3.0, 1.0]
+
+
+async def test_passes_at_once_are_not_taken_for_each_other(pair: tc.Client) -> None:
+    training = Training(pair)
+    await training.attach()
+    failed: set[int] = set()
+
+    async def step(ctx: tc.Context, number: int) -> None:
+        loss = sum([(await net(X)).sum() for net in training.nets])
+        await ctx.backward(loss)
+        await training.opt.step(ctx)
+        if number % 2 and number not in failed:
+            failed.add(number)
+            await _lost()
+
+    await asyncio.gather(*(pair.run(step, number) for number in range(10)))
+    assert await training.counts() == [10.0, 10.0]
+
+
+async def test_a_pass_of_another_trainer_is_not_taken_for_this_one(start_owner: StartOwner) -> None:
+    owners = [await start_owner(name) for name in ("ps0", "ps1")]
+    addresses = [each.address for each in owners]
+    async with tc.connect(*addresses) as one, tc.connect(*addresses) as other:
+        for ps in one, other:
+            training = Training(ps)
+            training.after = _lost
+            await trained(training)
+        assert await training.counts() == [2.0, 2.0]
+
+
+def test_a_blocking_program_has_the_same(owner_process_address: str) -> None:
+    with tc.connect(owner_process_address) as ps:
+        net = ps.module(LINEAR, 2, 1, name="net", seed=0)
+        opt = ps.optimizer(optim.SGD, net.parameters(), lr=1.0)
+        passes = []
+
+        def step(ctx: tc.Context) -> Any:
+            passes.append(ctx)
+            ctx.backward(net(X).sum())
+            stepped = opt.step(ctx)
+            if len(passes) == 1:
+                raise tc.SessionLostError("the answer of the step was lost")
+            return stepped
+
+        assert ps.run(step) == {"ps0": 1}
+        assert len(passes) == 2
+
+
+async def test_it_counts_once_when_owners_start_again(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("ps0", "ps1")]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        training = Training(ps)
+
+        async def one_starts_again() -> None:
+            await owners[1].restart(drain_seconds=0)
+
+        async def both_start_again() -> None:
+            for each in owners:
+                await each.restart(drain_seconds=0)
+
+        training.before = one_starts_again
+        assert await trained(training) == {"ps0": 1, "ps1": 1}
+        training.before, training.passes = both_start_again, 0
+        await ps.run(training.step, attach=training.attach)
+        assert await training.counts() == [2.0, 2.0]
+
+        async def lost_after_restarts() -> None:
+            await both_start_again()
+            await _lost()
+
+        training.before, training.after, training.passes = None, lost_after_restarts, 0
+        await ps.run(training.step, attach=training.attach)
+        assert training.passes == 2
+        assert await training.counts() == [3.0, 3.0], "the checkpoint says what was applied"
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_it_counts_once_when_an_owner_is_killed(tmp_path: Path, written: bool) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(tmp_path / name, name)) for name in ("ps0", "ps1")]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        training = Training(ps)
+        await training.attach()
+        await asyncio.to_thread(probe.checkpoint, owners[0].address, 60.0)
+
+        async def killed() -> None:
+            if written:
+                await asyncio.to_thread(probe.checkpoint, owners[0].address, 60.0)
+            await owners[0].crash()
+            await _lost()
+
+        training.after = killed
+        await trained(training)
+        assert await training.counts() == [1.0, 1.0], "applied again where the checkpoint does not have it"

@@ -1,0 +1,43 @@
+"""Tests of what an owner remembers of passes that may be run again."""
+
+from __future__ import annotations
+
+from ps_service.passes.runs import AppliedRun, Runs
+
+ONE, OTHER = b"a" * 16, b"b" * 16
+
+
+def test_attempts_of_a_pass_share_what_was_applied() -> None:
+    runs = Runs()
+    runs.of(ONE, 1)[7] = {0}
+    assert runs.of(ONE, 1) == {7: {0}}
+    assert runs.of(ONE, 2) == runs.of(OTHER, 1) == {}
+
+
+def test_runs_that_are_over_are_forgotten() -> None:
+    runs = Runs()
+    for number in range(1, 5):
+        runs.of(ONE, number)[7] = {0}
+    runs.of(OTHER, 1)[7] = {0}
+    assert runs.of(ONE, 5, runs_from=3) == {}
+    assert {(each.trainer, each.run) for each in runs.all()} == {(ONE, 3), (ONE, 4), (OTHER, 1)}
+    assert runs.of(ONE, 3, runs_from=4) == {7: {0}}, "one that is said to be over, and is not"
+
+
+def test_they_are_bounded_and_the_latest_stay() -> None:
+    runs = Runs()
+    for number in range(1, 1000):
+        runs.of(ONE, number)[7] = {0}
+    assert [each.run for each in runs.all()] == list(range(744, 1000))
+    for number in range(5000):
+        runs.of(number.to_bytes(16, "big"), 1)[7] = {0}
+    assert len(runs.all()) == 4096 and not runs.of(ONE, 999)
+
+
+def test_a_checkpoint_has_them() -> None:
+    runs, again = Runs(), Runs()
+    runs.of(ONE, 3)[7] = {0, 2}
+    runs.of(ONE, 3)[8] = {1}
+    again.restore(runs.all())
+    assert again.of(ONE, 3) == {7: {0, 2}, 8: {1}}
+    assert runs.all() == [AppliedRun(ONE, 3, 7, frozenset({0, 2})), AppliedRun(ONE, 3, 8, frozenset({1}))]

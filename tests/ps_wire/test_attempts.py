@@ -1,0 +1,33 @@
+"""Tests of what attempts of a pass know of each other."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps_wire.attempts import Applied, Attempt
+
+STEPS = st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=6)
+
+
+@given(STEPS, st.lists(st.integers(0, 6), max_size=4))
+def test_each_step_is_applied_in_one_attempt(steps: list[tuple[str, bool]], ends: list[int]) -> None:
+    applied: Applied = {}
+    counts = [0] * len(steps)
+    for end in [*ends, len(steps)]:
+        attempt = Attempt(applied)
+        for number, (optimizer, has_gradients) in enumerate(steps[:end]):
+            again = attempt.was_applied(optimizer)
+            assert again == (counts[number] > 0)
+            counts[number] += has_gradients and not again
+            attempt.passed(optimizer, has_gradients and not again)
+    assert counts == [int(has_gradients) for _, has_gradients in steps]
+
+
+def test_a_pass_with_very_many_steps_does_not_fill_the_memory() -> None:
+    applied: Applied = {}
+    attempt = Attempt(applied)
+    for _ in range(2000):
+        assert not attempt.was_applied("a")
+        attempt.passed("a", True)
+    assert len(applied["a"]) == 1024
