@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -177,10 +178,9 @@ class Server:
         """Writes one again and again. One that fails is logged, and the next is tried."""
         while True:
             await asyncio.sleep(self._checkpoint_every)
-            try:
+            # One that cannot be written is among the events.
+            with suppress(PsError):
                 await BLOCKING.run(keeper.write_now)
-            except PsError as error:
-                _log.error("%s", error)
 
     async def drain(self, seconds: float) -> None:
         """Refuses new work, waits for running work, writes a checkpoint if there is a data directory, and stops.

@@ -12,7 +12,7 @@ from ps_service.durability import snapshot
 from ps_service.durability.restoring import restore
 from ps_service.durability.store import CheckpointError, Store
 from ps_service.training.optimizers import HostedOptimizer
-from ps_wire.errors import InternalError, UnavailableError
+from ps_wire.errors import InternalError, PsError, UnavailableError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.operations_pb2 import CheckpointReply
@@ -96,15 +96,19 @@ class Keeper:
                 raise UnavailableError(f"owner {self._engine.name!r} is stopping, and writes its checkpoint by itself")
             try:
                 folder, manifest = self._store.write(fill)
-            except CheckpointError as error:
+            except (CheckpointError, PsError) as error:
+                self._engine.events.note_again(("checkpoint", str(error)), "checkpoint", str(error), "error")
+                if isinstance(error, PsError):
+                    raise
                 raise InternalError(str(error)) from error
         reply = CheckpointReply(owner=self._engine.name, folder=str(folder), objects=len(manifest.objects))
         reply.bytes = sum(each["bytes"] for each in manifest.files.values())
         reply.seconds, reply.held_seconds = time.monotonic() - began, held
         reply.left_out.extend(f"{each['class']} {each['name']!r}: {each['why']}" for each in manifest.left_out)
-        _log.info(
-            "%s of %s: %d objects, %d bytes in %.2f s; steps waited for %.2f s",
-            *(folder, reply.owner, reply.objects, reply.bytes, reply.seconds, held),
+        self._engine.events.note(
+            "checkpoint",
+            f"the state of {reply.owner} is kept in {folder}: {reply.objects:,} objects, {reply.bytes:,} bytes in "
+            f"{reply.seconds:.2f} s; steps waited for {held:.2f} s",
         )
         return reply
 

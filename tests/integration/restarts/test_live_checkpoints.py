@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 import trainer_client as tc
 from ps_service.cli import probe
 from ps_service.durability import snapshot
+from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.server import Server
 from ps_wire.v1.operations_pb2 import CheckpointReply
@@ -150,6 +151,24 @@ async def test_calls_go_on_while_steps_wait(owner: Owner, ps: tc.Client, monkeyp
     assert (await write(owner)).objects == 0, "a call that hangs elsewhere delays nothing"
     await gate.open()
     await waiting
+
+
+async def test_each_is_an_event_and_so_is_one_that_could_not_be_written(
+    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ps.module(LINEAR, 4, 2, name="net")
+    folder = (await write(owner)).folder
+
+    def refuse(*_: object) -> None:
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(snapshot, "write_live", refuse)
+    for _ in range(2):
+        with pytest.raises(tc.InternalError, match="the disk is full"):
+            await write(owner)
+    written, failed = [each for each in (await ps.status(events=100)).events if each.kind == "checkpoint"]
+    assert written.text.startswith(f"the state of ps0 is kept in {folder}: 1 objects, ") and written.level == "info"
+    assert "could not be written: the disk is full" in failed.text and failed.level == "error"
 
 
 async def test_without_a_data_directory_it_says_what_to_do(ps: tc.Client, owner: Owner) -> None:
