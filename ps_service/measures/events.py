@@ -43,7 +43,7 @@ KINDS: Final = {
     "slow": "a request took longer than `slow_call_seconds`",
     "pass_ended": "the owner or an operator has ended a pass",
     "restored": "the owner has continued from a checkpoint",
-    "checkpoint": "a checkpoint was written, or one could not be",
+    "checkpoint": "a checkpoint was written; as an error: one could not be",
     "started": "the owner serves",
     "draining": "the owner takes no new work",
     "drained": "the owner has finished its work",
