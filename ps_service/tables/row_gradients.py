@@ -52,6 +52,7 @@ class UnsummedGradient(torch.Tensor):
     most_bytes: int
     _sum: Callable[[Grouped], torch.Tensor]
     _summed: torch.Tensor
+    _finite: bool | None  # of the gradients that are pending; None until somebody asks
 
     @classmethod
     def of(cls, grouped: Grouped, sum: Callable[[Grouped], torch.Tensor]) -> Self:
@@ -65,7 +66,7 @@ class UnsummedGradient(torch.Tensor):
         made: Self = torch.Tensor._make_subclass(
             cls, rows_gradient(grouped.ids[:0], grouped.gradients.new_empty(0, dim))
         )
-        made.pending, made._sum = grouped, sum
+        made.pending, made._sum, made._finite = grouped, sum, None
         made.most_bytes = max(grouped.nbytes, len(grouped.ids) * (8 + 4 * dim))
         return made
 
@@ -81,7 +82,11 @@ class UnsummedGradient(torch.Tensor):
     @property
     def is_surely_finite(self) -> bool:
         """Whether it shows without the sums that it holds neither NaN nor infinity."""
-        return self.pending is not None and self.pending.sums_are_finite
+        if self.pending is None:
+            return False
+        if self._finite is None:
+            self._finite = self.pending.sums_are_finite
+        return self._finite
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

@@ -46,6 +46,30 @@ class Bags(NamedTuple):
         weights = None if self.weights is None else self.weights[positions]
         return Bags(self.ids.index_select(0, positions), counts, weights)
 
+    def split(self, places: torch.Tensor, parts: int) -> list[Bags]:
+        """The same bags with the ids of each part only.
+
+        Args:
+            places: The part to which each id belongs, int64 [n], from 0.
+            parts: Number of parts.
+        """
+        ids, ends = self.ids.numpy(), self.counts.cumsum(0).numpy()
+        made = []
+        left = self.counts
+        for part in range(parts):
+            chosen = places.numpy() == part
+            positions = np.flatnonzero(chosen)
+            counts = left
+            if part < parts - 1:
+                # The last part has what the others leave.
+                before = np.zeros(len(ids) + 1, np.int64)
+                np.cumsum(chosen, out=before[1:])
+                counts = torch.from_numpy(np.diff(before.take(ends), prepend=0))
+                left = left - counts
+            weights = None if self.weights is None else self.weights[torch.from_numpy(positions)]
+            made.append(Bags(torch.from_numpy(ids.take(positions)), counts, weights))
+        return made
+
 
 def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
     """The ids as int64 on the CPU.

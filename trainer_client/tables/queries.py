@@ -115,9 +115,8 @@ def bags_query(
         if len(owners) == 1:
             asked[owners[0]] = Asked(bags.ids, bags.offsets, bags.weights)
         else:
-            owner_of = table.routing.owner_of(bags.ids)
-            for position, owner in enumerate(owners):
-                part = bags.some(owner_of == position)
+            parts = bags.split(table.routing.owner_of(bags.ids), len(owners))
+            for owner, part in zip(owners, parts, strict=True):
                 if len(part.ids):
                     asked[owner] = Asked(part.ids, part.offsets, part.weights)
     counts = bags.counts if mode == "mean" else None

@@ -20,7 +20,8 @@ def test_the_mix_gives_the_published_numbers_of_splitmix64() -> None:
 
 
 def test_slots_are_the_highest_bits_of_the_mix() -> None:
-    ids = torch.tensor([0, -1, 2**63 - 1, -(2**63), 12345])
+    drawn = torch.randint(-(2**63), 2**63 - 1, (10_000,), generator=torch.Generator().manual_seed(1))
+    ids = torch.cat([torch.tensor([0, -1, 2**63 - 1, -(2**63), 12345]), drawn])
     assert slots_of(ids).tolist() == [int(each) >> 50 for each in mix(ids.numpy())]
 
 

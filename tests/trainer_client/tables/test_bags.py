@@ -34,6 +34,18 @@ def test_the_same_bags_with_some_of_their_ids(lists: list[list[int]], weighted: 
     ]
 
 
+@settings(max_examples=60, deadline=None)
+@given(_lists, st.booleans(), st.integers(1, 4))
+def test_the_same_bags_split_into_parts(lists: list[list[int]], weighted: bool, parts: int) -> None:
+    counts = torch.tensor([len(each) for each in lists], dtype=torch.int64)
+    ids = torch.tensor([id for each in lists for id in each], dtype=torch.int64)
+    whole = Bags(ids, counts, torch.arange(len(ids)).float() if weighted else None)
+    split = whole.split(ids.remainder(parts), parts)
+    assert [_as_lists(each) for each in split] == [
+        [[pair for pair in each if pair[0] % parts == part] for each in _as_lists(whole)] for part in range(parts)
+    ]
+
+
 def test_owners_of_ids_of_any_shape() -> None:
     routing = Routing.even(["a", "b", "c"])
     for shape in ((0,), (7,), (2, 3, 4)):
