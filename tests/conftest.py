@@ -25,6 +25,7 @@ from ps_wire.limits import Limits
 from tests import hosted_models
 from tests.forking.process import ROOT, AsyncForked, Forking
 from tests.forking.programs import forked_programs as forked
+from tests.ports import ReservedPort
 
 __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 
@@ -138,7 +139,9 @@ async def start_process(forking: Forking) -> AsyncIterator[StartProcess]:
     async with AsyncExitStack() as stack:
 
         async def start(*flags: str) -> OwnerProcess:
-            process = await stack.enter_async_context(aclosing(await forking.begin(*SERVE, *flags)))
+            # Nobody else gets its port if it ends and is started again there.
+            listen = () if "--listen" in flags else ("--listen", stack.enter_context(ReservedPort()).address)
+            process = await stack.enter_async_context(aclosing(await forking.begin(*SERVE, *listen, *flags)))
             line = (await process.stdout.readline()).decode()
             assert " is serving on " in line, line
             return OwnerProcess(process, line.split()[-1])

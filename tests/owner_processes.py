@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tests.forking.process import ROOT, AsyncForked, Forking
+from tests.ports import ReservedPort
 
 COMMAND: Final = str(Path(sys.executable).parent / "ps-service")
 ENVIRONMENT: Final = {
@@ -50,7 +51,8 @@ async def forked_owners(forking: Forking) -> AsyncIterator[StartOwner]:
     async with AsyncExitStack() as stack:
 
         async def start(*flags: str, cwd: Path = ROOT, **variables: str) -> OwnerProcess:
-            listen = () if "--listen" in flags else ("--listen", "127.0.0.1:0")
+            # Nobody else gets its port if it ends and is started again there.
+            listen = () if "--listen" in flags else ("--listen", stack.enter_context(ReservedPort()).address)
             command, environment = ("ps_service", "serve", *listen, *flags), {**ENVIRONMENT, **variables}
             process = await forking.begin(*command, errors=True, cwd=cwd, variables=environment)
             await stack.enter_async_context(aclosing(process))
@@ -64,9 +66,13 @@ async def forked_owners(forking: Forking) -> AsyncIterator[StartOwner]:
 async def owner_processes() -> AsyncIterator[StartOwner]:
     """What starts owners; none of them is left after the block."""
     processes: list[asyncio.subprocess.Process] = []
+    ports: list[ReservedPort] = []
 
     async def start(*flags: str, cwd: Path = ROOT, **variables: str) -> OwnerProcess:
-        listen = () if "--listen" in flags else ("--listen", "127.0.0.1:0")
+        listen: tuple[str, ...] = ()
+        if "--listen" not in flags:
+            ports.append(ReservedPort())
+            listen = ("--listen", ports[-1].address)
         process = await asyncio.create_subprocess_exec(
             COMMAND, "serve", *listen, *flags,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env={**ENVIRONMENT, **variables},
@@ -83,3 +89,5 @@ async def owner_processes() -> AsyncIterator[StartOwner]:
             if process.returncode is None:
                 process.kill()
                 await process.communicate()
+        for port in ports:
+            port.close()

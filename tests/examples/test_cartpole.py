@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from examples.cartpole.report import Report
 from examples.cartpole.settings import Settings, parse
 from examples.cartpole.trajectory import Trajectory
 from tests.examples.output import assert_announced
+from tests.ports import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("forked_programs")
@@ -48,13 +48,6 @@ async def finish(*processes: asyncio.subprocess.Process) -> list[str]:
     return outputs
 
 
-def free_port() -> int:
-    """A free port of the loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_observers_play_and_the_agent_learns(tmp_path: Path) -> None:
     (output,) = await finish(await start("--episodes", "30", "--out", tmp_path))
     assert "Episode 30\tLast reward: " in output
@@ -75,11 +68,13 @@ async def test_observers_play_and_the_agent_learns(tmp_path: Path) -> None:
 
 
 async def test_members_started_by_hand_do_the_same(tmp_path: Path) -> None:
-    common = ["--world-size", "3", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    members = [
-        await start("--rank", str(rank), *common, "--episodes", "3", "--out", tmp_path / "hand") for rank in (2, 1, 0)
-    ]
-    *observers, agent = await finish(*members)
+    with ReservedPort() as port:
+        common = ["--world-size", "3", "--master-addr", "127.0.0.1", "--master-port", str(port.number)]
+        members = [
+            await start("--rank", str(rank), *common, "--episodes", "3", "--out", tmp_path / "hand")
+            for rank in (2, 1, 0)
+        ]
+        *observers, agent = await finish(*members)
     assert "3 episodes of 2 observers" in agent
     assert not any("episodes" in output for output in observers)
     await finish(await start("--episodes", "3", "--out", tmp_path / "together"))

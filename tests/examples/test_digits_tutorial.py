@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -15,22 +14,16 @@ import torch
 
 from examples.digits.data import load_small
 from examples.digits.tutorial import get_parameter_server, loaders
+from tests.ports import ReservedPort
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def free_port() -> str:
-    """A free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def run(world_size: int) -> list[str]:
     """Runs the program in so many processes for one pass over the digits; gives what each printed."""
-    port = free_port()
     command = [sys.executable, "-m", "examples.digits.tutorial", "--world-size", str(world_size), "--epochs", "1"]
     with ExitStack() as stack:
+        port = str(stack.enter_context(ReservedPort()).number)
         processes = [
             stack.enter_context(
                 subprocess.Popen(

@@ -19,6 +19,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from tests import hosted_models, optimizer_models
 from tests.integration import wire_models
+from tests.ports import ReservedPort
 
 T = TypeVar("T")
 
@@ -42,7 +43,9 @@ class Owner:
         self._modules = modules
         self._threads = threads
         self.name = name
-        self.address = "127.0.0.1:0"
+        # No other process may get it while the owner is down.
+        self._port = ReservedPort()
+        self.address = self._port.address
 
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
@@ -50,7 +53,6 @@ class Owner:
         server = Server(engine, self.address)
         await server.start()
         self.server = server
-        self.address = server.address
 
     async def restart(self, drain_seconds: float = 20.0) -> None:
         """As SIGTERM and a new process do it."""
@@ -70,6 +72,7 @@ class Owner:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.server.stop()
+        self._port.close()
 
 
 @hosted

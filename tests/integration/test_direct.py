@@ -22,6 +22,7 @@ from ps_wire.v1.frames_pb2 import DirectOffer, Frame, Hello
 from tests import waiting
 from tests.conftest import StartOwner, StartProcess
 from tests.integration.support import COUNTER, Cuttable, engine
+from tests.ports import ReservedPort
 from trainer_client.session import link
 from trainer_client.transport import direct
 from trainer_client.transport.direct import open_direct
@@ -122,11 +123,10 @@ async def test_small_calls_overtake_large_messages(owner: Server) -> None:
 
 
 async def test_the_session_stays_on_grpc_if_the_port_refuses(owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    monkeypatch.setattr(owner.servicer.direct, "port", port)
-    async with tc.connect(owner.address, **DIRECT) as ps:
-        assert await transport(owner, ps) == "grpc"
+    with ReservedPort() as unused:
+        monkeypatch.setattr(owner.servicer.direct, "port", unused.number)
+        async with tc.connect(owner.address, **DIRECT) as ps:
+            assert await transport(owner, ps) == "grpc"
 
 
 async def test_a_port_that_is_filtered_costs_a_moment_once(owner: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,8 @@ def drop_all(owner: Server) -> None:
 
 
 async def test_a_trainer_finds_a_restarted_owner_over_a_direct_connection_again() -> None:
-    first = Server(engine("ps0"), direct_port=0)
+    port = ReservedPort()
+    first = Server(engine("ps0"), port.address, direct_port=0)
     await first.start()
     async with tc.connect(first.address, **DIRECT) as ps:
         assert await transport(first, ps) == "direct"

@@ -14,6 +14,7 @@ from ps_service.engine import Engine
 from ps_service.server import Server
 from tests.forking.process import Forking
 from tests.owner_processes import forked_owners
+from tests.ports import ReservedPort
 from tests.ps_service.test_server import Heard
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.entry import Entry, Plan
@@ -50,7 +51,8 @@ async def _member(stack: AsyncExitStack, name: str, directory: str = "", listen:
 
 
 async def test_a_member_that_had_given_the_directory_up_comes_back_to_it(stack: AsyncExitStack) -> None:
-    keeper = await _member(stack, "directory")
+    port = stack.enter_context(ReservedPort())
+    keeper = await _member(stack, "directory", listen=port.address)
     member = await _member(stack, "ps0", keeper.server.address)
     session = member.directory
     async with Heard("trainer_client.rpc", lambda said: "ps0 is not in the directory at" in said):

@@ -18,6 +18,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.rpc.health import SERVICE
 from ps_service.server import Server
 from ps_wire.limits import Limits
+from tests.ports import ReservedPort
 from tests.ps_service import service_models
 from tests.ps_service.service_models import Latch
 
@@ -87,10 +88,11 @@ async def test_two_owners_never_share_a_port(server: Server) -> None:
 
 
 async def test_the_port_is_free_again_afterwards() -> None:
-    async with Server(owner()) as first:
-        address = first.address
-    async with Server(owner(), address) as second:
-        assert second.address == address
+    with ReservedPort() as port:
+        async with Server(owner(), port.address) as first:
+            assert first.address == port.address
+        async with Server(owner(), port.address) as second:
+            assert second.address == port.address
 
 
 @pytest.mark.parametrize("error", [OSError("no"), asyncio.CancelledError()], ids=repr)

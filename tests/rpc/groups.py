@@ -10,7 +10,6 @@ import os
 import pickle
 import re
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from ps_wire.errors import DeadlineExceededError, PsError
+from tests.ports import ReservedPort
 from tests.rpc import situations as s
 from trainer_client import rpc
 from trainer_client.rpc.current import agent
@@ -321,12 +321,8 @@ def published_directory() -> str:
 
 def main(run: Callable[..., None], size: int, *arguments: str) -> int:
     """Starts the members, and gives the worst of their exit codes. One that is killed counts as ended well."""
-    with socket.socket() as probe, socket.socket() as another:
-        probe.bind(("127.0.0.1", 0))
-        another.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
-        os.environ.update(SECOND_PORT=str(another.getsockname()[1]))
-    with tempfile.TemporaryDirectory() as files:
+    with ReservedPort() as port, ReservedPort() as another, tempfile.TemporaryDirectory() as files:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port.number), SECOND_PORT=str(another.number))
         os.environ["GROUP_FILES"] = files
         context = mp.get_context("fork")
         members = [context.Process(target=run, args=(rank, size, *arguments)) for rank in range(size)]

@@ -7,7 +7,6 @@ import faulthandler
 import json
 import os
 import signal
-import socket
 import tempfile
 import time
 import traceback
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from benchmarks.leash import end_with_parent
+from tests.ports import ReservedPort
 from tests.torch_suite.fixture import Place, case
 from tests.torch_suite.results import FAILED, PASSED
 
@@ -101,7 +101,8 @@ class Running:
         self._directory = tempfile.TemporaryDirectory(prefix="torch-suite-")
         file = Path(self._directory.name, "init")
         file.touch()
-        place = Place(_free_port(), str(file))
+        self._port = ReservedPort()
+        place = Place(self._port.number, str(file))
         first: Any = case(cls, name, 0, place)
         self._ranks: list[Rank] = []
         for rank in range(first.world_size):
@@ -130,6 +131,7 @@ class Running:
         for rank in self._ranks:
             rank.end()
         self._directory.cleanup()
+        self._port.close()
         outcome = self._joined()
         if self._logs is not None and outcome.verdict != FAILED:
             for rank in self._ranks:
@@ -174,10 +176,3 @@ def _child(work: Callable[[], Outcome], writing: int, log: Path) -> NoReturn:
             json.dump(outcome, pipe)
     finally:
         os._exit(0)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -15,6 +15,7 @@ from ps_service.monitoring import page_streams
 from ps_service.server import Server
 from tests import hosted_models
 from tests.conftest import StartProcess
+from tests.ports import ReservedPort
 from tests.ps_service.monitoring.chromium.browser import Browser
 
 HERE = "127.0.0.1:0"
@@ -106,16 +107,16 @@ async def test_a_page_whose_owner_hangs_is_stale_and_goes_on_later(
 
 
 async def test_a_lost_connection_is_told_and_found_again(browser: Browser) -> None:
-    async with Server(engine(), http=HERE) as server:
-        address = server.http_address
-        await browser.open(f"http://{address}/")
-        await browser.until(f"{STATE} === 'live' && {READY}")
-    await browser.until(f"{STATE} === 'lost'")
-    assert "Connection lost. Trying again" in await browser.ask(BANNER)
-    assert "Connection lost" in await browser.ask("document.getElementById('announcer').textContent")
-    async with Server(engine(), http=address):
-        await browser.until(f"{STATE} === 'live'")
-        await browser.until(f"{rows('owners')}.length === 1")
+    with ReservedPort() as port:
+        async with Server(engine(), http=port.address):
+            await browser.open(f"http://{port.address}/")
+            await browser.until(f"{STATE} === 'live' && {READY}")
+        await browser.until(f"{STATE} === 'lost'")
+        assert "Connection lost. Trying again" in await browser.ask(BANNER)
+        assert "Connection lost" in await browser.ask("document.getElementById('announcer').textContent")
+        async with Server(engine(), http=port.address):
+            await browser.until(f"{STATE} === 'live'")
+            await browser.until(f"{rows('owners')}.length === 1")
 
 
 async def test_a_page_too_many_says_so_and_tries_again(
