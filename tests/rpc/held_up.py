@@ -29,6 +29,7 @@ def wait_for(event: str, seconds: float = 60.0) -> bool:
 
 @remote
 def nested_wait(to: str, event: str) -> None:
+    let_go(f"{event} called")
     try:
         rpc.rpc_sync(to, wait_for, args=(event,), timeout=0)
     except Exception as error:
@@ -36,6 +37,12 @@ def nested_wait(to: str, event: str) -> None:
         raise
     finally:
         let_go(f"{event} ended")
+
+
+@remote
+def has_called(event: str) -> bool:
+    """Whether `nested_wait` has begun here."""
+    return EVENTS.setdefault(f"{event} called", threading.Event()).is_set()
 
 
 @remote

@@ -1,13 +1,23 @@
-"""How many references a member counts, and whether a value is gone."""
+"""How many references a member counts, and whether a value is gone; waiting for what other members do by themselves."""
 
 from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 
 from ps_wire.errors import StaleHandleError
 from ps_wire.refs import Ref
 from trainer_client.rpc.current import agent
+
+
+def eventually(so: Callable[[], bool]) -> bool:
+    """Looks again and again, for some seconds."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if so():
+            return True
+    return False
 
 
 def references(worker: str) -> int:
