@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import resource
 import sys
 from contextlib import AsyncExitStack
@@ -51,10 +52,17 @@ async def test_an_owner_without_descriptors_refuses_new_trainers_and_says_why(ow
     limit(owner_process, opened(owner_process.process.pid) + descriptors.RESERVE + 12)
     async with AsyncExitStack() as stack:
         trainers: list[tc.Client] = []
-        with pytest.raises(tc.UnavailableError, match=r"takes no new trainers: \d+ of its \d+ file descriptors"):
-            while len(trainers) < 40:
+        said = ""
+        for _ in range(40):
+            try:
                 connecting = tc.connect(owner_process.address, connect_timeout=1.0)
                 trainers.append(await stack.enter_async_context(connecting))
+            except tc.UnavailableError as error:
+                said = str(error)
+                # A busy machine may need longer for one that is not refused.
+                if "takes no new trainers" in said:
+                    break
+        assert re.search(r"takes no new trainers: \d+ of its \d+ file descriptors", said)
         assert len(trainers) >= 3
         for ps in trainers:
             counter = await ps.create(COUNTER)

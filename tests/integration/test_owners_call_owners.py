@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -93,11 +91,7 @@ async def test_status_lists_members_and_borrowed_references(start_process: Start
         assert [(member.name, member.address) for member in status.members] == [("ps0", first), ("ps1", second)]
         assert status.borrowed == 1
         del keeper
-        for _ in range(5000):
-            if not (await ps.status("ps0")).borrowed:
-                break
-            await asyncio.sleep(0)
-        assert not (await ps.status("ps0")).borrowed
+        await until(ps, lambda status: not status.borrowed, "ps0")
 
 
 async def test_an_owner_that_cannot_join_says_why(start_process: StartProcess) -> None:

@@ -127,6 +127,8 @@ async def test_the_time_of_the_outer_call_is_that_of_the_chain(ps: tc.Client, ow
 async def test_chains_over_owners_are_cancelled_and_run_out_of_time(pair: tc.Client) -> None:
     gate, counter = await pair.create(GATE, owner="ps0"), await pair.create(COUNTER, owner="ps1")
     first = gate.wait()
+    # Before it is given up: a call that has not arrived by then never enters the gate.
+    await gate.wait_for(1)
     with pytest.raises(DeadlineExceededError, match="did not come in time"):
         await counter.options(timeout=0.1).echo(first)
     second = gate.wait()

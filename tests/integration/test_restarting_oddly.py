@@ -13,6 +13,7 @@ from torch import optim
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
+from tests import waiting
 from tests.forking.process import Forking
 from tests.integration import odd_models
 from tests.integration.odd_models import BEGUN, HOLD
@@ -50,11 +51,7 @@ async def begun() -> None:
 
 async def running(owner: Owner, count: int) -> None:
     """Waits until so many requests run or wait for a thread, of which there may be none to ask for the status."""
-    for _ in range(100_000):
-        if owner.server.engine.counters.running >= count:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"{owner.server.engine.counters.running} requests run, not {count}")
+    await waiting.until(lambda: owner.server.engine.counters.running >= count)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -257,12 +254,12 @@ async def test_a_request_that_no_thread_had_begun_is_run_later(tmp_path: Path) -
 
 async def test_a_result_that_comes_while_an_owner_drains_is_an_answer(owner: Owner, ps: tc.Client) -> None:
     later = await ps.create(f"{ODD}.Later", name="later")
-    waiting = later.wait()
+    pending = later.wait()
     await begun()
     draining = asyncio.create_task(owner.server.drain(20))
     await until(ps, lambda status: not status.serving)
     await asyncio.to_thread(owner.server.engine.registry.named("later").value.answer)
-    assert await waiting == 7
+    assert await pending == 7
     await draining
     await owner.start()
 

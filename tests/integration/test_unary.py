@@ -151,9 +151,10 @@ async def test_anonymous_objects_are_counted_and_released(stub: OwnerStub, roomy
 async def test_the_references_of_a_unary_trainer_end_with_its_lease() -> None:
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         async with grpc.aio.insecure_channel(owner.address) as channel:
-            await OwnerStub(channel).Create(create(COUNTER), metadata=ME)
-        assert len(owner.engine.registry) == 1
+            made = await OwnerStub(channel).Create(create(COUNTER), metadata=ME)
+        assert made.object.handle.object_id
         await until(watch, lambda status: status.sessions == 1)
+        assert owner.engine.counters.sessions_ended["lease"] == 1
         assert len(owner.engine.registry) == 0 and len(owner.engine.reply_cache) == 0
 
 
