@@ -19,6 +19,7 @@ import torch
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.metrics.sampler import Sampler
 from ps_service.monitoring import page_streams
 from ps_service.monitoring.page_streams import PageStream
 from ps_service.monitoring.web import Web
@@ -41,6 +42,13 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 async def server() -> AsyncIterator[Server]:
     async with Server(Engine("ps0", AllowList([hosted_models])), http=HERE) as server:
         yield server
+
+
+@pytest.fixture
+async def sampled_by_hand(server: Server) -> Sampler:
+    """Makes the samples of `server`, which makes none by itself: however long a test takes, there are no more."""
+    await server._sampler.end()
+    return server._sampler
 
 
 async def text_of(http: aiohttp.ClientSession, server: Server, path: str = "/") -> str:
@@ -228,8 +236,10 @@ async def test_status_json_has_the_numbers_of_the_group(http: aiohttp.ClientSess
     assert owner["status"]["optimizers"][0]["lr"] == [None]  # JSON knows no infinity
 
 
-async def test_a_trainer_that_has_left_is_part_of_the_totals(http: aiohttp.ClientSession, server: Server) -> None:
-    server._sampler.sample()
+async def test_a_trainer_that_has_left_is_part_of_the_totals(
+    http: aiohttp.ClientSession, server: Server, sampled_by_hand: Sampler
+) -> None:
+    sampled_by_hand.sample()
     async with tc.connect(server.address) as ps:
         net = await ps.module("torch.nn.Linear", 2, 1, name="net")
         first = await ps.optimizer("torch.optim.SGD", [net.parameter("weight")], lr=0.1)
@@ -238,15 +248,17 @@ async def test_a_trainer_that_has_left_is_part_of_the_totals(http: aiohttp.Clien
             async with ps.context() as ctx:
                 await ctx.backward((await net(torch.ones(1, 2))).sum(), step=[first, second])
     await waiting.until(lambda: not server.engine.sessions.all())
-    sample = server._sampler.sample()
+    sample = sampled_by_hand.sample()
     assert (sample.steps, sample.trainer_steps) == (8, 4)
     totals = json.loads(await text_of(http, server, "/status.json"))["totals"]
     assert totals["trainers_connected"] == 0
     assert totals["steps_per_second"] > 0
 
 
-async def test_the_rows_of_tables_are_parameters(http: aiohttp.ClientSession, server: Server) -> None:
-    sample = server._sampler.sample()
+async def test_the_rows_of_tables_are_parameters(
+    http: aiohttp.ClientSession, server: Server, sampled_by_hand: Sampler
+) -> None:
+    sample = sampled_by_hand.sample()
     more = dataclasses.replace(sample, number=sample.number + 1, parameter_bytes=1 << 20, table_bytes=1 << 18)
     server.engine.history.add(more)
     assert '<td class="num">1.2 MiB</td>' in await text_of(http, server)
