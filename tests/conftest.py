@@ -38,7 +38,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+# How long examples take says something about the machine: neither a deadline nor a check of their making.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("repeatable")
 
 

@@ -54,7 +54,9 @@ async def test_results_and_gradients_are_those_of_torch(start_owner: StartOwner,
             assert torch.equal(await items(torch.arange(ROWS)), local.weight)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(bags=st.lists(st.lists(st.integers(0, ROWS - 1), max_size=6), max_size=8), last=st.booleans())
 def test_any_bags_outside_of_a_pass(shared: Any, bags: list[list[int]], last: bool) -> None:
     items, values = shared
