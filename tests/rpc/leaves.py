@@ -163,7 +163,9 @@ def _own_pass() -> torch.Tensor:
 
 @remote
 def sparse_leaf() -> torch.Tensor:
-    return torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (3, 3), requires_grad=True)
+    return torch.sparse_coo_tensor(
+        [[0, 1, 1], [2, 0, 2]], [3.0, 4.0, 5.0], (3, 3), requires_grad=True, check_invariants=True
+    )
 
 
 @hosted
