@@ -151,10 +151,10 @@ async def test_a_port_that_is_filtered_costs_a_moment_once(owner: Server, monkey
 async def test_the_session_stays_on_grpc_if_the_port_accepts_and_is_silent(
     owner: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "_MOVE_PATIENCE", 1.5)
+    monkeypatch.setattr(link, "_MOVE_PATIENCE", 2.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(owner.servicer.direct, "port", silent.getsockname()[1])
-        async with tc.connect(owner.address, connect_timeout=1.0, **DIRECT) as ps:
+        async with tc.connect(owner.address, connect_timeout=2.0, **DIRECT) as ps:
             assert await transport(owner, ps) == "grpc"
 
 

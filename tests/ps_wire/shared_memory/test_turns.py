@@ -17,6 +17,7 @@ from ps_wire.shared_memory.connection import SharedMemoryConnection
 from ps_wire.sockets import stream_socket
 from ps_wire.sockets.delivery import TURN_SECONDS
 from ps_wire.v1.frames_pb2 import Frame
+from tests.waiting import until
 
 
 @asynccontextmanager
@@ -178,6 +179,7 @@ async def test_packets_before_a_close_during_a_pause_are_delivered(
         await there.close()
         await asyncio.sleep(0.05)
         serving = serving or asyncio.create_task(here.deliver(handle))
+        await until(lambda: numbers)
         await asyncio.sleep(0.05)
         assert numbers == [1]
         pause.set_result(False)
