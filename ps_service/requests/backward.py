@@ -211,6 +211,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     optimizer = optimizer_of(ctx.find(request.optimizer))
     context = ctx.engine.contexts.get(id)
     if request.check_only:
+        reported_values.check(ctx, optimizer, request.values)
         if context is not None:
             optimizer.check(context)
         reply.version = optimizer.version

@@ -39,6 +39,13 @@ def read(ctx: RequestContext, messages: Sequence[pb.ReportedValue]) -> dict[str,
     return {name: each._replace(value=copied(each.value)) for name, each in values.items()}
 
 
+def check(ctx: RequestContext, optimizer: HostedOptimizer, messages: Sequence[pb.ReportedValue]) -> None:
+    """Raises the error with which the values of a request would be refused."""
+    if messages:
+        known = optimizer.aggregator.reported
+        known.drop(known.expect(ctx.trainer, read(ctx, messages)))
+
+
 def write(ctx: RequestContext, reply: pb.StepReply, values: Mapping[str, Any]) -> None:
     """Writes the values of a round."""
     if values:

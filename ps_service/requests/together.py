@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ps_service.requests import fields, round_messages
+from ps_service.requests import fields, reported_values, round_messages
 from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ps_service.requests.context import RequestContext
+    from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.refs import ContextId
     from ps_wire.v1 import operations_pb2 as pb
@@ -23,15 +24,18 @@ if TYPE_CHECKING:
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context to several optimizers, or only checks them.
 
-    Those with a policy are checked, and left out. The trainer then steps each of them by itself.
+    Those with a policy are checked, and left out. The trainer then steps each of them by itself. Values are those of
+    the first optimizer, and count with its step.
 
     Raises:
-        InvalidArgumentError: The request asks for something that goes with one optimizer only, or names one twice.
+        InvalidArgumentError: The request asks for something that goes with one optimizer only, or names one twice, or
+            a value does not fit.
         The exceptions of `HostedOptimizer.step`.
     """
-    if request.HasField("offer") or request.finish or request.values:
-        raise InvalidArgumentError("offers, steps to be finished and reported values are for one optimizer only")
+    if request.HasField("offer") or request.finish:
+        raise InvalidArgumentError("offers, and steps to be finished, are for one optimizer only")
     optimizers = _found(ctx, (request.optimizer, *request.more))
+    reported_values.check(ctx, optimizers[0], request.values)
     replies = [reply, *(reply.more.add() for _ in request.more)]
     context = ctx.engine.contexts.get(fields.context_id(request))
     stepping = []
@@ -44,9 +48,21 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
                 _leave_out(optimizer, own)
         else:
             stepping.append((optimizer, own))
+
+    def apply() -> list[Stepped]:
+        if context is None:
+            return []
+        return step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
+
+    if request.values and stepping and stepping[0][0] is optimizers[0]:
+        # They count also if the pass has no gradients here, because other owners may have some.
+        values = reported_values.read(ctx, request.values)
+        done, of_round = reported_values.counted(ctx, optimizers[0], values, apply)
+        reported_values.write(ctx, reply, of_round)
+    else:
+        done = apply()
     if context is None:
         return
-    done = step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
     if done:
         ctx.engine.sessions.stepped(ctx.trainer, context.id)
     for (_, own), stepped in zip(stepping, done, strict=True):

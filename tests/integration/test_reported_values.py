@@ -16,6 +16,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_wire.limits import MAX_REPORTED_BYTES, MAX_REPORTED_NAMES
 from tests.integration import spanning
+from tests.integration.replicas_over_owners import pushers
 from tests.integration.test_policies import Trainer, hosted, trainers, waiting
 from tests.training import apart
 from tests.waiting import until
@@ -296,6 +297,25 @@ async def test_pushes_of_replicas_of_several_owners_report_values_once(policy: t
         assert [each.reported["loss"] for each in found] == ([0.0, 1.0] if policy is None else [0.5, 0.5])
         read = await group[1].opt.values()
         assert (dict(read), read.gradients) == ({"loss": 0.5}, 2)
+
+
+@pytest.mark.parametrize("policy", [None, tc.Sync(1)], ids=str)
+@pytest.mark.parametrize("pushes", [False, True])
+async def test_values_that_one_of_several_owners_refuses_step_none(policy: tc.Policy | None, pushes: bool) -> None:
+    """Only the first owner counts values. It refuses them, and the others must not step then."""
+    async with pushers(1, policy) as (servers, (one,)):
+        known = spanning.Trainer(one.client, one.nets, one.opt)
+
+        async def train(value: Any) -> tc.Stepped | None:
+            values = {"loss": value}
+            return await (one.step(torch.ones(1, 3), values=values) if pushes else step(known, values=values))
+
+        await train(1.0)
+        with pytest.raises(tc.InvalidArgumentError, match="is a number since"):
+            await train(torch.ones(2))
+        assert [spanning.hosted(server).version for server in servers] == [1, 1]
+        stepped = await train(2.0)
+        assert stepped == {"ps0": 2, "ps1": 2} and stepped.reported == {"loss": 2.0}
 
 
 async def test_a_scaler_that_skips_a_step_skips_its_values() -> None:

@@ -135,6 +135,9 @@ class BlockingReplica(Replica):
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()
 
+    def unscale_(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        super().unscale_(*args, **_unwrapped(kwargs)).wait()
+
     def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
         return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))
 
@@ -150,6 +153,9 @@ class BlockingReplicas(Replicas):
 
     def finish(self) -> list[Stepped | None]:  # type: ignore[override]
         return super().finish().wait()
+
+    def unscale_(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        super().unscale_(*args, **_unwrapped(kwargs)).wait()
 
     def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
         return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))

@@ -19,6 +19,7 @@ from trainer_client.contexts.clipping import clip
 from trainer_client.contexts.closing import Closing, Stepping
 from trainer_client.contexts.ending import end_freed, tell_end
 from trainer_client.contexts.gradients import gradients
+from trainer_client.contexts.handing_over import hand_over
 from trainer_client.contexts.local_gradients import LocalGradients
 from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
@@ -168,8 +169,8 @@ class Context(Block):
         """
         if self.ended:
             raise ContextEndedError(
-                f"context {self.id} has ended, with its block or with backward(..., step=...); open a new one for a "
-                "new pass"
+                f"context {self.id} has ended, with its block, with backward(..., step=...) or with a push that has an "
+                "overlap; open a new one for a new pass"
             )
         for owner, losses in self._losses.items():
             # The owner would take this for a pass without gradients there, and skip the step.
@@ -378,6 +379,17 @@ class Context(Block):
         """
         self.finished = self._token is not None
         self.close(told=told)
+
+    def hand_over(self) -> Context:
+        """Passes this pass on to another object, which outlives the block: see `contexts.handing_over`.
+
+        Raises:
+            ContextEndedError, ContextLostError: As in `check`.
+        """
+        self.check()
+        other = Context(self.id, self._loop, self._reach, None, self._openings, self.local)
+        hand_over(self, other)
+        return other
 
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""

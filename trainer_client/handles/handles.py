@@ -14,7 +14,8 @@ from trainer_client.handles import calls, freezing, hints, states
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
-from trainer_client.replicas import replica as replicas
+from trainer_client.replicas.classes import local_module
+from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import ObjectInfo
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import MadeBy
     from trainer_client.replicas.options import Compress, Reads
-    from trainer_client.replicas.replica import Factory, Replica
+    from trainer_client.replicas.replica import Factory
     from trainer_client.session.session import Session
 
 
@@ -247,7 +248,8 @@ class RemoteModule(RemoteObject):
             StaleHandleError: The module no longer exists.
         """
         more = {"enabled": error_feedback, "pulls": compress_pull, "reads": reads, "overlap": overlap}
-        return replicas.make(self, self._info.parameters, factory, compress, current=current_context, **more)
+        module = local_module(self.made_by, factory, self.class_name)
+        return Replica(self, module, self._info.parameters, compress, current=current_context, **more).begin()
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes all its parameters, for all trainers and for calls that begin later.

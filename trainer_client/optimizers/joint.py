@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_wire.runtime.threads import BLOCKING
@@ -11,6 +11,7 @@ from trainer_client.optimizers.replies import all_answered, answered, version
 from trainer_client.optimizers.results import all_of
 
 if TYPE_CHECKING:
+    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
@@ -42,27 +43,29 @@ class JointSteps:
         # Numbers of those that an owner has left out, because they have a policy.
         self._by_itself: set[int] = set()
 
-    async def step(self, context: Context) -> list[Stepped]:
+    async def step(self, context: Context, values: Mapping[str, Reported]) -> list[Stepped]:
         """Steps all of them.
 
         Args:
             context: The pass, whose backwards have ended.
+            values: What is reported with the gradients, to the first optimizer.
 
         Returns:
             What became of each.
 
         Raises:
-            PsError: The first error. If it is one of the gradients, nothing was applied anywhere.
+            PsError: The first error. If it is one of the gradients or values, nothing was applied anywhere.
         """
         for each in self._optimizers:
             each.check_pass(context)
         alone = {number for number, each in enumerate(self._optimizers) if each.has_rounds} | self._by_itself
         together = self._by_owner(number for number in range(len(self._optimizers)) if number not in alone)
         if self._local or alone or len(together) > 1:
-            await self._check(context)
-        parts = asyncio.ensure_future(self._step_on_owners(context, together))
+            await self._check(context, values)
+        parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
+        own = (values, *({} for _ in self._optimizers[1:]))
         stepped = await asyncio.gather(
-            *(self._step(number, number in alone, parts, context) for number in range(len(self._optimizers))),
+            *(self._step(number, number in alone, parts, context, own[number]) for number in range(len(own))),
             return_exceptions=True,
         )
         return [_unless_raised(each) for each in stepped]
@@ -74,20 +77,30 @@ class JointSteps:
                 found.setdefault(owner, []).append(_Member(number, part))
         return found
 
-    async def _check(self, context: Context) -> None:
+    def _values_on(self, owner: str, number: int, values: Mapping[str, Reported]) -> Mapping[str, Reported] | None:
+        """The values for the step of an optimizer on an owner: that of the first optimizer, on its first owner."""
+        return values if number == 0 and owner == min(self._optimizers[0].remotes, default="") else None
+
+    async def _check(self, context: Context, values: Mapping[str, Reported]) -> None:
         """Raises the error that a step would raise before it changes anything, on any owner or here."""
         if self._local:
             await asyncio.gather(*(BLOCKING.run(each.check_local_part, context) for each in self._local))
         asked = {}
         for owner, (first, *more) in self._by_owner(range(len(self._optimizers))).items():
-            asked[owner] = first.part.step(context, version, check_only=True, more=[each.part for each in more])
+            own = self._values_on(owner, first.number, values)
+            others = [each.part for each in more]
+            asked[owner] = first.part.step(context, version, check_only=True, more=others, values=own)
         await all_of(asked)
 
-    async def _step_on_owners(self, context: Context, together: dict[str, list[_Member]]) -> list[dict[str, Answered]]:
+    async def _step_on_owners(
+        self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported]
+    ) -> list[dict[str, Answered]]:
         """The answers of owners for each optimizer."""
         asked = {}
         for owner, (first, *more) in together.items():
-            asked[owner] = first.part.step(context, all_answered, apart=True, more=[each.part for each in more])
+            own = self._values_on(owner, first.number, values)
+            others = [each.part for each in more]
+            asked[owner] = first.part.step(context, all_answered, apart=True, more=others, values=own)
         answers: list[dict[str, Answered]] = [{} for _ in self._optimizers]
         left_out = {}
         for owner, told in (await all_of(asked)).items():
@@ -96,21 +109,26 @@ class JointSteps:
                 if answer.reply.by_itself:
                     self._by_itself.add(number)
                     left_out[number, owner] = part
-        apart = {
-            (number, owner): part.step(context, answered, apart=len(self._optimizers[number].remotes) > 1)
-            for (number, owner), part in left_out.items()
-        }
+        apart = {}
+        for (number, owner), part in left_out.items():
+            several, own = len(self._optimizers[number].remotes) > 1, self._values_on(owner, number, values)
+            apart[number, owner] = part.step(context, answered, apart=several, values=own)
         for (number, owner), answer in (await all_of(apart)).items():
             answers[number][owner] = answer
         return answers
 
     async def _step(
-        self, number: int, is_alone: bool, parts: asyncio.Future[list[dict[str, Answered]]], context: Context
+        self,
+        number: int,
+        is_alone: bool,
+        parts: asyncio.Future[list[dict[str, Answered]]],
+        context: Context,
+        values: Mapping[str, Reported],
     ) -> Stepped:
         optimizer = self._optimizers[number]
         if is_alone:
-            return await optimizer.step_checked(context)
-        return await optimizer.finish_step(context, (await parts)[number])
+            return await optimizer.step_checked(context, values)
+        return await optimizer.finish_step(context, (await parts)[number], values)
 
 
 def _unless_raised(result: Stepped | BaseException) -> Stepped:

@@ -16,7 +16,7 @@ from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.optimizers import pushed, rounds
-from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside, version
+from trainer_client.optimizers.replies import answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts, checked_pass
@@ -48,6 +48,7 @@ class DistributedOptimizer(OptimizerParts):
     Attributes:
         remotes: Its parts on owners, by the owner's name.
         local: Its part in this process, if it has local parameters.
+        scaled: What a GradScaler gets in its place.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class DistributedOptimizer(OptimizerParts):
         self.parts = [part.described for part in remotes.values()]
         self.is_joinable = len(remotes) == 1 and not self._looks_first
         self.has_local_part = local is not None
-        self._scaled = Scaled()
+        self.scaled = Scaled()
 
     @overload
     def step(
@@ -138,11 +139,11 @@ class DistributedOptimizer(OptimizerParts):
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
             work = self._work(context, scaler, values)
-            return Pending.run(self._loop, BLOCKING.run(self._scaled.step_unless_infinite, work, scaler))
+            return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
         if self._rounds is not None:
             self.check_pass(context)
             return self._rounds.step(context, values)
-        if self._looks_first:
+        if self._looks(values):
             self.check_pass(context)
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         if self.local is None and len(self.remotes) == 1:
@@ -178,11 +179,12 @@ class DistributedOptimizer(OptimizerParts):
         """Whether it has rounds over several owners, as far as this client knows."""
         return self._rounds is not None
 
-    def step_checked(self, context: Context) -> Pending[Stepped]:
-        """Like `step`, once all owners have checked the gradients, and all backwards have ended."""
+    def step_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
+        """Like `step`, once all owners have checked the gradients and values, and all backwards have ended."""
         if self._rounds is not None:
-            return self._rounds.step(context, {})
-        return Pending.run(self._loop, self._step(context, Pending.all_of(self._loop, self._begin(context, {})), {}))
+            return self._rounds.step(context, values)
+        steps = Pending.all_of(self._loop, self._begin(context, values))
+        return Pending.run(self._loop, self._step(context, steps, values))
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
@@ -215,12 +217,14 @@ class DistributedOptimizer(OptimizerParts):
         sent = self._reported(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
-            return self._scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
+            return self.scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
         return self._apply(context, sent)
 
     def _apply(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
-        if self._looks_first and self._rounds is None:
-            self._look(context)
+        if self._looks(values) and self._rounds is None:
+            self.check_pass(context)
+            self.check_local_part(context)
+            pushed.look(self.remotes, context, values)
         return self._step_all(context, values)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
@@ -234,18 +238,19 @@ class DistributedOptimizer(OptimizerParts):
         self.check_pass(context)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
-        return Pending.run(self._loop, BLOCKING.run(self._scaled.unscale, self._work(context, scaler, {}), scaler))
+        return Pending.run(self._loop, BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
-        unscale = partial(unscale_all, self.remotes, self.local, context)
+        here = [] if self.local is None else [self.local.unscale]
+        unscale = partial(unscale_all, self.remotes.values(), here, context)
         return Work(context.id, scaler.get_scale(), unscale, partial(self._step_all, context, values))
 
-    def _look(self, context: Context) -> None:
-        """Raises the error that a step would raise before it changes anything, on any owner or here."""
-        self.check_pass(context)
-        if self.local is not None:
-            self.local.check(context)
-        all_here({name: part.step(context, version, check_only=True) for name, part in self.remotes.items()})
+    def _looks(self, values: Mapping[str, Reported]) -> bool:
+        """Whether all parts look at what they are given before one of them steps, unless there are rounds.
+
+        Only the first owner gets values, and may refuse them, when others would have stepped.
+        """
+        return self._looks_first or (bool(values) and len(self.remotes) > 1)
 
     def _step_all(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
         if self._rounds is not None:
@@ -321,7 +326,7 @@ class DistributedOptimizer(OptimizerParts):
             only = part.step(context, partial(stepped, owner), follows=added.get(owner, ()), values=values)
             then(owner, [only])
             return await only
-        parts = await pushed.step_parts(self.remotes, context, added, then, self._looks_first, values)
+        parts = await pushed.step_parts(self.remotes, context, added, then, self._looks(values), values)
         if not any(each.reply.owners for each in parts.values()):
             return joined(parts)
         made = await self._step_with_rounds(context, parts, values)

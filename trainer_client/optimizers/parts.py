@@ -28,7 +28,7 @@ from trainer_client.handles import states
 from trainer_client.handles.references import state_of
 from trainer_client.optimizers.replies import Answered, answered
 from trainer_client.optimizers.reported_values import ReportedValues
-from trainer_client.optimizers.scaling import Unscaled
+from trainer_client.optimizers.scaling import Unscaled, is_finite, unscale_leaves
 from trainer_client.session.in_flight import nothing
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class LocalOptimizer:
         Raises:
             NonFiniteGradientError: A gradient holds NaN or infinity, and these are refused.
         """
-        if self._refuse and not all(_is_finite(gradient) for _, gradient in self._found(context)):
+        if self._refuse and not all(is_finite(gradient) for _, gradient in self._found(context)):
             raise NonFiniteGradientError("the gradient of a local parameter holds NaN or infinity; nothing was applied")
 
     def step(self, context: Context) -> None:
@@ -310,12 +310,7 @@ class LocalOptimizer:
         Raises:
             InvalidArgumentError: A gradient is float16, which a GradScaler refuses, too; nothing was changed.
         """
-        found = self._found(context)
-        if any(gradient.dtype == torch.float16 for _, gradient in found):
-            raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
-        non_finite = not all(_is_finite(gradient) for _, gradient in found)
-        context.scale([parameter for parameter, _ in found], factor)
-        return Unscaled(bool(found), non_finite)
+        return unscale_leaves(self._parameters, context, factor)
 
     def check_options(self, places: Iterable[int], options: Mapping[str, Any]) -> None:
         """Raises `InvalidArgumentError` when options of some groups cannot be changed."""
@@ -339,9 +334,3 @@ class LocalOptimizer:
 
     def _found(self, context: Context) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(each, grad) for each in self._parameters if (grad := context.gradient(each)) is not None]
-
-
-def _is_finite(gradient: torch.Tensor) -> bool:
-    """Whether a gradient holds neither NaN nor infinity."""
-    values = gradient._values() if gradient.is_sparse else gradient
-    return bool(torch.isfinite(values).all())

@@ -1,4 +1,4 @@
-"""Steps with gradients that replicas have added to a pass, on owners that step by themselves."""
+"""Steps on owners by themselves, with gradients that replicas have added to a pass; and what is looked at before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from trainer_client.optimizers.replies import answered
-from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.replies import answered, version
+from trainer_client.optimizers.results import all_here, all_of
 
 if TYPE_CHECKING:
     from ps_wire.reported import Reported
@@ -38,7 +38,7 @@ async def step_parts(
         context: The pass.
         added: The requests that add gradients, by owner.
         then: As for `DistributedOptimizer.step_pushed`.
-        looks_first: Whether all owners check the gradients before one of them steps.
+        looks_first: Whether all owners check gradients and values before one of them steps.
         values: What is reported with the gradients, to the first owner by name.
 
     Returns:
@@ -48,7 +48,7 @@ async def step_parts(
     # An owner that has lost the session would take this for a pass without gradients there.
     context.check()
     if looks_first:
-        await all_of({name: part.step(context, answered, check_only=True) for name, part in parts.items()})
+        await all_of(_looks(parts, context, values))
         context.check()
     first = min(parts)
     steps = {
@@ -58,3 +58,17 @@ async def step_parts(
     for name, step in steps.items():
         then(name, [step])
     return await all_of(steps)
+
+
+def look(parts: Mapping[str, RemoteOptimizer], context: Context, values: Mapping[str, Reported]) -> None:
+    """Raises the error that a step would raise before it changes anything on an owner; in a thread that may wait."""
+    all_here(_looks(parts, context, values))
+
+
+def _looks(
+    parts: Mapping[str, RemoteOptimizer], context: Context, values: Mapping[str, Reported]
+) -> dict[str, InFlightRequest[int]]:
+    return {
+        name: part.step(context, version, check_only=True, values=values if name == min(parts) else None)
+        for name, part in parts.items()
+    }

@@ -42,8 +42,8 @@ def answered(reply: Reply, payload: PayloadReader) -> Answered:
 
 
 def all_answered(reply: Reply, payload: PayloadReader) -> list[Answered]:
-    """All that an owner says of each of several optimizers that step together."""
-    return [Answered(each, {}) for each in (reply.step, *reply.step.more)]
+    """All that an owner says of each of several optimizers that step together. Values are those of the first."""
+    return [answered(reply, payload), *(Answered(each, {}) for each in reply.step.more)]
 
 
 def joined(parts: Mapping[str, Answered]) -> Stepped:

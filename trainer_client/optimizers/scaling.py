@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
+from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.results import all_here
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
+    from trainer_client.optimizers.parts import RemoteOptimizer
 
 
 class Unscaled(NamedTuple):
@@ -86,6 +90,10 @@ class Scaled:
             self._check(work)
             return stepped if isinstance(stepped, Stepped) else None
 
+    def has_unscaled(self, context: ContextId) -> bool:
+        """Whether the gradients of this pass were the last to be unscaled."""
+        return self._unscaled == context
+
     # The interface of an optimizer that the scaler uses
 
     @property
@@ -125,11 +133,98 @@ class Scaled:
             )
 
 
+class PushScaling(ABC):
+    """What scalers do with the gradients that an optimizer has on owners, and replicas have in this process.
+
+    Attributes:
+        scaled: What a GradScaler gets in place of the optimizer.
+    """
+
+    scaled: Scaled
+    _whole: ContextId | None = None
+    """The pass whose gradients were unscaled last on owners and in replicas."""
+
+    @property
+    @abstractmethod
+    def remote_parts(self) -> Collection[RemoteOptimizer]:
+        """Its parts on owners."""
+
+    async def unscale_pushed(
+        self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
+    ) -> None:
+        """Divides the gradients of a pass by the scale of its loss: those of its parts on owners, and of replicas here.
+
+        Args:
+            context: The pass.
+            scaler: The scaler, which is enabled.
+            leaves: The parameters of the replicas.
+
+        Raises:
+            InvalidArgumentError: A gradient is float16, or those on owners were unscaled without those here.
+            RuntimeError: The scaler has unscaled since its last update.
+        """
+        await BLOCKING.run(self.scaled.unscale, self._pushed(context, scaler, leaves), scaler)
+
+    async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:
+        """Whether these gradients may be applied. They are unscaled first, unless `unscale_pushed` has done that.
+
+        Raises:
+            InvalidArgumentError: As in `unscale_pushed`.
+            RuntimeError: The scaler raised it, or has unscaled another pass since its last update.
+        """
+        work = self._pushed(context, scaler, leaves)
+        return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler) is not None
+
+    def _pushed(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> Work:
+        if self.scaled.has_unscaled(context.id) and self._whole != context.id:
+            raise InvalidArgumentError(
+                "opt.unscale() has unscaled the gradients on owners, and not those of the replica, which the optimizer "
+                "does not know: call replica.unscale_(scaler, context=ctx, opt=opt) instead, which does both"
+            )
+
+        def unscale(factor: float) -> Unscaled:
+            found = unscale_all(self.remote_parts, [partial(unscale_leaves, leaves)], context, factor)
+            self._whole = context.id
+            return found
+
+        # The step follows when the scaler has allowed it.
+        return Work(context.id, scaler.get_scale(), unscale, lambda: Stepped({}))
+
+
 def unscale_all(
-    remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None, context: Context, factor: float
+    remotes: Iterable[RemoteOptimizer],
+    here: Iterable[Callable[[Context, float], Unscaled]],
+    context: Context,
+    factor: float,
 ) -> Unscaled:
-    """Multiplies the gradients of all parts of an optimizer, in a thread that is not that of the event loop."""
-    found = list(all_here({name: part.unscale(context, factor) for name, part in remotes.items()}).values())
-    if local is not None:
-        found.append(local.unscale(context, factor))
+    """Multiplies the gradients of parts of optimizers, in a thread that is not that of the event loop.
+
+    Args:
+        remotes: Parts on owners.
+        here: What unscales gradients of this process, such as `LocalOptimizer.unscale`.
+        context: The pass.
+        factor: The inverse of the scale.
+    """
+    found = list(all_here(dict(enumerate(part.unscale(context, factor) for part in remotes))).values())
+    found += [unscale(context, factor) for unscale in here]
     return Unscaled(any(each.present for each in found), any(each.non_finite for each in found))
+
+
+def unscale_leaves(leaves: Iterable[torch.Tensor], context: Context, factor: float) -> Unscaled:
+    """Multiplies the gradients that a pass has for leaves of this process.
+
+    Raises:
+        InvalidArgumentError: A gradient is float16, which a GradScaler refuses, too; nothing was changed.
+    """
+    found = [(each, gradient) for each in leaves if (gradient := context.gradient(each)) is not None]
+    if any(gradient.dtype == torch.float16 for _, gradient in found):
+        raise InvalidArgumentError("a GradScaler does not unscale float16 gradients: keep parameters in float32")
+    non_finite = not all(is_finite(gradient) for _, gradient in found)
+    context.scale([leaf for leaf, _ in found], factor)
+    return Unscaled(bool(found), non_finite)
+
+
+def is_finite(gradient: torch.Tensor) -> bool:
+    """Whether a gradient, dense or sparse, holds neither NaN nor infinity."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())

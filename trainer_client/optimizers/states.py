@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
@@ -12,6 +12,7 @@ from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.handles import hints
 from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.scaling import PushScaling
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 
-class OptimizerParts(Stepping):
+class OptimizerParts(Stepping, PushScaling):
     """An optimizer over several owners, without its steps on owners.
 
     Args:
@@ -49,6 +50,11 @@ class OptimizerParts(Stepping):
     def sessions(self) -> list[Session]:
         """The sessions with the owners of its parts."""
         return [part.handle.session for part in self.remotes.values()]
+
+    @property
+    def remote_parts(self) -> Collection[RemoteOptimizer]:
+        """Its parts on owners."""
+        return self.remotes.values()
 
     def check_pass(self, context: Context) -> None:
         """Checks that a pass is open on its owners.

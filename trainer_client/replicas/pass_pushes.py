@@ -39,6 +39,14 @@ class Pushable(Protocol):
     def of_parameters(self) -> DistributedOptimizer | None:
         """The optimizer of what is no table; None if there are only tables."""
 
+    async def unscale_pushed(
+        self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
+    ) -> None:
+        """As `PushScaling.unscale_pushed`."""
+
+    async def are_finite(self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]) -> bool:
+        """As `PushScaling.are_finite`."""
+
     async def step_pushed(
         self,
         context: Context,
@@ -61,13 +69,14 @@ class PassPushes:
         replicas: The replicas.
 
     Attributes:
+        loop, replicas: As the arguments.
         unread: The last push of which some of several owners may have counted gradients, until the parameters of all
             owners are here; None if there is none.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, replicas: Sequence[Replica]) -> None:
-        self._loop = loop
-        self._replicas = replicas
+        self.loop = loop
+        self.replicas = replicas
         self.unread: Pulls | None = None
 
     def check(self, opt: Pushable) -> DistributedOptimizer:
@@ -77,7 +86,7 @@ class PassPushes:
             InvalidArgumentError: It has no part for a replica, or has parameters in this process.
         """
         own = opt.of_parameters
-        if own is None or not {each.session for each in self._replicas} <= set(own.sessions) or own.has_local_part:
+        if own is None or not {each.session for each in self.replicas} <= set(own.sessions) or own.has_local_part:
             raise InvalidArgumentError(
                 f"{opt!r} does not step all replicas in this module, or it steps parameters of this process; "
                 "a push steps those of replicas"
@@ -93,6 +102,7 @@ class PassPushes:
         values: Mapping[str, Reported],
         pull: bool,
         counted: Callable[[], None] = nothing_more,
+        hands_over: bool = False,
     ) -> Push:
         """Sends gradients, or differences, to the owners, where they count once the push is sent, too.
 
@@ -105,6 +115,7 @@ class PassPushes:
             values: What is reported with them.
             pull: Whether the parameters after the step are pulled.
             counted: Called when the owners have answered, and their parameters are here.
+            hands_over: Whether the pass of the program is over for that, and ends with the push.
 
         Raises:
             InvalidArgumentError, NonFiniteGradientError: As in `Replica.gradient_request`.
@@ -112,7 +123,7 @@ class PassPushes:
         own = self.check(opt)
         requests: list[GradientRequest] = []
         try:
-            for each in self._replicas:
+            for each in self.replicas:
                 requests.append(each.gradient_request(context, own, lends=lends, of_pass=joins))
         except BaseException:
             self._undo([each.sent for each in requests])
@@ -123,13 +134,15 @@ class PassPushes:
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
         sent = [each.sent for each in requests]
+        of_push = context.hand_over() if hands_over else context
+        closes = hands_over or not joins
 
         def withdraw() -> None:
             self._undo(sent)
-            if not joins:
-                context.close()
+            if closes:
+                of_push.close()
 
-        begin = partial(self._begin, opt, context, joins, added, sent, own.sessions, values, pull, counted)
+        begin = partial(self._begin, opt, of_push, closes, added, sent, own.sessions, values, pull, counted)
         return Push(begin, withdraw)
 
     def is_read(self, unread: Pulls | None) -> None:
@@ -141,7 +154,7 @@ class PassPushes:
         self,
         opt: Pushable,
         context: Context,
-        joins: bool,
+        closes: bool,
         added: Added,
         sent: Sequence[Sent],
         sessions: Sequence[Session],
@@ -154,7 +167,7 @@ class PassPushes:
         def step_is_sent(owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
             if len(sessions) > 1:
                 self.unread = pulls
-            own = [each for each in self._replicas if each.session.owner == owner]
+            own = [each for each in self.replicas if each.session.owner == owner]
             _let_go([pulls.get(owner, ())])
             pulls[owner] = [each.ask(None, follows) for each in own if pull]
 
@@ -177,14 +190,14 @@ class PassPushes:
                 undo_if_open()
                 raise
             finally:
-                if not joins:
+                if closes:
                     context.close()
             if stepped.dropped:
                 self._undo(sent)
             for each in sent:
                 each.open = False  # they have counted, also if the wait for the parameters is cancelled
             asked = [each for part in pulls.values() for each in part]
-            answered: Pending[None] = Pending(self._loop)
+            answered: Pending[None] = Pending(self.loop)
             when_all_done(iter(asked), lambda: answered.resolve(lambda: None))
             try:
                 await answered
@@ -193,7 +206,7 @@ class PassPushes:
                 raise
             return stepped, asked
 
-        work = Pending.run(self._loop, push())
+        work = Pending.run(self.loop, push())
 
         def cancel() -> None:
             # At once: the program may encode its next gradients before the coroutine hears of it.
@@ -208,12 +221,12 @@ class PassPushes:
             counted()
             return stepped
 
-        done: Pending[Stepped | None] = Pending(self._loop, cancel)
+        done: Pending[Stepped | None] = Pending(self.loop, cancel)
         work.on_done(lambda: done.resolve(taken_over))
         return done
 
     def _undo(self, sent: Sequence[Sent]) -> None:
-        for replica, each in zip(self._replicas, sent, strict=False):
+        for replica, each in zip(self.replicas, sent, strict=False):
             replica.undo(each)
 
 
@@ -229,51 +242,3 @@ def _error_of(added: Added) -> BaseException | None:
     """The first error of these requests, as far as they have ended."""
     errors = (each.error for requests in added.values() for each in requests if each.settled)
     return next((each for each in errors if each is not None), None)
-
-
-def check_pass(
-    opt: Pushable, context: Context | None, scaler: object, overlap: int, replicas: Sequence[Replica]
-) -> DistributedOptimizer:
-    """Checks that a push of replicas may join a pass of the program, or needs none; returns the parameters' optimizer.
-
-    Raises:
-        InvalidArgumentError: An optimizer with tables needs one, and so do gradients that an open pass has; or a
-            backward of the pass has not ended, or there is a scaler or an overlap. Or there are only tables.
-    """
-    if not hasattr(opt, "of_parameters"):
-        raise InvalidArgumentError(
-            f"a push needs an optimizer on the owner, as Client.optimizer() returns, not a {type(opt).__name__}; to "
-            "step the replica itself with an optimizer of this process, see Client.local_steps()"
-        )
-    own = opt.of_parameters
-    if own is None:
-        raise InvalidArgumentError(f"{opt!r} steps tables only, and no replica")
-    if context is None:
-        if own is not opt:
-            raise InvalidArgumentError(
-                "an optimizer with tables steps with the gradients of a pass: call ctx.backward(loss), and then "
-                "push(opt, context=ctx)"
-            )
-        _check_gradients([each for replica in replicas for each in replica.pulled_parameters], replicas[0].current())
-        return own
-    if context.unfinished:
-        raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
-    if scaler is not None:
-        raise InvalidArgumentError(
-            "a push that joins a context takes no scaler, which would have to unscale the gradients of tables, too; "
-            "bfloat16 needs none"
-        )
-    if overlap:
-        raise InvalidArgumentError("a push that joins a context has no overlap: the context may end before it is sent")
-    return own
-
-
-def _check_gradients(parameters: Sequence[torch.Tensor], current: Context | None) -> None:
-    """Raises `InvalidArgumentError` if a push would send nothing, because the open pass has all gradients."""
-    if current is None or any(each.grad is not None for each in parameters):
-        return
-    if any(current.gradient(each) is not None for each in parameters):
-        raise InvalidArgumentError(
-            "no parameter of the replica has a .grad, and this would push nothing: after ctx.backward(loss) the "
-            "gradients belong to the pass. Call push(opt, context=ctx), or loss.backward() if only the replica is used"
-        )

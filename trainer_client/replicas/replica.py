@@ -14,11 +14,12 @@ from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported, write
 from ps_wire.v1.frames_pb2 import Frame, Reply
-from trainer_client.replicas.classes import local_module
+from trainer_client.replicas.checks import check_pass
+from trainer_client.replicas.joined_pushes import JoinedPushes
 from trainer_client.replicas.local_steps import LocalSteps, check_pushes
 from trainer_client.replicas.options import choice_of, known_reads
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes, check_pass, nothing_more
+from trainer_client.replicas.pass_pushes import PassPushes, nothing_more
 from trainer_client.replicas.ready_push import Push
 from trainer_client.replicas.scaling import ScaledParameters
 from trainer_client.replicas.sent_gradients import GradientRequest, Sent, SentGradients
@@ -129,10 +130,10 @@ class Replica(nn.Module):
                 module, such as one with tables.
             context: The pass that has the gradients, because its forward has looked up in tables or called owners.
                 They join those that the pass has on owners, and the optimizer steps with all of them, as in its `step`.
-                Its backward has ended. There is no overlap and no scaler then.
+                Its backward has ended. With an overlap the pass belongs to the push from then on.
             pull: Whether the answer brings the parameters after the step, as `pull` does.
-            scaler: The scaler of the loss. It unscales the gradients. If one is not finite, nothing is sent. Call its
-                `update()` afterwards, as in torch.
+            scaler: The scaler of the loss. It unscales the gradients; with a context all that the optimizer steps with.
+                If one is not finite, nothing steps. Call its `update()` afterwards, as in torch.
             zero_grad: Whether `.grad` is None afterwards, also if the push fails. Otherwise the gradients are copied,
                 and can be pushed again.
             values: Plain values to report with the gradients, by name, as for `DistributedOptimizer.step`. They are not
@@ -151,22 +152,20 @@ class Replica(nn.Module):
                 form for them. Nothing was changed on the owner.
             DeadlineExceededError: The other trainers of the round did not come in time.
         """
-        own = check_pass(opt, context, scaler, self._overlap.most, [self])
+        own = check_pass(opt, context, [self])
         check_pushes(self)
-        if context is None:
-            own.part_on(self.session)
+        if context is not None:
+            report = reported(values, reduce) if values else {}
+            return self._joined().push(opt, context, scaler, zero_grad, report, pull)
+        part = own.part_on(self.session)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self.zero_grad()
             return self.nothing()
         report = reported(values, reduce) if values else {}
-        if context is None:
-            gradients = self._tensors.gradients()
-            made = self._written(own.part_on(self.session), gradients, pull, lends=zero_grad, values=report)
-        else:
-            made = PassPushes(self.session.loop, [self]).written(opt, context, True, zero_grad, report, pull)
+        made = self._written(part, self._tensors.gradients(), pull, lends=zero_grad, values=report)
         if zero_grad:
-            self.forget_gradients(context)
+            self.forget_gradients()
         return self._overlap.push(made)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
@@ -254,13 +253,21 @@ class Replica(nn.Module):
         """
         return self._overlap.finish()
 
-    def unscale_(self, scaler: torch.amp.GradScaler) -> None:
+    def unscale_(
+        self, scaler: torch.amp.GradScaler, *, context: Context | None = None, opt: Pushable | None = None
+    ) -> Pending[None]:
         """Divides `.grad` by the scale of the loss, before gradients are clipped.
 
+        Args:
+            scaler: The scaler.
+            context: The pass that has the gradients, as for `push`. Await the result then.
+            opt: The optimizer that will step with them, on owners too; only with a context.
+
         Raises:
+            InvalidArgumentError: There is a context and no optimizer, or another one than for `push`.
             RuntimeError: The scaler has unscaled them since its last update.
         """
-        self._scaled.unscale(scaler)
+        return self._joined().unscale_(scaler, context, opt)
 
     def nothing(self) -> Pending[Stepped | None]:
         """A result that is there: None."""
@@ -281,6 +288,9 @@ class Replica(nn.Module):
         return self.session.submit(
             frame, None, lambda reply, payload: result(self._tensors.take(number, reply.pull, payload)), follows=follows
         )
+
+    def _joined(self) -> JoinedPushes:
+        return JoinedPushes(PassPushes(self.session.loop, [self]), self._overlap, self._scaled)
 
     # For `Replicas`
 
@@ -384,15 +394,3 @@ class Replica(nn.Module):
     def _undo_if_failed(self, pending: Pending[Any], sent: Sent) -> None:
         if pending.error is not None:
             self._sent.undo(sent)
-
-
-def make(
-    source: RemoteModule, infos: Sequence[pb.ParameterInfo], factory: Factory | None, compress: Compress, **more: Any
-) -> Pending[Replica]:
-    """Makes a replica, and pulls its parameters.
-
-    Raises:
-        InvalidArgumentError: See `RemoteModule.replica`.
-    """
-    replica = Replica(source, local_module(source.made_by, factory, source.class_name), infos, compress, **more)
-    return replica.begin()

@@ -11,9 +11,11 @@ from torch import nn
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending
+from trainer_client.replicas.checks import check_pass
+from trainer_client.replicas.joined_pushes import JoinedPushes
 from trainer_client.replicas.local_steps import LocalSteps, check_pushes
 from trainer_client.replicas.overlap import Overlap
-from trainer_client.replicas.pass_pushes import PassPushes, check_pass
+from trainer_client.replicas.pass_pushes import PassPushes
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.scaling import ScaledParameters
 
@@ -66,6 +68,7 @@ class Replicas(nn.Module):
         self._overlap = Overlap(self._loop, overlap)
         self._scaled = ScaledParameters(parameters)
         self._pushes = PassPushes(self._loop, self._replicas)
+        self._joined = JoinedPushes(self._pushes, self._overlap, self._scaled)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the local module."""
@@ -112,15 +115,18 @@ class Replicas(nn.Module):
         self._pushes.check(opt)
         for each in self._replicas:
             check_pushes(each)
-        check_pass(opt, context, scaler, self._overlap.most, self._replicas)
+        check_pass(opt, context, self._replicas)
+        if context is not None:
+            report = reported(values, reduce) if values else {}
+            return self._joined.push(opt, context, scaler, zero_grad, report, pull)
         if scaler is not None and scaler.is_enabled() and not self._scaled.are_finite(scaler):
             if zero_grad:
                 self._forget_gradients()
             return self._overlap.nothing()
         report = reported(values, reduce) if values else {}
-        made = self._pushes.written(opt, context or self._open(), context is not None, zero_grad, report, pull)
+        made = self._pushes.written(opt, self._open(), False, zero_grad, report, pull)
         if zero_grad:
-            self._forget_gradients(context)
+            self._forget_gradients()
         return self._overlap.push(made)
 
     def local_steps(self, inner: torch.optim.Optimizer, opt: DistributedOptimizer, *, every: int) -> LocalSteps:
@@ -183,13 +189,14 @@ class Replicas(nn.Module):
         """Waits for the pushes that are still under way with `overlap`, as `Replica.finish`."""
         return self._overlap.finish()
 
-    def unscale_(self, scaler: torch.amp.GradScaler) -> None:
+    def unscale_(
+        self, scaler: torch.amp.GradScaler, *, context: Context | None = None, opt: Pushable | None = None
+    ) -> Pending[None]:
         """Divides `.grad` of all replicas by the scale of the loss, before gradients are clipped.
 
-        Raises:
-            RuntimeError: The scaler has unscaled them since its last update.
+        Arguments and errors are those of `Replica.unscale_`.
         """
-        self._scaled.unscale(scaler)
+        return self._joined.unscale_(scaler, context, opt)
 
     def nothing(self) -> Pending[Stepped | None]:
         """A result that is there: None."""
@@ -205,6 +212,6 @@ class Replicas(nn.Module):
         """The parameters of all replicas."""
         return [each for replica in self._replicas for each in replica.pulled_parameters]
 
-    def _forget_gradients(self, context: Context | None = None) -> None:
+    def _forget_gradients(self) -> None:
         for each in self._replicas:
-            each.forget_gradients(context)
+            each.forget_gradients()

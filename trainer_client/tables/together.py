@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.stepped import Stepped
 from trainer_client.optimizers.joint import JointSteps
 from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
+from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    import asyncio
+    import torch
 
-    from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
+    from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
-    from trainer_client.pending import Pending
     from trainer_client.tables.table import Table
 
 
-class OptimizerWithTables(Stepping):
+class OptimizerWithTables(Stepping, PushScaling):
     """Steps tables and parameters with the gradients of one context. Made by `Client.optimizer`.
 
     Each table keeps its own optimizer, with its own options and its own policy.
@@ -31,6 +36,7 @@ class OptimizerWithTables(Stepping):
     Attributes:
         parameters: The optimizer of the parameters; None if there are only tables.
         tables: The optimizers of the tables, by name.
+        scaled: What a GradScaler gets in its place.
     """
 
     has_local_part = False
@@ -47,27 +53,93 @@ class OptimizerWithTables(Stepping):
         owners = {part.session for part in self.parts}
         self.is_joinable = len(owners) == 1 and (parameters is None or not parameters.has_local_part)
         self._steps = JointSteps(everything)
+        self._all = everything
+        self.scaled = Scaled()
 
-    def step(self, context: Context) -> Pending[Stepped]:
+    @overload
+    def step(
+        self, context: Context, scaler: None = None, *, values: Values = None, reduce: Reductions = "mean"
+    ) -> Pending[Stepped]: ...
+
+    @overload
+    def step(
+        self, context: Context, scaler: torch.amp.GradScaler, *, values: Values = None, reduce: Reductions = "mean"
+    ) -> Pending[Stepped | None]: ...
+
+    def step(
+        self,
+        context: Context,
+        scaler: torch.amp.GradScaler | None = None,
+        *,
+        values: Values = None,
+        reduce: Reductions = "mean",
+    ) -> Pending[Any]:
         """Applies the gradients of a context: to all tables and parameters, unless an owner refuses them.
 
         Each owner gets one request, and applies all of it or nothing. If there are several owners, or parameters of
         this process, all check the gradients first. If one refuses them, nothing is changed on any owner or here. An
         optimizer with a policy then takes part in its own rounds.
 
+        Args:
+            context: The pass.
+            scaler: The scaler of the loss, as in `DistributedOptimizer.step`: all step, or none.
+            values: Plain values to report with the gradients, as there. The parameters' optimizer counts them.
+            reduce: How it reduces them.
+
         Returns:
-            The versions, as `DistributedOptimizer.step`; those of a table under "owner/table".
+            The versions, as `DistributedOptimizer.step`; those of a table under "owner/table". What it says of a policy
+            and of values is that of the parameters' optimizer. None if the scaler has skipped the step.
 
         Raises:
-            NonFiniteGradientError, InvalidArgumentError, TooLargeError: An owner refuses the gradients.
+            NonFiniteGradientError, InvalidArgumentError, TooLargeError: An owner refuses the gradients or the values,
+                or there are values and only tables.
             PsError: An owner failed. Others may have applied their parts.
+            RuntimeError: The scaler raised it.
         """
-        stepping = context.behind_backwards(self._step(context))
+        stepping = context.behind_backwards(self._begin(context, scaler, self._reported(values, reduce)))
         stepping.origin = None, None, context.failures, self, "step"
         return stepping
 
-    async def _step(self, context: Context) -> Stepped:
-        return self.merged(await self._steps.step(context))
+    def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
+        """Divides the gradients of a context by the scaler's scale, as `DistributedOptimizer.unscale`."""
+        if not scaler.is_enabled():
+            return Pending.run(self._loop, asyncio.sleep(0))
+        return context.behind_backwards(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
+
+    def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
+        if not values:
+            return {}
+        if self.parameters is None:
+            raise InvalidArgumentError(
+                "values are counted by an optimizer of parameters, and this one has tables only: report them with a "
+                "step of a table's own optimizer, `table.optimizer.step(ctx, values=...)`"
+            )
+        return reported(values, reduce)
+
+    async def _begin(
+        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported]
+    ) -> Stepped | None:
+        if scaler is None or not scaler.is_enabled():
+            return await self._step(context, values)
+        work = self._work(context, scaler, values)
+        return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler)
+
+    async def _step(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
+        steps = await self._steps.step(context, values)
+        made = self.merged(steps)
+        if self.parameters is not None:
+            of_parameters = steps[0]
+            made.staleness, made.counted = of_parameters.staleness, of_parameters.counted
+            made.dropped, made.reported = of_parameters.dropped, of_parameters.reported
+        return made
+
+    def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
+        context.check(*(part.session for part in self.parts))
+        here = [each.local.unscale for each in self._all if each.local is not None]
+        unscale = partial(unscale_all, self.remote_parts, here, context)
+        return Work(
+            context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
+        )
 
     def apply(self, context: Context) -> Stepped:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
@@ -78,28 +150,26 @@ class OptimizerWithTables(Stepping):
         """The optimizer of what is no table; None if there are only tables."""
         return self.parameters
 
+    @property
+    def remote_parts(self) -> Collection[RemoteOptimizer]:
+        """The parts of all of them on owners."""
+        return [part for each in self._all for part in each.remotes.values()]
+
     async def step_pushed(
         self, context: Context, added: Mapping[str, Sent], then: Then, values: Mapping[str, Reported]
     ) -> Stepped:
         """Steps with the gradients of a context, once owners have accepted those that replicas have added.
 
-        Arguments as for `DistributedOptimizer.step_pushed`. What the result says of a policy is that of the
-        parameters' optimizer.
+        Arguments as for `DistributedOptimizer.step_pushed`. What the result says of a policy and of values is that of
+        the parameters' optimizer.
 
         Raises:
-            InvalidArgumentError: There are values, which a step with tables does not take.
             PsError: As in `step`.
         """
-        if values:
-            raise InvalidArgumentError("a step of tables takes no values; report them with a step of the parameters")
         await all_of({str(place): each for place, each in enumerate(chain(*added.values()))})
         context.check()
-        steps = await self._steps.step(context)
-        made = self.merged(steps)
+        made = await self._step(context, values)
         if self.parameters is not None:
-            of_parameters = steps[0]
-            made.staleness, made.counted = of_parameters.staleness, of_parameters.counted
-            made.dropped, made.reported = of_parameters.dropped, of_parameters.reported
             for owner in self.parameters.remotes:
                 then(owner, ())
         return made

@@ -19,6 +19,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.compression.choice import Choice
 from tests.conftest import StartOwner
+from tests.integration.support import bits
 from tests.training import apart
 
 ROWS, DIM = 40, 3
@@ -195,6 +196,34 @@ async def test_trainers_of_a_round_take_the_mean_of_rows_and_of_dense_gradients(
                 await same(each, local)
 
 
+@pytest.mark.parametrize("policy", [None, tc.Async(), tc.Sync(2)], ids=str)
+async def test_values_are_counted_with_steps_of_tables(addresses: list[str], policy: tc.Policy | None) -> None:
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
+        group = [await trainer(ps, policy), await trainer(other, policy)]
+        given: list[dict[str, Any]] = [{"values": {"loss": 1.0 + n, "samples": 4}} for n in range(2)]
+        found = await asyncio.gather(
+            *(
+                each.step(next(batches(1)), **more, reduce={"samples": "sum"})
+                for each, more in zip(group, given, strict=True)
+            )
+        )
+        reported = [each.reported for each in found if each is not None]
+        together = {"loss": 1.5, "samples": 8}
+        assert (
+            reported == [together] * 2
+            if isinstance(policy, tc.Sync)
+            else reported == [each["values"] for each in given]
+        )
+        so_far = await group[0].opt.parameters.values(reset=False)
+        assert dict(so_far) == together and so_far.counts == {"loss": 2, "samples": 2}
+        # The first owner refuses what does not fit, before any other has stepped.
+        before = await group[0].items(torch.arange(ROWS)), [await each.state_dict() for each in group[0].nets]
+        with pytest.raises(tc.InvalidArgumentError, match="'loss' is a number"):
+            await group[0].step(next(batches(1)), values={"loss": torch.ones(2)})
+        after = await group[0].items(torch.arange(ROWS)), [await each.state_dict() for each in group[0].nets]
+        assert bits(before) == bits(after)
+
+
 async def test_a_gradient_that_is_refused_somewhere_steps_nothing(addresses: list[str]) -> None:
     async with tc.connect(*addresses) as ps:
         one = await trainer(ps)
@@ -256,7 +285,6 @@ async def test_what_makes_no_sense_is_refused(prepared: Trainer, addresses: list
     with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
         replica.push(one.opt)
     only = await one.ps.optimizer(torch.optim.SGD, [one.items], lr=0.1)
-    overlapping = one.ps.replicas(await one.nets[0].replica(), overlap=1)
     async with one.ps.context() as ctx:
         loss = (await asyncio.to_thread(one.model, *batch)).sum()
         running = ctx.backward(loss)
@@ -265,12 +293,8 @@ async def test_what_makes_no_sense_is_refused(prepared: Trainer, addresses: list
         await running
         with pytest.raises(tc.InvalidArgumentError, match="does not step all replicas"):
             one.model.push(only, context=ctx)
-        with pytest.raises(tc.InvalidArgumentError, match="no scaler"):
-            one.model.push(one.opt, context=ctx, scaler=torch.amp.GradScaler("cpu"))
-        with pytest.raises(tc.InvalidArgumentError, match="no overlap"):
-            overlapping.push(one.opt, context=ctx)
-        with pytest.raises(tc.InvalidArgumentError, match="takes no values"):
-            await one.model.push(one.opt, context=ctx, values={"loss": 1.0}, zero_grad=False)
+        with pytest.raises(tc.InvalidArgumentError, match="has tables only"):
+            only.step(ctx, values={"loss": 1.0})
     async with tc.connect(*addresses) as other, other.context() as ctx:
         with pytest.raises(tc.InvalidArgumentError, match="different clients"):
             one.model.push(one.opt, context=ctx)

@@ -1,0 +1,157 @@
+"""Pushes of replicas that join a pass of the program, maybe with a scaler, and maybe while the next forward runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.pending import Pending
+from trainer_client.replicas.checks import check_pass
+
+if TYPE_CHECKING:
+    import torch
+
+    from ps_wire.reported import Reported
+    from trainer_client.contexts.context import Context
+    from trainer_client.contexts.stepped import Stepped
+    from trainer_client.replicas.overlap import Overlap
+    from trainer_client.replicas.pass_pushes import PassPushes, Pushable
+    from trainer_client.replicas.scaling import ScaledParameters
+
+
+class JoinedPushes:
+    """The pushes of some replicas that join passes of the program.
+
+    Args:
+        pushes: Their pushes through passes.
+        overlap: Their pushes in order.
+        scaled: Their parameters, for scalers.
+    """
+
+    def __init__(self, pushes: PassPushes, overlap: Overlap, scaled: ScaledParameters) -> None:
+        self._loop = pushes.loop
+        self._replicas = pushes.replicas
+        self._pushes = pushes
+        self._overlap = overlap
+        self._scaled = scaled
+
+    def push(
+        self,
+        opt: Pushable,
+        context: Context,
+        scaler: torch.amp.GradScaler | None,
+        zero_grad: bool,
+        values: Mapping[str, Reported],
+        pull: bool,
+    ) -> Pending[Stepped | None]:
+        """Pushes the gradients that a pass has for the replicas; the optimizer steps with all that the pass has.
+
+        With an overlap the pass belongs to the push from then on, and ends with it. Otherwise its block waits for the
+        push.
+
+        Args:
+            opt: The optimizer.
+            context: The pass. Its backward has ended.
+            scaler: The scaler of the loss, or None.
+            zero_grad: Whether the pass has no gradients of the replicas here afterwards.
+            values: What is reported with the gradients.
+            pull: Whether the parameters after the step are pulled.
+
+        Raises:
+            InvalidArgumentError, NonFiniteGradientError, ContextEndedError, ContextLostError: As `Replica.push`.
+        """
+        send = partial(self._send, opt, context, zero_grad, values, pull)
+        if scaler is None or not scaler.is_enabled():
+            pushed = send()
+            return pushed if self._overlap.most else context.waits_for(pushed)
+        self._pushes.check(opt)
+        context.check()
+        return context.waits_for(self._push_scaled(opt, context, scaler, zero_grad, send))
+
+    def unscale_(
+        self,
+        scaler: torch.amp.GradScaler,
+        context: Context | None,
+        opt: Pushable | None,
+    ) -> Pending[None]:
+        """Divides gradients by the scale of the loss, before they are clipped: `.grad`, or those of a pass.
+
+        Args:
+            scaler: The scaler.
+            context: The pass; None for `.grad`.
+            opt: The optimizer that steps with the gradients of the pass.
+
+        Raises:
+            InvalidArgumentError, RuntimeError: As in `Replica.unscale_`.
+        """
+        if context is None:
+            self._scaled.unscale(scaler)
+        else:
+            if opt is None:
+                raise InvalidArgumentError(
+                    "unscale_() of a pass takes the optimizer, too: unscale_(…, context=…, opt=…)"
+                )
+            check_pass(opt, context, self._replicas)
+            self._pushes.check(opt)
+            context.check()
+        if context is None or opt is None or not scaler.is_enabled():
+            return Pending.run(self._loop, asyncio.sleep(0))
+        return context.waits_for(Pending.run(self._loop, opt.unscale_pushed(context, scaler, self._leaves)))
+
+    def _send(
+        self, opt: Pushable, context: Context, zero_grad: bool, values: Mapping[str, Reported], pull: bool
+    ) -> Pending[Stepped | None]:
+        hands_over = self._overlap.most > 0
+        made = self._pushes.written(opt, context, True, zero_grad, values, pull, hands_over=hands_over)
+        if zero_grad:
+            self._forget(context)
+        return self._overlap.push(made)
+
+    def _push_scaled(
+        self,
+        opt: Pushable,
+        context: Context,
+        scaler: torch.amp.GradScaler,
+        zero_grad: bool,
+        send: Callable[[], Pending[Stepped | None]],
+    ) -> Pending[Stepped | None]:
+        """Pushes once the scaler has found the gradients finite, on all owners and here."""
+        sent: list[Pending[Stepped | None]] = []
+
+        async def push() -> Pending[Stepped | None]:
+            if not await opt.are_finite(context, scaler, self._leaves):
+                if zero_grad:
+                    self._forget(context)
+                return self._overlap.nothing()
+            sent.append(send())
+            ended: Pending[None] = Pending(self._loop)
+            sent[0].on_done(partial(ended.resolve, _nothing))
+            await ended
+            return sent[0]
+
+        work = Pending.run(self._loop, push())
+
+        def cancel() -> None:
+            for each in sent:
+                each.cancel()
+            work.cancel()
+
+        done: Pending[Stepped | None] = Pending(self._loop, cancel)
+        # Parameters are taken over in the thread that waits for the push.
+        work.on_done(lambda: done.resolve(lambda: work.result().result()))
+        return done
+
+    @property
+    def _leaves(self) -> list[torch.Tensor]:
+        return [each for replica in self._replicas for each in replica.pulled_parameters]
+
+    def _forget(self, context: Context) -> None:
+        for each in self._replicas:
+            each.forget_gradients(context)
+
+
+def _nothing() -> None:
+    """The outcome of a wait."""
