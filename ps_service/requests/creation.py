@@ -102,7 +102,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)
     reads, non_finite = _known(_READS, request.reads, "reads"), _known(_NON_FINITE, request.non_finite, "non_finite")
-    asked = options | {"reads": reads.value, "non_finite": non_finite.value} | _grouped(groups)
+    asked = options | {"reads": reads.value, "non_finite": non_finite.value} | _grouped(ctx, groups)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
@@ -189,10 +189,12 @@ def _seeded(request: pb.CreateRequest) -> dict[str, int]:
     return {"seed": request.seed} if request.HasField("seed") else {}
 
 
-def _grouped(groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]]) -> dict[str, Any]:
-    """The number of parameters, and the options of each group that has some of its own."""
+def _grouped(ctx: RequestContext, groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]]) -> dict[str, Any]:
+    """The parameters, and the options of each group that has some of its own."""
     own = {f"group {number}": options for number, (_, options) in enumerate(groups) if options}
-    return {"parameters": sum(len(parameters) for parameters, _ in groups), **own}
+    listed = [(ctx.engine.registry.find(ref).name, ref.parameter) for parameters, _ in groups for ref in parameters]
+    in_order = [f"{name}.{parameter}" if name else parameter for name, parameter in listed]
+    return {"parameters": len(listed), "parameters in the order": in_order, **own}
 
 
 def _seed(request: pb.CreateRequest) -> int | None:

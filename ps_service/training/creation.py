@@ -36,9 +36,9 @@ def create_optimizer(
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
-    Without a name, an optimizer of named objects gets a name made from them and the covered parameters, so that
-    trainers that ask for the same optimizer share it. A new one is handed to `prepare` before others can find it.
-    With `replace`, it takes the place of one that was made with other options.
+    Without a name, an optimizer of named objects gets a name made from them and the covered parameters, in any order,
+    so that trainers that ask for the same optimizer share it. A new one is handed to `prepare` before others can find
+    it. With `replace`, it takes the place of one that was made with other options.
 
     Raises:
         NotAllowedError: The class is not on the allow-list.
@@ -135,7 +135,9 @@ def _shared_name(hosts: Any, members: Sequence[tuple[Sequence[Covered], Any]]) -
     if not all(names):
         return ""
     joined = "+".join(sorted(names))
-    covered = [each.ref for refs, _ in members for each in refs]
+    # Sorted: another order is a request for the same optimizer, which is refused because state is by position. Two
+    # optimizers would both train the parameters.
+    covered = sorted(each.ref for refs, _ in members for each in refs)
     if len(covered) == sum(len(host.parameters) for host in hosts):
         return f"{joined}.optimizer"
     digest = hashlib.blake2b("\n".join(f"{ref.object_id}{ref.parameter}" for ref in covered).encode(), digest_size=4)

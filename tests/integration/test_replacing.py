@@ -86,6 +86,24 @@ async def test_an_optimizer_of_some_parameters_is_beside_that_of_all(ps: tc.Clie
     await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="second")
 
 
+async def test_the_same_parameters_in_another_order_are_no_second_optimizer(ps: tc.Client, ps2: tc.Client) -> None:
+    async def weights(client: tc.Client) -> list[tc.RemoteParameter]:
+        nets = [await client.module(LINEAR, 2, 3, name=name) for name in ("one", "two")]
+        return [net.parameter("weight") for net in nets]
+
+    here, there = await weights(ps), await weights(ps2)
+    await ps.optimizer(optim.Adam, here, lr=0.1)
+    await ps2.optimizer(optim.Adam, there, lr=0.1)
+    wanted = r"parameters in the order=\['one.weight', 'two.weight'\], not \['two.weight', 'one.weight'\]"
+    with pytest.raises(tc.NameConflictError, match=wanted):
+        await ps2.optimizer(optim.Adam, there[::-1], lr=0.1)
+    with pytest.raises(tc.NameConflictError, match="made with other arguments"):
+        await ps2.optimizer(optim.Adam, [{"params": each} for each in there], lr=0.1)
+    (only,) = (await ps.status()).optimizers
+    second = await ps2.optimizer(optim.Adam, there[::-1], lr=0.1, name="second")
+    assert await second.state_dict() and only.name.startswith("one+two.optimizer-")
+
+
 async def test_a_module_goes_with_its_optimizer_and_schedule(ps: tc.Client) -> None:
     net = await ps.module(LINEAR, 2, 3, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)

@@ -244,7 +244,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
 
         Args:
             cls: A class of `torch.optim`, or one marked `@hosted`.
-            parameters: Handles of remote parameters, and local parameters, in any order; or groups of them as in torch.
+            parameters: Handles of remote parameters, and local parameters; or groups of them as in torch. Trainers that
+                share it give them in the same order, by which its state is kept as in torch: another one is refused.
                 Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`.
             name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
                 Without it, one for some parameters of a module is another than that for all of them.
