@@ -135,6 +135,7 @@ class Closing:
         """Asks the owner for the steps and the end."""
         for part in self._parts:
             request.steps.add().CopyFrom(part.name)
+            self._context.stepped.add(part.name.object_id)
         request.together = self._together
         request.wait_seconds = wait_seconds(self._parts[0].session)
         if self._ends:

@@ -12,11 +12,12 @@ import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
+from trainer_client.contexts import untrained
 from trainer_client.contexts.afterwards import after
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block
 from trainer_client.contexts.clipping import clip
-from trainer_client.contexts.closing import Closing, Stepping
+from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import end_freed, tell_end
 from trainer_client.contexts.gradients import gradients
 from trainer_client.contexts.handing_over import hand_over
@@ -75,6 +76,8 @@ class Context(Block):
         ended: Whether it can be used no more.
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
         local: The gradients of local leaves.
+        looked_up: The tables that it has looked up in and may train, with the parts of their optimizers.
+        stepped: Object ids of the parts of optimizers that it has stepped.
         root: The input, in the graph, of calls without inputs that require grad.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
@@ -105,6 +108,8 @@ class Context(Block):
         self.failures = PassFailures()
         self.ended = False
         self.finished = False
+        self.looked_up: dict[str, Sequence[Part]] = {}
+        self.stepped: set[str] = set()
         self._loop = loop
         self._lock = threading.Lock()
         self._calls = 0
@@ -345,6 +350,8 @@ class Context(Block):
         if self._token is not None:
             reset_current(self._token)
             self._token = None
+        if error is None and self.stepped:
+            untrained.tell(self.looked_up, self.stepped)
         self._begun = []  # so that what has failed, and nobody has read, is reported
         self.failures.end(error)
         self.close(over)

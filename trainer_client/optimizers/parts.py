@@ -101,6 +101,10 @@ class RemoteOptimizer:
         request.optimizer.CopyFrom(self._name)
         request.context.CopyFrom(context.message)
         request.check_only = check_only
+        if not check_only:
+            context.stepped.add(self._name.object_id)
+            for each in more:
+                context.stepped.add(each._name.object_id)
         request.apart, request.finish = apart or finish, finish
         request.wait_seconds = wait_seconds(self.handle.session)
         request.more.extend([each._name for each in more])
@@ -183,6 +187,7 @@ class RemoteOptimizer:
     ) -> Pending[Answered]:
         """Offers gradients to the rounds that this owner decides for several."""
         request, payload = pb.StepRequest(optimizer=self._name, context=context.message), PayloadWriter()
+        context.stepped.add(self._name.object_id)
         request.wait_seconds = wait_seconds(self.handle.session)
         request.offer.CopyFrom(pb.Offer(number=number, epoch=epoch, applied=applied))
         write(request.values, payload, values)

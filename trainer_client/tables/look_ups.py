@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ps_wire.compression.encoded import Encoded
+    from trainer_client.contexts.closing import Part
     from trainer_client.pending import Pending
     from trainer_client.tables.table import Table
 
@@ -52,8 +53,9 @@ def look_up(loop: asyncio.AbstractEventLoop, queries: Sequence[Query], timeout: 
         tables = [queries[number].table for number in numbers]
         is_plain = all(each.compress is None for each in tables)
         requests.append(handle.call_encoding(None if is_plain else partial(_encoded, tables), "look_up", parts))
-    is_recorded = current_context() is not None and torch.is_grad_enabled()
-    return Joined(loop, requests, partial(_finish, queries, by_owner, is_recorded))
+    context = current_context() if torch.is_grad_enabled() else None
+    noted = None if context is None else context.looked_up
+    return Joined(loop, requests, partial(_finish, queries, by_owner, noted))
 
 
 def _encoded(tables: Sequence[Table], position: int, gradient: torch.Tensor) -> torch.Tensor | Encoded:
@@ -64,17 +66,26 @@ def _encoded(tables: Sequence[Table], position: int, gradient: torch.Tensor) -> 
 
 
 def _finish(
-    queries: Sequence[Query], asked: Mapping[str, Sequence[int]], is_recorded: bool, answers: list[Any]
+    queries: Sequence[Query],
+    asked: Mapping[str, Sequence[int]],
+    noted: dict[str, Sequence[Part]] | None,
+    answers: list[Any],
 ) -> list[torch.Tensor]:
+    """The results of queries; `noted` gets the tables that their pass may train, if it has recorded the look-up."""
     found: list[dict[str, torch.Tensor]] = [{} for _ in queries]
     for (owner, numbers), answer in zip(asked.items(), answers, strict=True):
         for number, rows in zip(numbers, answer, strict=True):
             found[number][owner] = rows
     # Grad mode counted when the calls were made, not when their results are read.
-    with torch.set_grad_enabled(is_recorded):
-        return [
+    with torch.set_grad_enabled(noted is not None):
+        results = [
             query.finish([rows[owner] for owner in query.asked]) for query, rows in zip(queries, found, strict=True)
         ]
+    if noted is not None:
+        for query, rows in zip(queries, found, strict=True):
+            if any(each.requires_grad for each in rows.values()):  # those of a frozen table do not
+                noted[query.table.name] = query.table.optimizer.parts
+    return results
 
 
 def look_up_all(
