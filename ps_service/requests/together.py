@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ps_service.requests import fields, reported_values, round_messages
+from ps_service.requests import attempts, fields, reported_values, round_messages
 from ps_service.training.joint_steps import step_together
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError
@@ -56,7 +56,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
 
     if request.values and stepping and stepping[0][0] is optimizers[0]:
         # They count also if the pass has no gradients here, because other owners may have some.
-        values = reported_values.read(ctx, request.values)
+        again = attempts.was_applied(context, optimizers[0])
+        values = {} if again else reported_values.read(ctx, request.values)
         done, of_round = reported_values.counted(ctx, optimizers[0], values, apply)
         reported_values.write(ctx, reply, of_round)
     else:

@@ -388,15 +388,9 @@ class Context(Block):
         self.close(told=told)
 
     def hand_over(self) -> Context:
-        """Passes this pass on to another object, which outlives the block: see `contexts.handing_over`.
-
-        Raises:
-            ContextEndedError, ContextLostError: As in `check`.
-        """
+        """Passes it on to another object, which outlives the block; see `contexts.handing_over`. Raises as `check`."""
         self.check()
-        other = Context(self.id, self._loop, self._reach, None, self._openings, self.local)
-        hand_over(self, other)
-        return other
+        return hand_over(self, Context(self.id, self._loop, self._reach, None, self._openings, self.local))
 
     def write_end(self, request: EndContextRequest) -> None:
         """Asks an owner to end the pass, in a request that does more."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
 
 
-def hand_over(context: Context, other: Context) -> None:
+def hand_over(context: Context, other: Context) -> Context:
     """Makes a new object stand for an open pass. `close` of that ends the pass on the owners.
 
     For the program the pass is over: calls in the rest of its block are like calls outside of it, and the end of the
@@ -17,7 +17,11 @@ def hand_over(context: Context, other: Context) -> None:
     Args:
         context: What stands for the pass so far.
         other: A context of the same id, with the same gradients of this process.
+
+    Returns:
+        The other one.
     """
+    other.message, other.attempt = context.message, context.attempt
     other.joins_any_client = context.joins_any_client
     with context._lock:
         other._calls, other._sessions, other._losses = context._calls, context._sessions, context._losses
@@ -26,3 +30,4 @@ def hand_over(context: Context, other: Context) -> None:
         # In place of the first one, so that its end does not end the pass.
         context._openings.opened(other, other.ending())
     context.finished = context._token is not None
+    return other

@@ -224,6 +224,21 @@ async def test_values_are_counted_with_steps_of_tables(addresses: list[str], pol
         assert bits(before) == bits(after)
 
 
+async def test_values_of_a_pass_that_is_run_again_count_once(addresses: list[str]) -> None:
+    async with tc.connect(*addresses) as ps:
+        one, found = await trainer(ps), []
+
+        async def step(ctx: tc.Context) -> None:
+            await ctx.backward((await asyncio.to_thread(one.model, *next(batches(1)))).square().mean())
+            found.append(await one.model.push(one.opt, context=ctx, values={"loss": 1.0}))
+            if len(found) == 1:
+                raise tc.ContextLostError("as if an owner had lost it after the step")
+
+        await ps.run(step)
+        assert found[0] == found[1] == dict.fromkeys(("ps0", "ps1", "ps0/items", "ps1/items"), 1)
+        assert (await one.opt.parameters.values()).counts == {"loss": 1}
+
+
 async def test_a_gradient_that_is_refused_somewhere_steps_nothing(addresses: list[str]) -> None:
     async with tc.connect(*addresses) as ps:
         one = await trainer(ps)

@@ -198,3 +198,20 @@ async def test_the_block_of_a_pass_waits_for_a_push_that_nobody_awaits() -> None
         stepped = await pushed
         assert stepped is not None and stepped["ps0"] == 1
         await open_passes(servers)
+
+
+async def test_a_pass_that_is_run_again_counts_once() -> None:
+    async with trainer(1) as (servers, one):
+        tries: list[Any] = []
+
+        async def step(ctx: tc.Context) -> None:
+            await ctx.backward(one.loss(one.model, await one.items(THIRDS[0]), torch.ones(4, DIM)))
+            tries.append(await one.model.push(one.opt, context=ctx))
+            if len(tries) == 1:
+                raise tc.ContextLostError("as if a push before had lost its pass")
+
+        await one.ps.run(step)
+        (last,) = await one.model.finish()
+        assert tries[0] is None and tries[1] == last and last is not None
+        assert {last["ps0"], last["ps0/items"], last["ps1/items"]} == {1}
+        await open_passes(servers)
