@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     """What one owner is asked.
 
     Attributes:
-        ids: int64 [n].
+        ids: int64 [n]; at least one. Without bags they are different ones, in ascending order.
         offsets: Where each bag begins, int64; None to get the row of each id.
         weights: What the row of each id is multiplied with; None for 1.
     """
@@ -34,8 +34,9 @@ class Asked(NamedTuple):
     weights: torch.Tensor | None = None
 
     def as_sent(self, table: Table) -> Asked:
-        """The same with int32 where that has the same values: offsets, and the ids of a table of fixed size."""
-        ids = self.ids.int() if table.rows is not None and table.rows <= _MOST else self.ids
+        """The same with int32 where that has the same values."""
+        fits = table.rows <= _MOST if table.rows is not None else _fits(self.ids, is_sorted=self.offsets is None)
+        ids = self.ids.int() if fits else self.ids
         offsets = self.offsets
         return Asked(ids, offsets.int() if offsets is not None and len(ids) < _MOST else offsets, self.weights)
 
@@ -52,6 +53,12 @@ class Query(NamedTuple):
     table: Table
     asked: Mapping[str, Asked]
     finish: Callable[[list[torch.Tensor]], torch.Tensor]
+
+
+def _fits(ids: torch.Tensor, is_sorted: bool) -> bool:
+    """Whether ids, of which there is at least one, are numbers that int32 has."""
+    least, greatest = (ids[0], ids[-1]) if is_sorted else torch.aminmax(ids)
+    return int(least) >= -_MOST and int(greatest) < _MOST
 
 
 def rows_query(table: Table, ids: torch.Tensor) -> Query:
