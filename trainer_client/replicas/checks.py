@@ -1,4 +1,4 @@
-"""What is checked before a push of replicas."""
+"""What is checked before a push or a local step of replicas."""
 
 from __future__ import annotations
 
@@ -37,19 +37,40 @@ def check_pass(opt: Pushable, context: Context | None, replicas: Sequence[Replic
                 "an optimizer with tables steps with the gradients of a pass: call ctx.backward(loss), and then "
                 "push(opt, context=ctx)"
             )
-        _check_gradients([each for replica in replicas for each in replica.pulled_parameters], replicas[0].current())
+        check_gradients([each for replica in replicas for each in replica.pulled_parameters], replicas[0].current())
         return own
-    if context.unfinished:
-        raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
+    _check_backward(context)
     return own
 
 
-def _check_gradients(parameters: Sequence[torch.Tensor], current: Context | None) -> None:
-    """Raises `InvalidArgumentError` if a push would send nothing, because the open pass has all gradients."""
+def take_gradients(context: Context, parameters: Sequence[torch.Tensor], closure: object) -> None:
+    """Makes the gradients of a pass `.grad` of parameters, for a step with an optimizer of torch.
+
+    Raises:
+        InvalidArgumentError: A backward of the pass has not ended, or there is a closure, which makes gradients itself.
+        ContextEndedError, ContextLostError: The pass has ended.
+    """
+    if closure is not None:
+        raise InvalidArgumentError("a closure computes gradients by itself; a step takes it, or a context")
+    context.check()
+    _check_backward(context)
+    for parameter in parameters:
+        parameter.grad = context.gradient(parameter)
+    context.local.drop(parameters)
+
+
+def _check_backward(context: Context) -> None:
+    if context.unfinished:
+        raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
+
+
+def check_gradients(parameters: Sequence[torch.Tensor], current: Context | None) -> None:
+    """Raises `InvalidArgumentError` if a push or a step would do nothing, because the open pass has all gradients."""
     if current is None or any(each.grad is not None for each in parameters):
         return
     if any(current.gradient(each) is not None for each in parameters):
         raise InvalidArgumentError(
-            "no parameter of the replica has a .grad, and this would push nothing: after ctx.backward(loss) the "
-            "gradients belong to the pass. Call push(opt, context=ctx), or loss.backward() if only the replica is used"
+            "no parameter of the replica has a .grad, and this would do nothing: after ctx.backward(loss) the "
+            "gradients belong to the pass. Give it with context=ctx, or call loss.backward() if only the replica is "
+            "used"
         )

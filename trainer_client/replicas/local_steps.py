@@ -12,11 +12,13 @@ from torch import optim
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Sync
+from trainer_client.replicas.checks import check_gradients, take_gradients
 from trainer_client.replicas.local_values import LocalValues
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.reported import Reductions
+    from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.pending import Pending
@@ -133,6 +135,7 @@ class LocalSteps:
         self,
         closure: Callable[[], Any] | None = None,
         *,
+        context: Context | None = None,
         scaler: torch.amp.GradScaler | None = None,
         values: Mapping[str, Any] | None = None,
         reduce: Reductions = "mean",
@@ -141,6 +144,9 @@ class LocalSteps:
 
         Args:
             closure: For a local optimizer that needs one, such as LBFGS.
+            context: The pass that has the gradients, because its forward has looked up in tables or called owners. Its
+                gradients of the local optimizer's parameters are used up; those on owners are for optimizers there. Its
+                backward has ended.
             scaler: The scaler of the loss. It unscales the gradients, and skips the local step if one is not finite;
                 that counts as a step. Call its `update()` afterwards, as in torch.
             values: Plain values to report, by name, as for `DistributedOptimizer.step`. Those of the steps between two
@@ -153,10 +159,17 @@ class LocalSteps:
 
         Raises:
             InvalidArgumentError, TooLargeError: A value cannot be reduced so, or does not fit those that came under its
-                name since the last push, or there are too many. No step was taken.
+                name since the last push, or there are too many. Or the pass that is open has the gradients, and was not
+                given; or it was given with a closure, or before its backward has ended. No step was taken.
+            ContextEndedError, ContextLostError: The pass has ended. No step was taken.
             Exception: The local optimizer raised it. Besides, the exceptions of `push`; the next step pushes again.
         """
         report = self._values.read(values, reduce)
+        parameters = [each for group in self.inner.param_groups for each in group["params"]]
+        if context is not None:
+            take_gradients(context, parameters, closure)
+        elif closure is None:
+            check_gradients(parameters, self._replica.current())
         if scaler is not None:
             scaler.step(self.inner)
         elif closure is not None:

@@ -203,6 +203,11 @@ class Replicas(nn.Module):
         return self._overlap.nothing()
 
     @property
+    def current(self) -> Callable[[], Context | None]:
+        """Returns the pass of this task or thread."""
+        return self._replicas[0].current
+
+    @property
     def sources(self) -> Sequence[RemoteModule]:
         """The handles of the modules on their owners."""
         return [each.source for each in self._replicas]
