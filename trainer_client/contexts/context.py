@@ -21,7 +21,7 @@ from trainer_client.contexts.closing import Closing, Part, Stepping
 from trainer_client.contexts.ending import end_freed, tell_end
 from trainer_client.contexts.gradients import gradients
 from trainer_client.contexts.handing_over import hand_over
-from trainer_client.contexts.local_gradients import LocalGradients
+from trainer_client.contexts.local_gradients import HasLocalGradients, LocalGradients
 from trainer_client.contexts.pass_span import PassSpan
 from trainer_client.graph.current import current_context, reset_current, set_current
 from trainer_client.graph.nodes import ROOT
@@ -47,7 +47,7 @@ T = TypeVar("T")
 Reach = Callable[[str], Awaitable[Session]]
 
 
-class Context(Block):
+class Context(Block, HasLocalGradients):
     """One pass: calls inside its block are recorded, and it holds their gradients.
 
         async with ps.context() as ctx:
@@ -278,14 +278,6 @@ class Context(Block):
         self.check()
         return self.behind_backwards(gradients(self, self._reach, RemoteParameter.bare))
 
-    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of a local leaf in this pass, if it has one."""
-        return self.local.of(leaf)
-
-    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The local leaves that have a gradient in this pass, and their gradients."""
-        return self.local.items()
-
     def clip_grad_norm(
         self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> Pending[torch.Tensor]:
@@ -313,10 +305,6 @@ class Context(Block):
     def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
         """Runs a coroutine once the backwards that were begun have succeeded. The block waits for it."""
         return self.waits_for(Pending.run(self._loop, after(self._loop, list(self.unfinished), work)))
-
-    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
-        """Multiplies the gradients of local leaves."""
-        self.local.scale(leaves, factor)
 
     # The block
 

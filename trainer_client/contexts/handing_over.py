@@ -22,6 +22,8 @@ def hand_over(context: Context, other: Context) -> Context:
         The other one.
     """
     other.message, other.attempt = context.message, context.attempt
+    # Only the push knows which tables are stepped: the block tells nothing of them.
+    other.looked_up, other.stepped, context.looked_up = context.looked_up, context.stepped, {}
     other.joins_any_client = context.joins_any_client
     with context._lock:
         other._calls, other._sessions, other._losses = context._calls, context._sessions, context._losses

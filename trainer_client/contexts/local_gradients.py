@@ -72,6 +72,28 @@ class LocalGradients:
         return reservations.take_now(leaves)
 
 
+class HasLocalGradients:
+    """A pass, as far as the gradients of leaves of this process go.
+
+    Attributes:
+        local: These gradients.
+    """
+
+    local: LocalGradients
+
+    def gradient(self, leaf: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of a local leaf in this pass, if it has one."""
+        return self.local.of(leaf)
+
+    def local_gradients(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The local leaves that have a gradient in this pass, and their gradients."""
+        return self.local.items()
+
+    def scale(self, leaves: Iterable[torch.Tensor], factor: float) -> None:
+        """Multiplies the gradients of local leaves."""
+        self.local.scale(leaves, factor)
+
+
 def _sum(held: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     # Torch adds a sparse tensor to a dense one, but not the other way round.
     return more + held if held.is_sparse and not more.is_sparse else held + more
