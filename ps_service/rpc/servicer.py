@@ -103,8 +103,9 @@ class Servicer:
             return None
         outbox, stream = Outbox(), session_handler.stream
         if not stream.take_over(outbox, turn):
+            # The trainer may have opened the direct connection of this welcome before the task went on.
             await connection.close()
-            return None
+            return stream.beside(turn)
         session = session_handler.session
         session.streams += 1
         session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
@@ -121,7 +122,7 @@ class Servicer:
             # A newer stream has replaced this one, or the session was ended. This stream is closed, so that the trainer
             # does not wait for it.
             _uncancel()
-            return stream.direct
+            return stream.beside(turn)
         finally:
             writer.cancel()
             session.streams -= 1

@@ -55,12 +55,16 @@ class SessionStream:
             direct: The new stream, if it is a direct connection.
 
         Returns:
-            The number of the new stream, for `take_over`.
+            The number of the new stream, for `take_over` and `beside`.
         """
         self.direct = direct
         self.interrupt()
         self._turn += 1
         return self._turn
+
+    def beside(self, turn: int) -> DirectConnection | None:
+        """The direct connection that has replaced the stream with this number; None if none has, or a newer one."""
+        return self.direct if self._turn == turn + 1 else None
 
     def take_over(self, outbox: Outbox, turn: int) -> bool:
         """Sends answers to this outbox from now on; the current task serves its stream.

@@ -13,6 +13,7 @@ import torch
 
 import trainer_client as tc
 from ps_service.rpc import direct as listener
+from ps_service.rpc.grpc_stream import GrpcStream
 from ps_service.server import Server
 from ps_wire.connections.connection import ConnectionBroken
 from ps_wire.connections.frames import Packet
@@ -69,6 +70,30 @@ async def test_a_trainer_uses_a_direct_connection_where_it_shares_no_memory(owne
         (session,) = owner.engine.sessions.all()
         assert session.peer.startswith("127.0.0.1:")
     await waiting.until(lambda: not len(owner.engine.direct))
+
+
+async def test_the_stream_stays_beside_it_also_if_the_trainer_is_faster_than_the_owner(
+    owner: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, ended = GrpcStream.send, DirectConnection.closed
+    welcomed: list[GrpcStream] = []
+    beside: list[DirectConnection] = []
+
+    async def send_late(stream: GrpcStream, packet: Packet) -> None:
+        welcomed.append(stream)
+        await send(stream, packet)
+        await waiting.until(lambda: [each.transport for each in owner.engine.sessions.all()] == ["direct"])
+
+    async def closed(connection: DirectConnection) -> None:
+        beside.append(connection)
+        await ended(connection)
+
+    monkeypatch.setattr(GrpcStream, "send", send_late)
+    monkeypatch.setattr(DirectConnection, "closed", closed)
+    async with tc.connect(owner.address, **DIRECT):
+        await waiting.until(lambda: beside)
+        assert beside == list(owner.servicer.direct._connections.values())
+        assert len(welcomed) == 1
 
 
 async def test_shared_memory_is_preferred(owner: Server, ps: tc.Client) -> None:
