@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Iterator, Mapping
 from functools import partial
+from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
@@ -15,6 +16,7 @@ from ps_wire.runtime import failures, forks
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.runtime.tracebacks import shortened
 from ps_wire.runtime.unawaited import Unawaited
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class Pending(Unawaited, Generic[T]):
         "_made_at",
         "_mutex",
         "_outcome",
+        "_trace",
         "_value",
         "_wakers",
         "origin",
@@ -67,6 +70,7 @@ class Pending(Unawaited, Generic[T]):
         self._wakers: list[Callable[[], None]] = []
         self._value: T = _NOT_YET
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
         self.origin: Origin | None = None
         if failures.NOTES_CALLERS:
             self._made_at = failures.caller()
@@ -295,11 +299,13 @@ class Pending(Unawaited, Generic[T]):
                 try:
                     self._value = self._outcome()
                 except BaseException as error:
-                    self._error = error
+                    self._error = shortened(error)
+                    self._trace = error.__traceback__
                 # It may keep the arguments of the call.
                 self._outcome = _nothing_left
         if self._error is not None:
-            raise self._error
+            # Every caller gets the frames of its own program only.
+            raise self._error.with_traceback(self._trace)
         return self._value
 
     @property

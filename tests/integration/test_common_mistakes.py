@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import torch
 from torch.nn import functional as F
 
 import trainer_client as tc
+from ps_service.server import Server
 
 
 class World(NamedTuple):
@@ -40,6 +43,12 @@ async def world(ps: tc.Client) -> AsyncIterator[World]:
 
 Mistake = Callable[[World], Any]
 
+
+async def backward_twice(world: World) -> None:
+    await world.ctx.backward(world.loss)
+    await world.ctx.backward(world.loss)
+
+
 BEFORE = "before it has come: `await` it first"
 
 MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
@@ -62,6 +71,7 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
     ("calling a table", lambda w: w.ps.table("users")([1]), TypeError, f"called {BEFORE}"),  # type: ignore[operator]
     # Passes and optimizers
     ("loss.backward()", lambda w: w.loss.backward(), RuntimeError, "call ctx.backward(loss) instead"),
+    ("a backward for the second time", backward_twice, tc.RemoteError, "backward through the graph a second time"),
     ("a vector", lambda w: w.ctx.backward(w.loss.expand(2)), RuntimeError, "only for scalar outputs"),
     ("step without a pass", lambda w: w.opt.step(), tc.InvalidArgumentError, "await opt.step(ctx)"),  # type: ignore[call-overload]
     ("step of a loss", lambda w: w.opt.step(w.loss), tc.InvalidArgumentError, "takes the context of the pass"),  # type: ignore[call-overload]
@@ -170,6 +180,8 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         "give a list",
     ),
     ("a module's name", lambda w: w.ps.table("net", dim=4), tc.NameConflictError, "'net' is a torch.nn.Linear on"),
+    ("rows beyond the limit", lambda w: w.table(torch.arange(9)), tc.TooLargeError, "at most 4 are allowed"),
+    ("another width", lambda w: w.ps.table("users", dim=3), tc.NameConflictError, "with dim=2, not 3"),
     # Replicas
     (
         "local steps of a handle",
@@ -184,10 +196,69 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("mistake", "error", "text"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES])
 async def test_a_mistake_is_answered(world: World, mistake: Mistake, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=re.escape(text)):
+    with pytest.raises(error, match=re.escape(text)) as caught:
         made = mistake(world)
         if inspect.isawaitable(made):
             await made
+    assert _lines_of_ours(caught.value) <= 15
+
+
+def _lines_of_ours(error: BaseException) -> int:
+    """How many lines of a printed traceback belong to files of this project."""
+    found, is_ours = 0, False
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        frame = re.match(r'\s*File "(.*)", line \d+, in ', line)
+        if frame:
+            is_ours = any(f"/{package}/" in frame[1] for package in ("trainer_client", "ps_wire", "ps_service"))
+        found += is_ours and line.startswith("  ")
+    return found
+
+
+async def own_error(_: tc.Context) -> None:
+    await asyncio.sleep(0)
+    raise KeyError("own")
+
+
+async def test_an_error_of_the_own_step_shows_the_own_lines_and_few_of_ours(ps: tc.Client) -> None:
+    with pytest.raises(KeyError) as caught:
+        await ps.run(own_error)
+    assert "in own_error" in "".join(traceback.format_exception(caught.value)) and _lines_of_ours(caught.value) <= 15
+
+
+async def test_an_error_that_is_read_twice_has_the_lines_of_each_reading_only(world: World) -> None:
+    failed = world.net(torch.ones(2, 5))
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(tc.RemoteError) as caught:
+            await failed
+        lengths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+    assert lengths[0] == lengths[1] == lengths[2]
+
+
+async def test_tracebacks_of_the_blocking_client_are_short(owner: Server) -> None:
+    def attempt(mistake: Callable[[], Any]) -> int:
+        with pytest.raises((tc.PsError, RuntimeError)) as caught:
+            mistake()
+        return _lines_of_ours(caught.value)
+
+    def run() -> list[int]:
+        with tc.connect(owner.address) as ps:
+            net = ps.module("torch.nn.Linear", 4, 3, name="net")
+            ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+            table = ps.table("users", dim=2, max_rows=4)
+            with ps.context() as ctx:
+                loss = net(torch.ones(2, 4)).sum()
+                ctx.backward(loss)
+                return [
+                    attempt(lambda: net(torch.ones(2, 5))),
+                    attempt(lambda: table(torch.arange(9))),
+                    attempt(lambda: ps.table("users", dim=3)),
+                    attempt(lambda: ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.5)),
+                    attempt(lambda: ctx.backward(loss)),
+                ]
+
+    lines = await asyncio.to_thread(run)
+    assert max(lines) <= 15, lines
 
 
 async def test_the_traceback_of_a_hosted_module_has_its_own_lines(world: World) -> None:

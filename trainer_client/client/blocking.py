@@ -10,6 +10,7 @@ import functools
 from types import GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ps_wire.runtime.tracebacks import shortened
 from trainer_client.client.client import Client
 from trainer_client.client.passes import ATTEMPTS, Attempts
 from trainer_client.collectives.communicator import Communicator
@@ -63,14 +64,20 @@ class Blocking:
 
         @functools.wraps(value)
         def method(*args: Any, **kwargs: Any) -> Any:
-            return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
+            try:
+                return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
+            except Exception as error:
+                raise shortened(error)
 
         # Later look-ups find it without calling `__getattr__`.
         self.__dict__[name] = method
         return method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
+        try:
+            return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
+        except Exception as error:
+            raise shortened(error)
 
     def __getitem__(self, key: Any) -> Any:
         return wrapped(self.unwrapped[_unwrapped(key)])

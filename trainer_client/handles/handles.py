@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ps_wire.close_names import hint
-from ps_wire.errors import UnknownNameError
+from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.refs import Ref
+from ps_wire.runtime.tracebacks import shortened
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, freezing, hints, states
 from trainer_client.handles.parameters import RemoteParameter
@@ -143,18 +144,21 @@ class RemoteObject(RRef):
         keep: bool,
         encode: Encode | None = None,
     ) -> Pending[Any]:
-        return calls.call(
-            self.session,
-            self,
-            method,
-            args,
-            kwargs,
-            training=self.training,
-            keep=keep,
-            timeout=self._timeout,
-            seed=self._seed,
-            encode=encode,
-        )
+        try:
+            return calls.call(
+                self.session,
+                self,
+                method,
+                args,
+                kwargs,
+                training=self.training,
+                keep=keep,
+                timeout=self._timeout,
+                seed=self._seed,
+                encode=encode,
+            )
+        except PsError as error:
+            raise shortened(error)
 
 
 class RemoteModule(RemoteObject):
