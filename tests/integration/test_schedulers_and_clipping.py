@@ -278,3 +278,10 @@ async def test_norms_that_are_not_positive_are_refused(model: Model, max_norm: f
         with pytest.raises(tc.InvalidArgumentError, match="must be positive"):
             await ctx.clip_grad_norm(model.parameters(), max_norm, norm_type)
         assert identical(await ctx.get_gradients(), before)
+
+
+async def test_the_repr_of_a_scheduler_says_what_it_is_and_where(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    named = await ps.scheduler(lr_scheduler.StepLR, opt, 1, name="schedule")
+    assert repr(named) == "<DistributedScheduler torch.optim.lr_scheduler.StepLR 'schedule' on ps0>"

@@ -16,6 +16,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SchedulerRequest
 from trainer_client.handles import states
 from trainer_client.handles.handles import RemoteObject, handle_from
+from trainer_client.handles.references import state_of
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ class DistributedScheduler:
         await asyncio.gather(*loads)
         if self._local is not None:
             self._local.load_state_dict(dict(state))
+
+    def __repr__(self) -> str:
+        first = self._remotes[0]
+        states = [(each.owner, state_of(each)) for each in self._remotes]
+        parts = [f"{owner} ({state})" if state else owner for owner, state in states]
+        what = f"{first.class_name} {first.name!r}" if first.name else first.class_name
+        return f"<DistributedScheduler {what} on {', '.join([*parts, *(['this process'] if self._local else [])])}>"
 
 
 async def create(
