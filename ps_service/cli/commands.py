@@ -31,6 +31,7 @@ from ps_service.cli import (
     status_view,
     watching,
 )
+from ps_service.cli.help_texts import laid_out, tell
 from ps_service.cli.options import with_settings
 from ps_service.cli.plain_messages import plain
 from ps_service.config import OwnerConfig
@@ -56,25 +57,26 @@ _Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    # Its tables cut names of options and variables in narrow terminals.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="""
+    help=laid_out("""
 A parameter server for PyTorch: models live here, trainers connect over gRPC.
 
-**Start an owner** that may host the classes marked `@hosted` in a module of yours:
+Start an owner that may host the classes marked `@hosted` in a module of yours:
 
     ps-service serve --name ps0 --listen 127.0.0.1:50051 --import my_models
 
-**Look at it**:
+Look at it:
 
     ps-service status 127.0.0.1:50051
     ps-service sessions 127.0.0.1:50051
 
-**Train with it**, in as many processes as you like:
+Train with it, in as many processes as you like:
 
     async with trainer_client.connect("127.0.0.1:50051") as ps:
         net = await ps.module("my_models.Net", name="net")
-""",
+"""),
 )
 
 
@@ -313,6 +315,10 @@ def completion() -> None:
     """
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     print(completing.script({name: _flags(each) for name, each in commands.items()}), end="")
+
+
+for _each in app.registered_commands:
+    tell(_each)
 
 
 def _flags(command: Any) -> list[str]:

@@ -88,7 +88,21 @@ def test_help_tells_variables_and_defaults() -> None:
     )
     for text in ("(PS_LEASE_SECONDS; default: 30.0)", "(PS_IMPORT; default: none)", "(PS_SHARED_MEMORY; default: on)"):
         assert text in " ".join(serve.replace("│", " ").split())
-    assert "[env var: PS_ADDRESS] [default: 127.0.0.1:50051]" in " ".join(status.replace("│", " ").split())
+    assert "[env var: PS_ADDRESS; default: 127.0.0.1:50051]" in " ".join(status.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_no_help_cuts_names_or_sentences(columns: str) -> None:
+    def told(*command: str) -> str:
+        result = CliRunner(env={**ENVIRONMENT, "COLUMNS": columns}).invoke(app, [*command, "--help"])
+        return " ".join(result.stdout.split())
+
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        text = told(name)
+        for option in command.params:
+            for each in [*option.opts, *option.secondary_opts, *re.findall("PS_[A-Z_]+", getattr(option, "help", ""))]:
+                assert each in text
+        assert command.short_help in told()
 
 
 def test_help_of_serve_explains_every_option() -> None:
