@@ -67,7 +67,8 @@ class Blocking:
             try:
                 return wrapped(value(*_unwrapped(args), **_unwrapped(kwargs)))
             except Exception as error:
-                raise shortened(error)
+                shortened(error)
+                raise
 
         # Later look-ups find it without calling `__getattr__`.
         self.__dict__[name] = method
@@ -77,7 +78,8 @@ class Blocking:
         try:
             return wrapped(self.unwrapped(*_unwrapped(args), **_unwrapped(kwargs)))
         except Exception as error:
-            raise shortened(error)
+            shortened(error)
+            raise
 
     def __getitem__(self, key: Any) -> Any:
         return wrapped(self.unwrapped[_unwrapped(key)])

@@ -158,7 +158,8 @@ class RemoteObject(RRef):
                 encode=encode,
             )
         except PsError as error:
-            raise shortened(error)
+            shortened(error)
+            raise
 
 
 class RemoteModule(RemoteObject):
