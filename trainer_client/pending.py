@@ -49,16 +49,7 @@ class Pending(Unawaited, Generic[T]):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_cancel",
-        "_error",
-        "_loop",
-        "_made_at",
-        "_mutex",
-        "_outcome",
-        "_trace",
-        "_value",
-        "_wakers",
+        *("__weakref__", "_cancel", "_error", "_loop", "_made_at", "_mutex", "_outcome", "_trace", "_value", "_wakers"),
         "origin",
     )
 
