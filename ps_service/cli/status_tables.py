@@ -154,7 +154,8 @@ def _look_ups(status: OwnerStatus, most: int) -> list[RenderableType]:
             *(_share(each.added, each.added + each.refused), _share(each.updated, each.gradients)),
             f"{each.expired + each.evicted + each.removed:,}",
         )
-    return _parts(made, len(used) - min(most, len(used)))
+    # Of tables that the owner has not listed it is not known whether they are used.
+    return _parts(made, max(len(used) - most, 0) + max(status.tables_hosted - len(status.tables), 0))
 
 
 def _share(part: int, whole: int) -> str:

@@ -168,7 +168,7 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerRep
     rates = [group.get("lr") for group in optimizer.optimizer.param_groups[:_MOST_NAMED]]
     return OptimizerReport(
         name=hosted.name,
-        class_name=hosted.class_name,
+        class_name=getattr(optimizer.optimizer, "options_class", hosted.class_name),
         version=optimizer.version,
         parameters=sum(_elements(each.parameter) for each in optimizer.covered),
         lr=tuple(float(rate) for rate in rates if rate is not None),
@@ -176,7 +176,7 @@ def _optimizer(hosted: HostedObject, optimizer: HostedOptimizer) -> OptimizerRep
         staleness=optimizer.pace.staleness(),
         policy="" if aggregator.is_plain else str(aggregator.policy),
         members=len(aggregator.members),
-        waiting_for=tuple(aggregator.describe(each) for each in aggregator.waiting_for()[:_MOST_NAMED]),
+        waiting_for=tuple(aggregator.missing(_MOST_NAMED)),
         owners=aggregator.owners,
     )
 

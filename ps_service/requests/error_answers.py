@@ -78,9 +78,17 @@ def cancelled(number: int = 0) -> Answer:
     return failure(CancelledCallError("the call was cancelled; the owner may have run it all the same"), number)
 
 
-def too_late(operation: Operation, seconds: float, number: int = 0) -> Answer:
-    """The answer to a request whose deadline has passed."""
-    return failure(DeadlineExceededError(f"{RAN_OUT}: {operation.name} was not finished within {seconds:g} s"), number)
+def too_late(engine: Engine, what: str, seconds: float, number: int = 0) -> Answer:
+    """The answer to a request whose deadline has passed.
+
+    Args:
+        engine: The owner.
+        what: What the request has asked for.
+        seconds: How long its caller waits.
+        number: Its number.
+    """
+    text = f"{RAN_OUT}: {what} on owner {engine.name!r} was not finished within {seconds:g} s"
+    return failure(DeadlineExceededError(text), number)
 
 
 def failed_before(answer: Answer, number: int) -> Answer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests.error_answers import cancelled, cut_off, overdrawn, too_late
 from ps_service.requests.run_handler import handle, run_inline
-from ps_service.requests.titles import title
+from ps_service.requests.titles import named_title, title
 from ps_wire.runtime.scopes import Scope
 
 if TYPE_CHECKING:
@@ -137,7 +137,10 @@ class Execution:
 
     def expire(self) -> None:
         """Gives the request up, because its deadline has passed."""
-        self.give_up(too_late(self.operation, self.seconds, self.number))
+        self.give_up(too_late(self.ctx.engine, self._named(), self.seconds, self.number))
+
+    def _named(self) -> str:
+        return named_title(self.ctx.engine, self.operation.name, self.request)
 
     def cancel(self) -> None:
         """Gives the request up, because its trainer has cancelled it. It does not run if no thread has begun to."""

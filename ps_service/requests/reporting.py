@@ -12,6 +12,7 @@ import psutil
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.memory.available import memory
 from ps_service.metrics import report
+from ps_service.metrics.sampler import LOOKS
 from ps_service.requests import session_infos
 from ps_service.requests.directory import describe
 from ps_service.sessions.gate import Gate
@@ -92,6 +93,8 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
     reply.kept_answers = len(engine.reply_cache)
     reply.shared_memory_connections, reply.direct_connections = len(engine.shared_memory), len(engine.direct)
     for name, count in sorted(counters.operations().items()):
+        if name in LOOKS:
+            continue
         reply.operations.add(
             name=name,
             calls=count.calls,

@@ -28,3 +28,17 @@ def title(engine: Engine, operation: str, request: Any) -> str:
     except PsError:
         class_name = "an object that is gone"
     return f"{class_name}.{request.method or 'forward'}"
+
+
+def named_title(engine: Engine, operation: str, request: Any) -> str:
+    """The title of a request, with the name of the object that it is for, if that has one."""
+    text = title(engine, operation, request)
+    for field in ("target", "optimizer"):
+        if field in request.DESCRIPTOR.fields_by_name and request.HasField(field):
+            try:
+                name = engine.registry.find(Ref.from_message(getattr(request, field))).name
+            except PsError:
+                name = ""
+            return f"{text} of {name!r}" if name else text
+    name = getattr(request, "name", "")
+    return f"{text} for {name!r}" if name else text

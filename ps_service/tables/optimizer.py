@@ -9,6 +9,7 @@ from typing import Any
 from torch import optim
 
 from ps_service.tables.stand_in import AllRows
+from ps_wire.codec.names import full_name
 from ps_wire.decorators import hosted
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import from_plain
@@ -25,6 +26,7 @@ class RowOptimizer(optim.Optimizer):
 
     Attributes:
         never_half_done: A step does not raise once `check_options` has accepted the options.
+        options_class: Full name of the class of its options, which says what it does with a gradient.
 
     Raises:
         InvalidArgumentError: An option does not fit, or a parameter is none of a table, or of a table with another
@@ -36,6 +38,7 @@ class RowOptimizer(optim.Optimizer):
     def __init__(self, params: Iterable[Any], kind: str, **options: Any) -> None:
         self._kind = kind
         made = from_plain({"kind": kind, **options})
+        self.options_class = full_name(type(made))
         super().__init__(params, {each.name: getattr(made, each.name) for each in fields(made)})
         for group in self.param_groups:
             for parameter in group["params"]:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MORE: Final = "more trainers to join"
+
 PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
 
@@ -52,6 +54,7 @@ class Aggregator:
         is_plain: Whether steps need no rounds.
         queue: Handles the events of the rounds.
         describe: A trainer for messages.
+        title: The optimizer, for messages.
         owners: Names of the owners whose rounds these are, if there are several; the first decides.
         coordinator: The rounds, if this is the first of several owners.
         following: What holds the gradients, if this is another one.
@@ -67,6 +70,7 @@ class Aggregator:
         self.following: Following | None = None
         self._policy: Policy = PLAIN
         self.describe: Callable[[bytes], str] = bytes.hex
+        self.title = "the optimizer"
         self._optimizer = optimizer
         self._parameters = [covered.parameter for covered in optimizer.covered]
         self._lock = threading.Lock()
@@ -109,6 +113,12 @@ class Aggregator:
         """The trainers that an open round waits for."""
         with self._lock:
             return self._rounds.waiting_for()
+
+    def missing(self, most: int) -> list[str]:
+        """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
+        with self._lock:
+            late = [self.describe(each) for each in self._rounds.waiting_for()[:most]]
+            return late or ([_MORE] if self._rounds.waiting_offers() else [])
 
     def join(self, trainer: bytes) -> None:
         """A trainer uses the optimizer from now on."""
@@ -285,8 +295,12 @@ class Aggregator:
 
     def _why(self, seconds: float) -> str:
         late = ", ".join(self.describe(each) for each in self._rounds.waiting_for())
-        missing = f"trainer {late}" if late else "more trainers to join"
-        return f"{RAN_OUT}: the policy {self.policy} has waited {seconds:g} s for {missing}"
+        if late:
+            missing = f"trainer {late}"
+        else:
+            there = [self.describe(each) for each in self._rounds.members]
+            missing = f"{_MORE}; there {'is' if len(there) == 1 else 'are'} only {', '.join(there)}"
+        return f"{RAN_OUT}: {self.title} with the policy {self.policy} has waited {seconds:g} s for {missing}"
 
     def _handle(self, event: Event | _End) -> None:
         if self._is_over:

@@ -71,6 +71,7 @@ def create_optimizer(
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
         value.counter = engine.counters.steps.of(name)
         value.aggregator.queue.submit, value.aggregator.describe = engine.compute.submit, engine.sessions.describe
+        value.aggregator.title = f"the optimizer {name or class_name!r} on owner {engine.name!r}"
         if prepare is not None:
             prepare(value)
         made = HostedObject(engine.name, value, engine.parameter_locks, name, fingerprint, object_id)

@@ -37,7 +37,7 @@ class OptimizerStatus(Readable):
         parameters: Elements of its parameters.
         policy: When gradients count, as Python shows it; empty if every step is applied at once.
         members: Trainers that use it.
-        waiting_for: The trainers that a round waits for now, up to 16.
+        waiting_for: The trainers that a round waits for now, up to 16; or "more trainers to join".
         lr: The learning rate of each parameter group, up to 16; empty if there is none.
         steps_per_second: Its steps per second over the last ten seconds, or over longer for slower steps.
         staleness_p50: Half of its last 512 steps were not staler, in steps; null if none had read parameters here.

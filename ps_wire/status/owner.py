@@ -30,7 +30,7 @@ class OwnerStatus(Readable):
         contexts: Number of open passes.
         kept_answers: Answers that are kept until they are confirmed.
         requests_in_flight: Requests without an answer, but for those for this status.
-        operations: Finished requests by operation.
+        operations: Finished requests by operation, but for those that only look, such as for this status.
         calls_per_second: Finished requests per second over the last ten seconds, but for those for this status.
         resident_bytes: Resident memory of the process.
         shared_memory_connections: Open shared-memory connections.

@@ -159,7 +159,8 @@ async def test_the_owner_keeps_deadlines_by_its_own_clock() -> None:
         await silent.send(Frame(number=1, request=Request(timeout_seconds=0.02, call=call)))
         answer = await silent.receive()
         assert (answer.number, answer.reply.error.code) == (1, ErrorCode.ERROR_DEADLINE_EXCEEDED)
-        assert "call was not finished within 0.02 s" in answer.reply.error.message
+        text = "tests.hosted_models.Gate.wait of 'gate' on owner 'ps0' was not finished within 0.02 s"
+        assert answer.reply.error.message == f"RPC ran for more than its timeout: {text}"
         assert owner.engine.counters.running == 0
         await gate.open()
 

@@ -169,13 +169,28 @@ async def test_the_error_of_a_time_out_names_the_trainer_it_waits_for(monkeypatc
         # By default a little less than the time-out of the call, which a loaded machine may miss.
         monkeypatch.setattr(parts, "wait_seconds", lambda session: 0.2)
         session = server.engine.sessions.describe(other.client.trainer)
-        with pytest.raises(tc.DeadlineExceededError, match=r"has waited 0\.2 s for trainer") as raised:
+        waits = r"the optimizer '.*\.optimizer' on owner 'ps0' with the policy Sync\(.*\) has waited 0\.2 s for trainer"
+        with pytest.raises(tc.DeadlineExceededError, match=waits) as raised:
             await one.step(batches(1)[0])
         assert session in str(raised.value) and "do not count (withdrawn)" in str(raised.value)
         assert waiting(server) == 0
         monkeypatch.undo()
         found = await asyncio.gather(one.step(batches(1)[0]), other.step(batches(1)[0]))
         assert [each.counted for each in found] == [2, 2]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+async def test_a_step_that_waits_says_for_whom_while_it_waits(caplog: pytest.LogCaptureFixture, members: int) -> None:
+    async with trainers(members, tc.Sync(2)) as (server, (one, *others)):
+        late = [server.engine.sessions.describe(other.client.trainer) for other in others] or ["more trainers to join"]
+        step = asyncio.create_task(one.step(batches(1)[0]))
+        await until(lambda: "waits for" in caplog.text, 0.01)
+        (told,) = [each for each in caplog.records if "waits for" in each.getMessage()]
+        assert (told.levelname, told.name.partition(".")[0]) == ("WARNING", "trainer_client")
+        assert f"with the policy {tc.Sync(2)} waits for {late[0]}" in told.getMessage()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
 
 
 async def test_bounded_staleness_holds_back_the_fast() -> None:

@@ -17,6 +17,7 @@ from ps_wire.runtime.failures import Failure, expect
 from ps_wire.v1.frames_pb2 import Cancel, Confirm, Frame
 from trainer_client.session.confirmations import Confirmations
 from trainer_client.session.deadlines import Deadlines
+from trainer_client.session.waits import Waits
 from trainer_client.session.window import RequestWindow
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Requests:
         self.closed: PsError | None = None
         self._give_back = give_back
         self._deadlines = Deadlines(loop, self.window.requests, self._expire)
+        self._waits = Waits(loop, self.window.requests)
         self._confirmations = Confirmations(loop, self._confirm)
         self._loop = loop
         self._collected: list[InFlightRequest[Any]] = []
@@ -129,6 +131,8 @@ class Requests:
             in_flight.deadline = time.monotonic() + in_flight.timeout
             if in_flight.deadline < self._deadlines.next:
                 self._deadlines.set(in_flight.deadline)
+        if self._waits.idle:
+            self._waits.begin()
         if in_flight.follows and not self._may_go(in_flight):
             return
         if window.admit(in_flight):
@@ -210,6 +214,7 @@ class Requests:
         self.closed = error
         self._confirmations.stop()
         self._deadlines.stop()
+        self._waits.stop()
         self._fail_all(error, fails)
 
     def _send(self, in_flight: InFlightRequest[Any], at_once: bool = False) -> None:

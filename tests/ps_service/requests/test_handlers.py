@@ -246,6 +246,7 @@ async def test_status_tells_everything(ask: Asker) -> None:
     assert counts["attach"] == (1, 1)
     assert counts["call"] == (1, 0)
     assert list(counts) == sorted(counts)
+    assert "status" not in counts
 
 
 def test_a_mutating_request_never_runs_twice() -> None:
