@@ -92,10 +92,16 @@ class Arrival:
         self._absent_until = Deadline(0.0 if seconds else agent.patience)
         self._waits_for = self._directory
 
+    def __str__(self) -> str:
+        """How long it will wait."""
+        if self._deadline.seconds or not self._absent_until.seconds:
+            return str(self._deadline)
+        return f"{self._absent_until} for members that have not joined, and {self._deadline} for others"
+
     async def complete(self) -> Answer:
         """Waits until all have arrived."""
         try:
-            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._says, self._deadline):
+            async with asyncio.timeout(self._deadline.left() + LOOK_SECONDS), told(self._says, self):
                 return await self._asked()
         except UnavailableError as error:
             raise UnavailableError(f"{self._what}: {error}") from error

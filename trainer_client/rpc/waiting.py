@@ -54,12 +54,12 @@ class Deadline:
 
 
 @asynccontextmanager
-async def told(what: Callable[[], str], deadline: Deadline) -> AsyncIterator[None]:
+async def told(what: Callable[[], str], deadline: object) -> AsyncIterator[None]:
     """A block that may wait for long. While it does, warnings in the log say for what, the first within two seconds.
 
     Args:
         what: Returns who waits, and for what.
-        deadline: When the wait will be given up.
+        deadline: Its text tells when the wait will be given up.
     """
     task = asyncio.create_task(_tell(what, deadline))
     try:
@@ -68,7 +68,7 @@ async def told(what: Callable[[], str], deadline: Deadline) -> AsyncIterator[Non
         task.cancel()
 
 
-async def _tell(what: Callable[[], str], deadline: Deadline) -> None:
+async def _tell(what: Callable[[], str], deadline: object) -> None:
     began, pause = time.monotonic(), _FIRST_SECONDS
     while True:
         await asyncio.sleep(pause)
