@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ps_service.engine import Engine
-    from ps_service.requests.operations import Operation
 
 _log = logging.getLogger(__name__)
 

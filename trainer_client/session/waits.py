@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,9 +106,7 @@ def _ask(about: InFlightRequest[Any], tell: Callable[[OwnerStatus], None]) -> No
     )
 
     def answered() -> None:
-        try:
+        with suppress(PsError):  # the step fails, too, or is sent again
             tell(answer.result())
-        except PsError:
-            pass  # the step fails, too, or is sent again
 
     answer.on_done(answered)
