@@ -8,8 +8,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ps_service.policies.missing import missing, ran_out
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
 from ps_service.training.compensation import ParameterHistory
@@ -18,7 +19,7 @@ from ps_service.training.outcomes import Decided, Membership, Outcome
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added
 from ps_service.training.tally import Tally
-from ps_wire.errors import RAN_OUT, DeadlineExceededError, DrainingError, InvalidArgumentError, StaleHandleError
+from ps_wire.errors import DeadlineExceededError, DrainingError, InvalidArgumentError, StaleHandleError
 from ps_wire.policies import Apply, Async, Compensate, Policy
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from ps_service.training.optimizers import HostedOptimizer
 
 _log = logging.getLogger(__name__)
-
-_MORE: Final = "more trainers to join"
 
 PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
@@ -117,8 +116,7 @@ class Aggregator:
     def missing(self, most: int) -> list[str]:
         """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
         with self._lock:
-            late = [self.describe(each) for each in self._rounds.waiting_for()[:most]]
-            return late or ([_MORE] if self._rounds.waiting_offers() else [])
+            return missing(self._rounds, self.describe, most)
 
     def join(self, trainer: bytes) -> None:
         """A trainer uses the optimizer from now on."""
@@ -289,18 +287,10 @@ class Aggregator:
         with self._lock:
             if key not in self._offered:
                 return
-            self._expired[key] = self._why(seconds)
+            policy = f"{self.title} with the policy {self.policy}"
+            self._expired[key] = ran_out(policy, seconds, self._rounds, self.describe)
             self.queue.extend(self._rounds.withdraw(key))
         self.queue.go_on()
-
-    def _why(self, seconds: float) -> str:
-        late = ", ".join(self.describe(each) for each in self._rounds.waiting_for())
-        if late:
-            missing = f"trainer {late}"
-        else:
-            there = [self.describe(each) for each in self._rounds.members]
-            missing = f"{_MORE}; there {'is' if len(there) == 1 else 'are'} only {', '.join(there)}"
-        return f"{RAN_OUT}: {self.title} with the policy {self.policy} has waited {seconds:g} s for {missing}"
 
     def _handle(self, event: Event | _End) -> None:
         if self._is_over:
