@@ -108,11 +108,6 @@ class Aggregator:
             self._rounds.version = self._optimizer.version
             self._rounds.restore_members(membership.clocks, membership.most)
 
-    def waiting_for(self) -> list[bytes]:
-        """The trainers that an open round waits for."""
-        with self._lock:
-            return self._rounds.waiting_for()
-
     def missing(self, most: int) -> list[str]:
         """Whom an open round waits for, for messages: at most so many trainers, or others that have not come yet."""
         with self._lock:
