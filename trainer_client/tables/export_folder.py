@@ -87,6 +87,7 @@ class ExportFolder:
 
     def _lock(self) -> None:
         path = self._path / UNFINISHED
+        is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,9 +95,8 @@ class ExportFolder:
             taken = os.path.samestat(os.fstat(descriptor), path.stat())
         except (BlockingIOError, FileNotFoundError):
             taken = False
-        except BaseException:
-            os.close(descriptor)
-            raise
+        except OSError:  # a file system without locks, on which nobody can tell whether another export goes on
+            taken = is_new
         if not taken:
             os.close(descriptor)
             raise InvalidArgumentError(f"another export writes into {self._path}: wait for it, or take another folder")

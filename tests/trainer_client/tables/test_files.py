@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -116,6 +118,21 @@ def test_what_a_killed_export_has_left_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "rows") == [".unfinished"]
     assert writer.finish() == 0
     assert names(tmp_path / "rows") == ["table.json"]
+
+
+def test_an_export_goes_to_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    killed = begun(tmp_path / "rows")
+    with pytest.raises(InvalidArgumentError, match="another export writes into"):
+        begun(tmp_path / "rows")
+    killed.discard()
+    (tmp_path / "rows").mkdir()
+    writer = PartsWriter(tmp_path / "rows", "safetensors", "items", 2, torch.float32, "")
+    writer.begin()
+    assert writer.finish() == 0 and names(tmp_path / "rows") == ["table.json"]
 
 
 def test_two_exports_do_not_write_into_one_folder(tmp_path: Path) -> None:
