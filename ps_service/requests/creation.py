@@ -59,7 +59,9 @@ def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.Creat
         # Owners that follow hear of a change of the policy later.
         if request.HasField("policy") and aggregator.following is None:
             _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), len(request.owners) > 1)
-    if aggregator.following is None:
+    # Who asks for an optimizer is about to step it, so the first round waits for all that have come. A table comes with
+    # its optimizer, also to those that only read it.
+    if aggregator.following is None and not request.joins_with_step:
         offers.join(ctx, made)
     reply.owners.extend(aggregator.owners)
     if aggregator.coordinator is not None:
@@ -166,6 +168,7 @@ def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mappin
     if isinstance(same, pb.CreateRequest):
         same.ClearField("default_seed")
     if isinstance(same, pb.OptimizerRequest):
+        same.ClearField("joins_with_step")
         # It may be left out by those who come later, and changed.
         same.ClearField("policy")
         same.ClearField("owners")

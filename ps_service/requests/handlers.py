@@ -11,7 +11,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.calls import NO, REFERENCE, VALUE, Recording
-from ps_service.requests import fields, incidents, offers, spanning
+from ps_service.requests import fields, incidents, spanning
 from ps_service.requests.creation_spec import with_spec
 from ps_service.training import freezing, state_dicts
 from ps_service.training.optimizers import optimizer_of
@@ -138,8 +138,6 @@ def set_options(ctx: RequestContext, request: pb.SetOptionsRequest, reply: pb.Se
     if request.owners:
         policy = policies.from_plain(ctx.read(request.policy))
         spanning.place(ctx.engine, optimizer, request.owners, policy)
-        if optimizer.aggregator.following is None:
-            offers.join(ctx, optimizer)
         spanning.tell(ctx, optimizer, reply.decisions)
     elif request.HasField("policy"):
         if optimizer.aggregator.following is not None:

@@ -392,7 +392,7 @@ class ParameterGroup(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class OptimizerRequest(_message.Message):
-    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite", "policy", "owners", "replace")
+    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite", "policy", "owners", "replace", "joins_with_step")
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +402,7 @@ class OptimizerRequest(_message.Message):
     POLICY_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    JOINS_WITH_STEP_FIELD_NUMBER: _ClassVar[int]
     class_name: str
     groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
     options: _values_pb2.Value
@@ -411,7 +412,8 @@ class OptimizerRequest(_message.Message):
     policy: _values_pb2.Value
     owners: _containers.RepeatedScalarFieldContainer[str]
     replace: bool
-    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., replace: bool = ...) -> None: ...
+    joins_with_step: bool
+    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., replace: bool = ..., joins_with_step: bool = ...) -> None: ...
 
 class SchedulerRequest(_message.Message):
     __slots__ = ("class_name", "optimizer", "args", "kwargs", "name", "replace")

@@ -44,10 +44,12 @@ async def create(
     non_finite: NonFinite,
     policy: Policy | None = None,
     replace: bool = False,
+    joins: bool = True,
 ) -> DistributedOptimizer:
     """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`.
 
     With `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners.
+    Without `joins`, this trainer takes part in the rounds of a policy with its first step, and not from now on.
 
     Raises:
         InvalidArgumentError: There are no parameters, or an option does not fit.
@@ -70,7 +72,7 @@ async def create(
     def make(sessions: Iterable[Session]) -> dict[str, Pending[Made]]:
         return {
             each.owner: _create_remote(
-                each, cls, by_session[each], options, name, reads, non_finite, policy, owners, replace
+                each, cls, by_session[each], options, name, reads, non_finite, policy, owners, replace, joins
             )
             for each in sessions
         }
@@ -142,12 +144,14 @@ def _create_remote(
     policy: Policy | None,
     owners: Sequence[str],
     replace: bool,
+    joins: bool,
 ) -> Pending[Made]:
     payload = PayloadWriter()
     encoder = Encoder(payload)
     request = pb.OptimizerRequest(
         class_name=name_of(cls), name=name, reads=_READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace
     )
+    request.joins_with_step = not joins
     encoder.encode_into(request.options, dict(sorted(options.items())))
     if policy is not None:
         encoder.encode_into(request.policy, policies.to_plain(policy))

@@ -208,6 +208,7 @@ class Tables:
             non_finite or "refuse",
             policy,
             replace,
+            joins=False,
         )
         return table
 

@@ -47,6 +47,7 @@ class Simulation:
         self.others = others
         self.ids = count()
         self.alive: dict[bytes, Trainer] = {}
+        self.taking_part: set[bytes] = set()
         self.offered: dict[OfferKey, Offer] = {}
         self.counted: Counter[OfferKey] = Counter()
         self.dropped: dict[OfferKey, Pooled, Reason] = {}
@@ -80,7 +81,10 @@ class Simulation:
         if len(self.alive) < 8:
             trainer = Trainer(next(self.ids).to_bytes(16, "big"))
             self.alive[trainer.id] = trainer
-            self.take(self.rounds.join(trainer.id))
+            # Others take part with their first offer, if they ever make one.
+            if self.random.random() < 0.7:
+                self.taking_part.add(trainer.id)
+                self.take(self.rounds.join(trainer.id))
 
     def compute(self) -> None:
         """A trainer that has its answer reads the parameters and offers a gradient."""
@@ -99,6 +103,7 @@ class Simulation:
                 # The session runs a repeated request once; the rounds never see it a second time.
                 self.replies[offer.key] = True
                 self.offered[offer.key] = offer
+                self.taking_part.add(offer.key.trainer)
                 self.take(self.rounds.offer(offer))
 
     def resend(self) -> None:
@@ -178,9 +183,10 @@ class Simulation:
         assert all(times == 1 for times in self.counted.values() if times), "a gradient counted twice"
         assert all(times <= 1 for times in self.answered.values())
         assert not (self.counted.keys() & self.dropped.keys())
-        assert set(self.rounds.members) <= set(self.alive)
+        assert set(self.rounds.members) <= set(self.alive) & self.taking_part
         blocked = self.rounds.waiting_for()
         assert set(blocked) <= set(self.alive), "a round waits for the dead"
+        assert set(blocked) <= self.taking_part, "a round waits for one that only reads"
         arrived = {offer.key for offer in self.offered.values()}
         stuck = [
             trainer

@@ -56,6 +56,7 @@ class SpanningSimulation:
         self.applied: dict[str, list[Decision | Gap]] = {name: [] for name in FOLLOWERS}
         self.used: dict[str, set[OfferKey]] = {name: set() for name in FOLLOWERS}
         self.alive: dict[bytes, Trainer] = {}
+        self.taking_part: set[bytes] = set()
         self.ended: list[bytes] = []
         self.messages: list[Request] = []
         self.offers: dict[OfferKey, Request] = {}
@@ -91,8 +92,11 @@ class SpanningSimulation:
         if len(self.alive) < 5:
             trainer = Trainer(next(self.ids).to_bytes(16, "big"), self.numbers)
             self.alive[trainer.id] = trainer
-            self.take(self.rounds.join(trainer.id))
-            trainer.epoch = self.rounds.epochs[trainer.id]
+            # Others take part with their first offer, if they ever make one, and do not know the number of their join.
+            if self.random.random() < 0.7:
+                self.taking_part.add(trainer.id)
+                self.take(self.rounds.join(trainer.id))
+                trainer.epoch = self.rounds.epochs[trainer.id]
 
     def begin(self) -> None:
         free = [trainer for trainer in self.alive.values() if trainer.task is None]
@@ -188,6 +192,7 @@ class SpanningSimulation:
             key, applied = request.content
             self.rounds.log.note(applied)
             self.offers[key] = request
+            self.taking_part.add(trainer)
             self.take(self.rounds.join(trainer))
             self.take(self.rounds.offer(Offer(key, self.rounds.version)))
             return
@@ -288,6 +293,7 @@ class SpanningSimulation:
     # What must hold
 
     def check(self) -> None:
+        assert set(self.rounds.waiting_for()) <= self.taking_part, "a round waits for one that only reads"
         log = self.rounds.log
         numbers = {entry.number: entry.decision for entry in self.history}
         assert [entry.number for entry in self.history] == list(range(1, len(self.history) + 1))
