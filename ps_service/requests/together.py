@@ -54,7 +54,8 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
             return []
         return step_together([optimizer for optimizer, _ in stepping], context, ctx.engine.parameter_locks)
 
-    if request.values and stepping and stepping[0][0] is optimizers[0]:
+    counts = stepping and stepping[0][0] is optimizers[0] and not attempts.was_applied(context, optimizers[0])
+    if request.values and counts:
         # They count also if the pass has no gradients here, because other owners may have some.
         again = attempts.was_applied(context, optimizers[0])
         values = {} if again else reported_values.read(ctx, request.values)
