@@ -31,11 +31,11 @@ def begin(name: str, rank: int, size: int, seconds: float = SECONDS) -> bool:
 
 
 def when_it_waits(does: str, says: str = "joins its group", logger: str = "trainer_client") -> None:
-    """Makes this process announce that it waits, or something else, once it says so in the log."""
+    """Makes this process announce that it waits, or something else, when it first says so in the log."""
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if says in record.getMessage():
+            if says in record.getMessage() and not os.path.exists(path(does)):
                 with open(f"{path(does)}.new", "w") as file:
                     file.write(f"{os.getpid()} {record.getMessage()}")
                 os.rename(f"{path(does)}.new", path(does))
@@ -100,11 +100,14 @@ def open_and_whole(rank: int, size: int) -> None:
 
 
 def one_too_few(rank: int, size: int) -> None:
-    """The group is to have one member more. The process of rank 0 says so in the log, and then gives up for both."""
-    when_it_waits(f"waits{rank}")
+    """The group is to have one member more. The process of rank 0 says so in the log, and then gives up for both.
+
+    Before that, and after 1.5 s each, rank 0 says that it waits, and rank 1, which begins then.
+    """
+    when_it_waits(f"waits{rank}", "waits for rank 2" if rank else "waits for rank 1, rank 2")
     if rank == 1:
         process_that("waits0")
-    begin(f"worker{rank}", rank, size + 1, 4.0 if rank == 0 else SECONDS)
+    begin(f"worker{rank}", rank, size + 1, 8.0 if rank == 0 else SECONDS)
     with open(path(f"waits{rank}")) as file:
         tell(rank, file.read().partition(" ")[2].partition("; it has waited")[0])
 
@@ -126,7 +129,7 @@ def killed(rank: int, size: int, comes_back: str) -> None:
                 rpc.shutdown(timeout=SECONDS)
                 tell(1, "left")
             os._exit(0)
-    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 4.0):
+    if begin(f"worker{rank}", rank, size, SECONDS if comes_back == "yes" else 7.0):
         rpc.shutdown(timeout=SECONDS)
         tell(rank, "left")
 

@@ -158,7 +158,7 @@ def shutdown_while_called(rank: int, size: int) -> None:
     """One wants to go while a call of the other runs there."""
     join(rank, size)
     if rank == 1:
-        call = rpc.rpc_async("worker0", s.wait_for, args=("the end", 3.0), timeout=4.0)
+        call = rpc.rpc_async("worker0", s.wait_for, args=("the end", 10.0), timeout=5.0)
         rpc.rpc_sync("worker0", s.begun, args=("the end",))
         news(1)
         with suppress(PsError):

@@ -25,8 +25,17 @@ async def ask(engine: Engine) -> Asker:
 
 async def both(ask: Asker) -> None:
     """Makes a communicator of two trainers."""
-    request = pb.JoinCommunicatorRequest(member=1, name="team", size=2, patience_seconds=1.0)
-    found = await asyncio.gather(ask("join_communicator", request, ANNA), ask("join_communicator", request, BERT))
+    found = await asyncio.gather(
+        *(
+            ask(
+                "join_communicator",
+                # The requests run in two threads, in any order.
+                pb.JoinCommunicatorRequest(member=1, name="team", size=2, rank=rank, patience_seconds=30.0),
+                trainer,
+            )
+            for rank, trainer in enumerate((ANNA, BERT))
+        )
+    )
     assert [each.rank for each in found] == [0, 1]
 
 
