@@ -37,10 +37,14 @@ def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseRe
 
 
 def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply) -> None:
-    """Removes a named object and its dependents."""
+    """Removes a named object and its dependents; of a table with several owners only if all of them are asked."""
     registry = ctx.engine.registry
+    found = registry.named(request.name)
+    if found.is_table and not request.everywhere and len(owners := found.value.routing.owners) > 1:
+        reply.owners.extend(owners)
+        return
     # Nothing refers to them afterwards.
-    dependents = incidents.dependents_of(registry.named(request.name))
+    dependents = incidents.dependents_of(found)
     incidents.deleted(ctx, registry.delete(request.name), dependents)
 
 

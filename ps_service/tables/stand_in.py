@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ps_service.tables.backups import RowBackups
     from ps_service.tables.budget import TableBudget
     from ps_service.tables.statistics import Statistics
+    from ps_wire.tables.routing import Routing
 
 
 class RowsOfTable(ABC):
@@ -33,6 +34,7 @@ class RowsOfTable(ABC):
     Attributes:
         parameter: Stands for them in torch's graph.
         dim: Numbers in a row.
+        routing: Which owner has which rows.
         ttl: Seconds after which rows that nobody looks up expire; None if they do not.
         backups: Who wants to know of rows before they are updated. A step iterates over them, so they are replaced and
             not changed.
@@ -40,6 +42,7 @@ class RowsOfTable(ABC):
 
     parameter: AllRows
     dim: int
+    routing: Routing
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
 

@@ -150,14 +150,18 @@ class ReleaseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "everywhere")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    everywhere: bool
+    def __init__(self, name: _Optional[str] = ..., everywhere: bool = ...) -> None: ...
 
 class DeleteReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("owners",)
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Autocast(_message.Message):
     __slots__ = ("device", "dtype")

@@ -12,8 +12,7 @@ from torch.optim import lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.refs import ContextId, Ref, new_trainer_id
-from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, DeleteRequest
+from ps_wire.v1.operations_pb2 import AttachRequest
 from trainer_client.client import objects, status
 from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
@@ -28,7 +27,6 @@ from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
 from trainer_client.replicas.several import Replicas
-from trainer_client.session.in_flight import nothing
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
 
@@ -219,12 +217,15 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
     def delete(self, name: str, owner: str = "") -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
 
+        A table is removed from all of its owners, whichever of them is asked.
+
         `with contextlib.suppress(UnknownNameError):` around it lets a program begin anew in every run.
 
         Raises:
-            UnknownNameError: There is no object of that name.
+            UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one
+                of its owners. Nothing was deleted.
         """
-        return self.session(owner).submit(Request(delete=DeleteRequest(name=name)), None, nothing)
+        return self._tables.delete(self.session(owner), name)
 
     def optimizer(
         self,

@@ -12,12 +12,11 @@ from ps_wire.compression.values import check_suitable_for_rows
 from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnknownNameError
 from ps_wire.tables import names, options
 from ps_wire.tables.routing import Routing
-from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.replicas.options import choice_of
-from trainer_client.session.in_flight import nothing
+from trainer_client.tables import deletion
+from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.differences import differences
 from trainer_client.tables.look_ups import look_up_all
 from trainer_client.tables.table import Table
@@ -90,6 +89,10 @@ class Tables:
         sessions = list(self._sessions.by_owner.values()) if owners is None else list(map(self._sessions.of, owners))
         return Pending.run(self._loop, _compressing(self._found(sessions, name, policy), codecs))
 
+    def delete(self, session: Session, name: str) -> Pending[None]:
+        """Removes an object of any kind; arguments and errors as for `Client.delete`."""
+        return deletion.delete(self._sessions.of, session, name)
+
     def look_up(self, wanted: Mapping[Table, Any], timeout: float | None) -> Pending[dict[Table, torch.Tensor]]:
         """Looks up in several tables; arguments and errors as for `Client.look_up`."""
         if not isinstance(wanted, Mapping) or not all(isinstance(each, Table) for each in wanted):
@@ -148,7 +151,7 @@ class Tables:
             with suppress(UnknownNameError):
                 found = await self._attach(session, name)
                 if found.class_name == names.SHARD:
-                    await session.submit(Request(delete=DeleteRequest(name=name)), None, nothing)
+                    await delete_rows(session, name)
 
     async def _found(self, sessions: Sequence[Session], name: str, policy: Policy | None) -> Table:
         for position, session in enumerate(sessions):
@@ -238,9 +241,8 @@ async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
     """Removes what was made on some owners, because others refused."""
     for each in made:
         if isinstance(each, RemoteObject) and each.was_made:
-            request = Request(delete=DeleteRequest(name=each.name))
             with suppress(PsError):  # another program was faster, or the owner is gone
-                await each.session.submit(request, None, nothing)
+                await delete_rows(each.session, each.name)
 
 
 def _split(listed: Sequence[Any]) -> tuple[list[Table], list[Any]]:

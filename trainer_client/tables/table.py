@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ps_wire.tables.names import ROWS
-from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.pending import DEFAULT, Pending
-from trainer_client.session.in_flight import nothing
 from trainer_client.tables.contents import TableContents
+from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.joined import Joined
 from trainer_client.tables.look_ups import look_up
 from trainer_client.tables.queries import bags_query, rows_query
@@ -146,8 +144,7 @@ class Table(TableContents):
         Raises:
             UnknownNameError: An owner does not have it any more.
         """
-        request = Request(delete=DeleteRequest(name=self.name))
-        asked = [shard.session.submit(request, None, nothing) for shard in self.shards.values()]
+        asked = [delete_rows(shard.session, self.name) for shard in self.shards.values()]
         return Joined(self._loop, asked, _none)
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ import torch
 import trainer_client as tc
 from ps_wire.tables.slots import slots_of
 from tests.conftest import StartOwner
+from trainer_client.tables.deletion import delete_rows
 
 IDS = torch.tensor([3, -7, 1 << 60, 3, 11, 12, 13, 14])
 
@@ -163,3 +164,38 @@ async def test_status_and_metrics_say_how_large_a_table_is(owner: object, ps: tc
     assert [(each.name, each.parameters) for each in status.objects] == [("items", 28)]
     assert [(each.name, each.parameters, each.version) for each in status.optimizers] == [("items.optimizer", 28, 1)]
     assert (status.parameters, status.bytes) == (28, table.bytes)
+
+
+@pytest.mark.parametrize("asked", ["", "ps1"])
+async def test_a_table_is_deleted_by_its_name_from_all_owners(pair: tc.Client, asked: str) -> None:
+    items = await pair.table("items", 4)
+    await items.upsert(IDS.unique(), torch.ones(7, 4))
+    await pair.delete("items", owner=asked)
+    for owner in ("ps0", "ps1"):
+        status = await pair.status(owner)
+        assert not status.objects and not status.tables and not status.optimizers
+    again = await pair.table("items", 4)
+    assert await again.size() == 0
+    with pytest.raises(tc.UnknownNameError):
+        await pair.delete("other")
+
+
+async def test_what_is_left_of_a_table_can_be_deleted(pair: tc.Client) -> None:
+    items = await pair.table("items", 4)
+    await delete_rows(items.shards["ps1"].session, "items")
+    await pair.delete("items")
+    assert not (await pair.status("ps0")).objects
+    with pytest.raises(tc.UnknownNameError):
+        await pair.delete("items")
+
+
+async def test_a_client_that_is_not_connected_to_all_owners_of_a_table_does_not_delete_it(
+    start_owner: StartOwner,
+) -> None:
+    addresses = [(await start_owner(name)).address for name in ("a", "b")]
+    async with tc.connect(*addresses) as ps, tc.connect(addresses[0]) as fewer:
+        items = await ps.table("items", 2)
+        await items.upsert(IDS.unique(), torch.ones(7, 2))
+        with pytest.raises(tc.UnknownNameError, match=r"'items' has rows on a, b, and was not deleted.*'b'"):
+            await fewer.delete("items")
+        assert await items.size() == 7

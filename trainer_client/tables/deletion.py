@@ -1,0 +1,65 @@
+"""Deletes objects by name: a table from all of its owners, whichever of them is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ps_wire.errors import UnknownNameError
+from ps_wire.v1.frames_pb2 import Reply, Request
+from ps_wire.v1.operations_pb2 import DeleteRequest
+from trainer_client.pending import Pending
+from trainer_client.session.in_flight import nothing
+
+if TYPE_CHECKING:
+    from ps_wire.codec.payload import PayloadReader
+    from trainer_client.session.session import Session
+
+
+def delete(of: Callable[[str], Session], session: Session, name: str) -> Pending[None]:
+    """Removes a named object from an owner; if it is a table, its rows from all owners that have some.
+
+    Args:
+        of: The session with an owner. Raises `UnknownNameError` if there is none.
+        session: The session with the owner that is asked.
+        name: The name.
+
+    Raises:
+        UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one of
+            its owners. Nothing was deleted.
+    """
+    asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
+    return Pending.run(session.loop, _delete_rest(of, asked, name))
+
+
+def delete_rows(session: Session, name: str) -> Pending[None]:
+    """Removes the rows of a table from one of its owners. The others have to be asked, too.
+
+    Raises:
+        UnknownNameError: The owner has no object of that name.
+    """
+    return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
+
+
+async def _delete_rest(of: Callable[[str], Session], asked: Pending[Sequence[str]], name: str) -> None:
+    """Removes a table from all of its owners, if the first has answered that it is one, and has removed nothing."""
+    owners = await asked
+    if not owners:
+        return
+    try:
+        sessions = [of(each) for each in owners]
+    except UnknownNameError as error:
+        raise UnknownNameError(
+            f"the table {name!r} has rows on {', '.join(owners)}, and was not deleted, because {error}"
+        ) from None
+    answers = await asyncio.gather(*(delete_rows(each, name) for each in sessions), return_exceptions=True)
+    # An owner may have lost its rows, or somebody else has deleted the table at the same time.
+    errors = [each for each in answers if isinstance(each, BaseException)]
+    errors.sort(key=lambda error: isinstance(error, UnknownNameError))
+    if errors and (not isinstance(errors[0], UnknownNameError) or len(errors) == len(sessions)):
+        raise errors[0]
+
+
+def _owners(reply: Reply, payload: PayloadReader) -> Sequence[str]:
+    return tuple(reply.delete.owners)
