@@ -36,7 +36,7 @@ def several(ps: Any, sizes: Sizes, row: Row) -> Work:
     rows, lr = data.rows_of_each(sizes, row.tables), tc.SGD(lr=data.TABLE_LR)
     names = [f"{row.name}.{number}" for number in range(row.tables)]
     tables = [ps.table(name, sizes.dim, lr, rows=rows, init=tc.Zeros()) for name in names]
-    opt = ps.optimizer(torch.optim.SGD, tables)
+    opt = ps.optimizer(None, tables)
 
     def step(ids: Tensor, wanted: Tensor) -> Tensor:
         with ps.context() as ctx:

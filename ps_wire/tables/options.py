@@ -268,8 +268,15 @@ _KINDS: Final[dict[str, Any]] = {
 
 def to_plain(option: Initialisation | RowOptimizer | RowGroup | Admission | Eviction) -> dict[str, Any]:
     """An option as a dictionary of plain values."""
-    fields = {field.name: getattr(option, field.name) for field in dataclasses.fields(option)}
-    return {"kind": option.kind, **{name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}}
+    fields = {each.name: _plain(each.type, getattr(option, each.name)) for each in dataclasses.fields(option)}
+    return {"kind": option.kind, **fields}
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    """A value of a field: 1 where 1.0 is meant is that, so that programs that write either ask for the same."""
+    if isinstance(value, tuple):
+        return [float(each) for each in value]
+    return float(value) if "float" in str(kind) and isinstance(value, int) else value
 
 
 def from_plain(values: Any) -> Any:

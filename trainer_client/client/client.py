@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ from trainer_client.client.connected import Connected
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Sessions
 from trainer_client.collectives.joining import Joins
-from trainer_client.contexts import prefetching
 from trainer_client.contexts.runs import Runs
 from trainer_client.graph.open_contexts import Openings
 from trainer_client.handles import calls
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.status import OwnerStatus
     from trainer_client.contexts.local_gradients import LocalGradients
-    from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
@@ -229,7 +227,7 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
 
     def optimizer(
         self,
-        cls: type[optim.Optimizer] | str,
+        cls: type[optim.Optimizer] | str | None,
         parameters: Iterable[RemoteParameter | torch.Tensor | Table | Mapping[str, Any]],
         *,
         name: str = "",
@@ -244,10 +242,11 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         Trainers that ask for the same optimizer of the same named objects share it.
 
         Args:
-            cls: A class of `torch.optim`, or one marked `@hosted`.
+            cls: A class of `torch.optim`, or one marked `@hosted`. None if there are only tables.
             parameters: Handles of remote parameters, and local parameters; or groups of them as in torch. Trainers that
                 share it give them in the same order, by which its state is kept as in torch: another one is refused.
-                Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`.
+                Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`. All
+                other arguments are for the parameters.
             name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
                 Without it, one for some parameters of a module is another than that for all of them.
             reads: `consistent`: no forward sees half a step, and open passes keep the values that they began with.
@@ -255,7 +254,8 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             non_finite: With `refuse`, a step raises if a gradient holds NaN or infinity, on any owner or here, and
                 changes nothing. With `apply`, it is applied.
             policy: When gradients count: `Async`, `Sync`, `BoundedStaleness` or `Quorum`. None for the policy that the
-                optimizer has, or for steps that are applied at once. All parameters have to be on owners.
+                optimizer has, or for steps that are applied at once. All parameters have to be on owners, and tables
+                have to have the same policy.
             replace: Whether it takes the place of one of the same name that was made with another class or other
                 options, for all trainers: their handles become stale. With the same it changes nothing: the call
                 attaches, and moments and version stay. Another policy is set with `set_policy`.
@@ -264,11 +264,16 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
         Raises:
             NameConflictError: An optimizer for these parameters exists with another class, other options or another
                 policy.
-            InvalidArgumentError: The class refuses the options, or there are no parameters.
+            InvalidArgumentError: The class refuses the options, or there are no parameters; or an argument would hold
+                for nothing, because there are only tables.
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
-        make = partial(creation.create, cls, options=options, name=name, reads=reads)
-        return self._tables.optimizer(parameters, partial(make, non_finite=non_finite, policy=policy, replace=replace))
+        own: Any = cls  # checked to be there where there are parameters
+        make = partial(creation.create, own, options=options, name=name, reads=reads)
+        make = partial(make, non_finite=non_finite, policy=policy, replace=replace)
+        other = {"name": name, "reads": reads != "consistent", "non_finite": non_finite != "apply", "replace": replace}
+        given = [*options, *(each for each, is_given in other.items() if is_given)]
+        return self._tables.optimizer(parameters, make, cls, policy, given)
 
     def local_steps(
         self,
@@ -344,44 +349,6 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             InvalidArgumentError: A parameter holds integers, which cannot be trained.
         """
         return Pending.run(self._loop, set_everywhere(list(handles), requires_grad))
-
-    def prefetch(
-        self, batches: Iterable[B] | AsyncIterable[B], look_up: Callable[[B], Awaitable[R]], *, depth: int = 2
-    ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
-        """Looks up for the next batches while the program trains on the present one.
-
-            async for batch, looked_up in ps.prefetch(batches, lambda batch: items(batch.ids), depth=2):
-                async with looked_up.context as ctx:
-                    await ctx.backward(loss(await looked_up, batch), step=opt)
-
-        Each batch has a pass of its own, and its look-ups are recorded there. When a batch is handed out, the look-ups
-        of at most `depth` later ones have begun. So what is looked up lacks at most `depth` steps of this program;
-        with `depth=0` nothing is looked up in advance, and it lacks none. The staleness that policies see counts them.
-
-        Leaving the loop early ends what was begun in advance: at once with `contextlib.aclosing`, or when Python drops
-        the generator.
-
-        Args:
-            batches: The batches. If they have to be awaited, a task fetches them in advance, too; others are taken from
-                the iterator in the loop's own thread.
-            look_up: Called with each batch, in its pass. It returns what can be awaited, and may call anything that is
-                recorded, not only tables. Its errors are raised where the result is awaited.
-            depth: How many batches to look up in advance.
-
-        Yields:
-            Each batch with what was looked up for it.
-
-        Raises:
-            InvalidArgumentError: `depth` is negative, or `look_up` is no function.
-            Exception: The batches raised it; batches before it were handed out.
-        """
-        return prefetching.prefetch(self.context, self._loop, batches, look_up, depth)
-
-    def prefetch_in_threads(
-        self, batches: Iterable[B], look_up: Callable[[B], R], *, depth: int = 2
-    ) -> Generator[tuple[B, LookedUp[R]], None, None]:
-        """`prefetch` for plain threads, and of the blocking client: `look_up` waits for its results, in a thread."""
-        return prefetching.prefetch_in_threads(self.context, self._loop, batches, look_up, depth)
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""

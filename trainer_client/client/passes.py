@@ -1,4 +1,4 @@
-"""The passes of a client: contexts, and passes that are run again when an owner has lost them."""
+"""The passes of a client: contexts, passes that are run again when an owner has lost them, and look-ups in advance."""
 
 from __future__ import annotations
 
@@ -17,14 +17,25 @@ from ps_wire.errors import (
     StaleHandleError,
 )
 from ps_wire.refs import ContextId
+from trainer_client.contexts import prefetching
 from trainer_client.contexts.context import Context
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        Awaitable,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+    )
 
     from ps_wire.tracing import Tracing
     from trainer_client.contexts.local_gradients import LocalGradients
+    from trainer_client.contexts.prefetching import LookedUp
     from trainer_client.contexts.runs import Run, Runs
     from trainer_client.graph.open_contexts import Openings
     from trainer_client.numerics import Seeding
@@ -32,6 +43,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+B = TypeVar("B")
+R = TypeVar("R")
 T = TypeVar("T")
 
 ATTEMPTS: Final = 3
@@ -185,3 +198,41 @@ class OffersPasses:
                     raise CancelledCallError("the pass was not cancelled, but something that it awaited was") from error
                 except Exception as error:
                     attempts.failed(error)
+
+    def prefetch(
+        self, batches: Iterable[B] | AsyncIterable[B], look_up: Callable[[B], Awaitable[R]], *, depth: int = 2
+    ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
+        """Looks up for the next batches while the program trains on the present one.
+
+            async for batch, looked_up in ps.prefetch(batches, lambda batch: items(batch.ids), depth=2):
+                async with looked_up.context as ctx:
+                    await ctx.backward(loss(await looked_up, batch), step=opt)
+
+        Each batch has a pass of its own, and its look-ups are recorded there. When a batch is handed out, the look-ups
+        of at most `depth` later ones have begun. So what is looked up lacks at most `depth` steps of this program;
+        with `depth=0` nothing is looked up in advance, and it lacks none. The staleness that policies see counts them.
+
+        Leaving the loop early ends what was begun in advance: at once with `contextlib.aclosing`, or when Python drops
+        the generator.
+
+        Args:
+            batches: The batches. If they have to be awaited, a task fetches them in advance, too; others are taken from
+                the iterator in the loop's own thread.
+            look_up: Called with each batch, in its pass. It returns what can be awaited, and may call anything that is
+                recorded, not only tables. Its errors are raised where the result is awaited.
+            depth: How many batches to look up in advance.
+
+        Yields:
+            Each batch with what was looked up for it.
+
+        Raises:
+            InvalidArgumentError: `depth` is negative, or `look_up` is no function.
+            Exception: The batches raised it; batches before it were handed out.
+        """
+        return prefetching.prefetch(self.context, self._loop, batches, look_up, depth)
+
+    def prefetch_in_threads(
+        self, batches: Iterable[B], look_up: Callable[[B], R], *, depth: int = 2
+    ) -> Generator[tuple[B, LookedUp[R]], None, None]:
+        """`prefetch` for plain threads, and of the blocking client: `look_up` waits for its results, in a thread."""
+        return prefetching.prefetch_in_threads(self.context, self._loop, batches, look_up, depth)

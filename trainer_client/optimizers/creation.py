@@ -85,7 +85,10 @@ async def create(
         await all_of({each.owner: _delete(each) for each in kept})
         made |= await all_of(make([each.session for each in kept]))
     remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
-    return DistributedOptimizer(remotes, local, layout, non_finite == "refuse", _rounds(made, remotes, local))
+    rounds = _rounds(made, remotes, local)
+    optimizer = DistributedOptimizer(remotes, local, layout, non_finite == "refuse", rounds)
+    optimizer.policy = policy
+    return optimizer
 
 
 class Made(NamedTuple):

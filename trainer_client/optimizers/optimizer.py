@@ -378,12 +378,13 @@ class DistributedOptimizer(OptimizerParts):
         self._no_local_part()
         if len(self.remotes) == 1:
             await self._only_part("a policy").set_policy(policy)
-            return
-        if self._rounds is None:
-            plain = Value()
-            Encoder(None).encode_into(plain, policies.to_plain(policy))
-            self._rounds = await rounds.begun(self.remotes, plain, self._loop)
-        await self._rounds.change(policy)
+        else:
+            if self._rounds is None:
+                plain = Value()
+                Encoder(None).encode_into(plain, policies.to_plain(policy))
+                self._rounds = await rounds.begun(self.remotes, plain, self._loop)
+            await self._rounds.change(policy)
+        self.policy = policy
 
     async def _leave(self) -> None:
         self._no_local_part()

@@ -16,6 +16,7 @@ from trainer_client.optimizers.scaling import PushScaling
 from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
+    from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
@@ -33,11 +34,13 @@ class OptimizerParts(Stepping, PushScaling):
 
     Attributes:
         remotes, local: As the arguments.
+        policy: The policy that this client has given it last; None if it has given none, though others may have.
     """
 
     def __init__(self, remotes: dict[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout) -> None:
         self.remotes = remotes
         self.local = local
+        self.policy: Policy | None = None
         self._layout = layout
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
 

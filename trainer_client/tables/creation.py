@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ps_wire import policies
@@ -19,6 +20,7 @@ from trainer_client.tables import deletion
 from trainer_client.tables.deletion import delete_rows
 from trainer_client.tables.differences import differences
 from trainer_client.tables.look_ups import look_up_all
+from trainer_client.tables.shared_arguments import check_class, check_only_tables, check_policies
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import together
 
@@ -69,25 +71,27 @@ class Tables:
         self._optimizer = optimizer
         self._loop = loop
 
-    def create(
-        self, wanted: Wanted, policy: Policy | None, non_finite: NonFinite, replace: bool, compress: Compress
-    ) -> Pending[Table]:
+    def create(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`."""
         codecs = _codecs(compress)
         if policy is not None:
             policies.check(policy)
-        owners = sorted(self._sessions.by_owner) if wanted.owners is None else list(wanted.owners)
+        owners = sorted(self._sessions.by_owner if wanted.owners is None else wanted.owners)
         sessions = [self._sessions.of(owner) for owner in owners]
-        made = self._made(sessions, wanted.settings(owners), policy, non_finite, replace)
+        made = self._made(sessions, wanted.settings(owners), policy, wanted.non_finite or "refuse", replace)
         return Pending.run(self._loop, _compressing(made, codecs))
 
-    def attach(
-        self, name: str, owners: Sequence[str] | None, policy: Policy | None, compress: Compress
-    ) -> Pending[Table]:
-        """A handle to a table that exists, found on one of its owners; errors as for `Client.table`."""
+    def attach(self, wanted: Wanted, policy: Policy | None, replace: bool, compress: Compress) -> Pending[Table]:
+        """A handle to a table that exists, found on one of its owners; errors as for `Client.table`.
+
+        Without `dim` none can be made, so what else is wanted has to be as the table has it, also with `replace`.
+        """
         codecs = _codecs(compress)
-        sessions = list(self._sessions.by_owner.values()) if owners is None else list(map(self._sessions.of, owners))
-        return Pending.run(self._loop, _compressing(self._found(sessions, name, policy), codecs))
+        if policy is not None:
+            policies.check(policy)
+        owners = self._sessions.by_owner if wanted.owners is None else wanted.owners
+        found = self._found([self._sessions.of(each) for each in owners], wanted, policy, replace)
+        return Pending.run(self._loop, _compressing(found, codecs))
 
     def delete(self, session: Session, name: str) -> Pending[None]:
         """Removes an object of any kind; arguments and errors as for `Client.delete`."""
@@ -101,15 +105,26 @@ class Tables:
             )
         return look_up_all(self._loop, wanted, timeout)
 
-    def optimizer(self, listed: Iterable[Any], make: Callable[..., Coroutine[Any, Any, Any]]) -> Pending[Any]:
+    def optimizer(
+        self,
+        listed: Iterable[Any],
+        make: Callable[..., Coroutine[Any, Any, Any]],
+        cls: Any,
+        policy: Policy | None,
+        given: Iterable[str],
+    ) -> Pending[Any]:
         """An optimizer over parameters and tables.
 
         Args:
             listed: Parameters and tables, or groups of parameters and tables.
             make: Makes the optimizer of the parameters, which are its keyword argument `parameters`.
+            cls: Its class; None if there are only tables.
+            policy: Its policy.
+            given: The names of all other arguments that were given for it.
 
         Raises:
-            InvalidArgumentError: A table stands in a group of parameters, or alone in place of a list.
+            InvalidArgumentError: A table stands in a group of parameters, or alone in place of a list; or an argument
+                holds for nothing, because there are only tables.
         """
         if isinstance(listed, Table):
             raise InvalidArgumentError(
@@ -117,8 +132,14 @@ class Tables:
                 "the optimizer that it was made with, ps.table(…, optimizer=tc.Adagrad(…))"
             )
         tables, rest = _split(list(listed))
+        if rest or not tables:
+            check_class(cls)
         if not tables:
             return Pending.run(self._loop, make(parameters=rest))
+        if rest:
+            check_policies(tables, policy)
+        else:
+            check_only_tables(tables, cls, [*given, *(["policy"] if policy is not None else [])])
         own = make(parameters=rest) if rest else None
         return Pending.run(self._loop, together(self._loop, tables, own))
 
@@ -153,20 +174,28 @@ class Tables:
                 if found.class_name == names.SHARD:
                     await delete_rows(session, name)
 
-    async def _found(self, sessions: Sequence[Session], name: str, policy: Policy | None) -> Table:
+    async def _found(self, sessions: Sequence[Session], wanted: Wanted, policy: Policy | None, replace: bool) -> Table:
+        name = wanted.name
         for position, session in enumerate(sessions):
             try:
                 found = await self._attach(session, name)
                 break
-            except UnknownNameError:
+            except UnknownNameError as error:
                 if position + 1 == len(sessions):
-                    raise
+                    raise UnknownNameError(f"{error}; to make a table of that name, give dim= as well") from None
         if found.class_name != names.SHARD:
             raise InvalidArgumentError(f"{name!r} is a {found.class_name}, not a table")
-        owners = (await found.call("describe"))["routing"]["owners"]
+        described = await found.call("describe")
+        owners = described["routing"]["owners"]
+        known, given = {**described["settings"], "owners": sorted(owners)}, wanted.given
+        if any(known[each] != value for each, value in given.items()):
+            raise NameConflictError(
+                f"the table {name!r} exists, with {differences(known, given)}. Ask for it with its name alone, choose "
+                "another name, or put yours in its place with dim= and replace=True"
+            )
         others = [self._sessions.of(owner) for owner in owners if owner != found.owner]
         shards = await asyncio.gather(*(self._attach(each, name) for each in others))
-        return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, None)
+        return await self._open({found.owner: found} | {each.owner: each for each in shards}, policy, wanted.non_finite)
 
     async def _shard(self, session: Session, settings: Mapping[str, Any], replace: bool) -> RemoteObject:
         """The rows of a table on one owner, made now or found there."""
@@ -202,17 +231,28 @@ class Tables:
         settings = described[0]["settings"]
         kept = {owner: shards[owner] for owner in routing.owners}
         table = Table(settings, routing, kept, options.from_plain(settings["optimizer"]))
-        table.optimizer = await self._optimizer(
+        make = partial(
+            self._optimizer,
             names.OPTIMIZER,
             table.parameters(),
             dict(settings["optimizer"]),
             f"{table.name}.optimizer",
             "consistent",
-            non_finite or "refuse",
-            policy,
-            replace,
+            policy=policy,
+            replace=replace,
             joins=False,
         )
+        try:
+            table.optimizer = await make(non_finite=non_finite or "refuse")
+        except NameConflictError as error:
+            if non_finite is not None:
+                raise
+            try:
+                # The table may have been made so, and this client did not say.
+                table.optimizer = await make(non_finite="apply")
+            except NameConflictError as other:
+                # One of them names what differs besides.
+                raise (other if "non_finite" in str(error) else error) from None
         return table
 
 

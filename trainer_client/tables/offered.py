@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ps_wire.tables.options import SGD, Normal
 from trainer_client.pending import DEFAULT
 from trainer_client.tables.wanted import Wanted
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_wire.policies import Policy
     from ps_wire.tables.life import Admission, Eviction
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
@@ -36,14 +35,14 @@ class OffersTables:
         rows: int | None = None,
         owners: Sequence[str] | None = None,
         init: Initialisation | None = None,
-        dtype: torch.dtype = torch.float32,
-        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        seed: int | None = None,
         max_rows: int | None = None,
-        groups: Sequence[RowGroup] = (),
+        groups: Sequence[RowGroup] | None = None,
         admit: Admission | None = None,
         evict: Eviction | None = None,
         policy: Policy | None = None,
-        non_finite: NonFinite = "refuse",
+        non_finite: NonFinite | None = None,
         replace: bool = False,
         compress: Compress = None,
     ) -> Pending[Table]:
@@ -54,22 +53,24 @@ class OffersTables:
 
         Args:
             name: Its name. Later calls with the same arguments attach to it, and so do those with the name alone.
-            dim: Numbers in a row; None to attach to a table that exists.
+            dim: Numbers in a row; None to attach to a table that exists. Arguments that are given besides have to be
+                those of the table then, and what is left out is as it was made.
             optimizer: How rows with a gradient are updated: `SGD`, `Adagrad`, `RowWiseAdagrad`, `LazyAdam`,
                 `PartialRowWiseAdam` or `FTRL` of `trainer_client`. None for SGD with lr=0.01.
             rows: Number of rows, for ids from 0 to `rows - 1`. None for a table that takes any id, of either sign, and
                 whose rows come into being when they are first looked up in a pass.
             owners: Names of its owners, in any order; None for all owners of this client.
             init: How rows begin: `Normal`, `Uniform`, `Zeros` or `Constant`. None for `Normal(0.01)`.
-            dtype: float32, float16 or bfloat16.
-            seed: Seed of the values that rows begin with.
+            dtype: float32, float16 or bfloat16; None for float32.
+            seed: Seed of the values that rows begin with; None for 0.
             max_rows: Most rows on each owner; None for as many as fit into its memory.
-            groups: Learning rates and weight decays for ranges of ids, in place of the optimizer's.
+            groups: Learning rates and weight decays for ranges of ids, in place of the optimizer's; in any order.
             admit: Which new ids get a row: `AfterSightings` or `WithProbability`; None for all. The others read a row
                 of equal values, and their gradients are dropped. Not with `rows`.
             evict: When rows are removed: an `Eviction`; None for never. Not with `rows`.
             policy: When gradients count, as for `optimizer`.
-            non_finite: Whether its optimizer refuses gradients with NaN or infinity.
+            non_finite: Whether its optimizer refuses gradients with NaN or infinity: "refuse", which is the default, or
+                "apply".
             replace: Whether it takes the place of a table of that name that was made with other arguments. That is
                 removed from all owners of this client, with its rows, and handles to it become stale. With the
                 same it changes nothing: the call attaches, and rows stay.
@@ -80,18 +81,18 @@ class OffersTables:
         Raises:
             NameConflictError: A table of that name exists with other arguments, which the message names, or something
                 else has that name.
-            UnknownNameError: The table does not exist, and only its name was given; or the client is not connected to
-                one of its owners.
+            UnknownNameError: The table does not exist, and `dim` was not given; or the client is not connected to one
+                of its owners.
             InvalidArgumentError: An argument does not fit.
             PsError: An owner failed. What others have made was removed again.
         """
-        if dim is None:
-            return self._tables.attach(name, owners, policy, compress)
         wanted = Wanted(
-            *(name, dim, rows, dtype, init or Normal(), optimizer or SGD(), seed, max_rows),
-            *(tuple(groups), None if owners is None else tuple(sorted(owners)), admit, evict),
+            *(name, dim, rows, dtype, init, optimizer, seed, max_rows, groups, owners, admit, evict, non_finite)
         )
-        return self._tables.create(wanted, policy, non_finite, replace, compress)
+        wanted.check()
+        if dim is None:
+            return self._tables.attach(wanted, policy, replace, compress)
+        return self._tables.create(wanted, policy, replace, compress)
 
     def look_up(
         self, wanted: Mapping[Table, Any], *, timeout: float | None = DEFAULT

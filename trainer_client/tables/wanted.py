@@ -2,76 +2,117 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+
+import torch
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
 from ps_wire.tables.life import Admission, Eviction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    import torch
+    from trainer_client.optimizers.creation import NonFinite
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "rows": None,
+    "dtype": torch.float32,
+    "init": options.to_plain(options.Normal()),
+    "optimizer": options.to_plain(options.SGD()),
+    "seed": 0,
+    "max_rows": None,
+    "groups": [],
+    "admit": None,
+    "evict": None,
+}
 
 
 class Wanted(NamedTuple):
-    """The table that a program asks for.
+    """The table that a program asks for. What it has left to the default, or to the table that exists, is None.
 
     Attributes:
         name: Its name.
-        dim: Numbers in a row.
-        rows: Number of rows; None for a table that takes any id.
+        dim: Numbers in a row; None for a table that exists.
+        rows: Number of rows.
         dtype: Dtype of the rows.
         init: How rows begin.
         optimizer: Which optimizer updates rows.
         seed: Seed of the values that rows begin with.
-        max_rows: Most rows on each owner; None for as many as the owner allows.
+        max_rows: Most rows on each owner.
         groups: Options of the optimizer for ranges of ids.
-        owners: Names of its owners, sorted; None for all owners of the client.
-        admit: Which new ids get a row; None for all.
-        evict: When rows are removed; None for never.
+        owners: Names of its owners.
+        admit: Which new ids get a row.
+        evict: When rows are removed.
+        non_finite: Whether its optimizer refuses gradients with NaN or infinity.
     """
 
     name: str
-    dim: int
-    rows: int | None
-    dtype: torch.dtype
-    init: options.Initialisation
-    optimizer: options.RowOptimizer
-    seed: int
-    max_rows: int | None
-    groups: tuple[options.RowGroup, ...]
-    owners: tuple[str, ...] | None
+    dim: int | None = None
+    rows: int | None = None
+    dtype: torch.dtype | None = None
+    init: options.Initialisation | None = None
+    optimizer: options.RowOptimizer | None = None
+    seed: int | None = None
+    max_rows: int | None = None
+    groups: Sequence[options.RowGroup] | None = None
+    owners: Sequence[str] | None = None
     admit: Admission | None = None
     evict: Eviction | None = None
+    non_finite: NonFinite | None = None
 
-    def settings(self, owners: Sequence[str]) -> dict[str, Any]:
-        """As the arguments of the constructor on each of these owners.
+    def check(self) -> None:
+        """Checks what does not need an owner.
 
         Raises:
-            InvalidArgumentError: An option is of another kind, or admission or eviction do not fit.
+            InvalidArgumentError: An argument is of another kind, or admission or eviction do not fit.
         """
-        own = self._asdict()
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidArgumentError(f"the name of a table is a text, not {_told(self.name)}")
+        if isinstance(self.owners, str) or not all(isinstance(each, str) for each in self.owners or ()):
+            raise InvalidArgumentError(f'owners= is a list of names, such as ["ps0", "ps1"], not {self.owners!r}')
         _check("optimizer", self.optimizer, options.RowOptimizer)
         _check("init", self.init, options.Initialisation)
-        for group in self.groups:
-            if not isinstance(group, options.RowGroup):
-                raise InvalidArgumentError(f"groups= has values such as tc.RowGroup(low, high, lr=…), not {group!r}")
-        own["init"], own["optimizer"] = options.to_plain(self.init), options.to_plain(self.optimizer)
-        if self.admit is not None and not isinstance(self.admit, Admission):
-            raise InvalidArgumentError(f"admit= is an AfterSightings or a WithProbability, not {self.admit!r}")
-        if self.evict is not None and not isinstance(self.evict, Eviction):
-            raise InvalidArgumentError(f"evict= is an Eviction, not {self.evict!r}")
+        _check("admit", self.admit, Admission)
+        _check("evict", self.evict, Eviction)
+        if self.groups is not None:
+            listed = isinstance(self.groups, list | tuple)
+            if not listed or not all(isinstance(each, options.RowGroup) for each in self.groups):
+                raise InvalidArgumentError(
+                    f"groups= is a list of values such as tc.RowGroup(low, high, lr=…), not {_told(self.groups)}"
+                )
         if self.rows is not None and (self.admit is not None or self.evict is not None):
             raise InvalidArgumentError("ids are admitted and rows are evicted in tables that grow, without rows=")
-        for name, option in (("admit", self.admit), ("evict", self.evict)):
-            own[name] = None if option is None else options.to_plain(option)
-        own["groups"], own["owners"] = [options.to_plain(each) for each in self.groups], list(owners)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is not left to a default, as arguments of the constructor on an owner."""
+        own = {name: value for name, value in self._asdict().items() if value is not None}
+        own.pop("non_finite", None)
+        for name in ("init", "optimizer", "admit", "evict"):
+            if name in own:
+                own[name] = options.to_plain(own[name])
+        if "groups" in own:
+            # They do not overlap, so their order does not matter.
+            own["groups"] = [options.to_plain(each) for each in sorted(own["groups"], key=lambda each: each.low)]
+        if "owners" in own:
+            own["owners"] = sorted(own["owners"])
         return own
+
+    def settings(self, owners: Sequence[str]) -> dict[str, Any]:
+        """As the arguments of the constructor on each of these owners."""
+        return {**_DEFAULTS, **self.given, "owners": list(owners)}
 
 
 def _check(name: str, value: Any, kinds: Any) -> None:
-    """Raises `InvalidArgumentError` if the value of an option is none of these kinds."""
-    if not isinstance(value, kinds):
-        known = ", ".join(f"tc.{each.__name__}(…)" for each in get_args(kinds))
-        raise InvalidArgumentError(f"{name}= is one of {known}, not {value!r}")
+    """Raises `InvalidArgumentError` if the value of an option is neither None nor one of these kinds."""
+    if value is not None and not isinstance(value, kinds):
+        known = [f"tc.{each.__name__}(…)" for each in get_args(kinds) or (kinds,)]
+        one_of = "one of " if len(known) > 1 else ""
+        raise InvalidArgumentError(f"{name}= is {one_of}{', '.join(known)}, not {_told(value)}")
+
+
+def _told(value: Any) -> str:
+    """A value in a message; of a tensor or another large value only the type."""
+    told = repr(value)
+    return told if len(told) <= 100 and not isinstance(value, torch.Tensor) else f"a {type(value).__name__}"

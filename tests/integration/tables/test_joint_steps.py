@@ -92,7 +92,7 @@ async def test_on_one_owner_the_steps_go_with_the_backward(job: Job, monkeypatch
     # The work counts as short, however busy the machine is, once it has been measured.
     monkeypatch.setattr("ps_wire.runtime.latency.INLINE_SECONDS", 10.0)
     await job.make(3)
-    opt = await job.ps.optimizer(torch.optim.SGD, job.tables, lr=1.0)
+    opt = await job.ps.optimizer(None, job.tables)
     for number in range(1, 13):
         async with job.ps.context() as ctx:
             found = await job.ps.look_up(dict.fromkeys(job.tables, IDS))

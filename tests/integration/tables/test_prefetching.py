@@ -127,7 +127,7 @@ async def test_several_owners_and_tables(pair: tc.Client) -> None:
     def look_up(ids: torch.Tensor) -> tc.Pending[dict[tc.Table, torch.Tensor]]:
         return pair.look_up({items: ids, users: (ids, torch.tensor([0]), "mean")})
 
-    opt = await pair.optimizer(torch.optim.SGD, [items, users])
+    opt = await pair.optimizer(None, [items, users])
     async for ids, looked_up in pair.prefetch(BATCHES, look_up, depth=1):
         async with looked_up.context as ctx:
             found = await looked_up

@@ -299,7 +299,7 @@ async def test_what_makes_no_sense_is_refused(prepared: Trainer, addresses: list
     replica = await one.nets[0].replica()
     with pytest.raises(tc.InvalidArgumentError, match="context=ctx"):
         replica.push(one.opt)
-    only = await one.ps.optimizer(torch.optim.SGD, [one.items], lr=0.1)
+    only = await one.ps.optimizer(None, [one.items])
     async with one.ps.context() as ctx:
         loss = (await asyncio.to_thread(one.model, *batch)).sum()
         running = ctx.backward(loss)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -42,6 +44,61 @@ async def test_other_arguments_are_a_conflict_that_names_them(pair: tc.Client, o
     await pair.table("items", 4, tc.SGD(lr=0.1))
     with pytest.raises(tc.NameConflictError, match=named):
         await pair.table("items", **{"dim": 4, "optimizer": tc.SGD(lr=0.1)} | other)
+
+
+async def test_what_is_asked_of_a_table_that_exists_is_compared_also_without_dim(pair: tc.Client) -> None:
+    groups = [tc.RowGroup(1, 2, lr=1.0), tc.RowGroup(5, 6, lr=2.0)]
+    more: dict[str, Any] = {"dtype": torch.bfloat16, "max_rows": 9, "groups": groups, "policy": tc.Async()}
+    await pair.table("items", 4, tc.RowWiseAdagrad(lr=0.1), **more, non_finite="apply")
+    for same in ({}, {"optimizer": tc.RowWiseAdagrad(lr=0.1)}, more, {"owners": ["ps1", "ps0"], "replace": True}):
+        assert (await pair.table("items", **same)).dtype is torch.bfloat16
+    for other, named in (
+        ({"optimizer": tc.Adagrad(lr=0.7)}, r"optimizer=RowWiseAdagrad\(lr=0.1\), not Adagrad\(lr=0.7\)"),
+        ({"rows": 7, "replace": True}, "rows=None, not 7.*dim= and replace=True"),
+        ({"dtype": torch.float32}, "dtype=torch.bfloat16, not torch.float32"),
+        ({"max_rows": 4}, "max_rows=9, not 4"),
+        ({"seed": 1}, "seed=0, not 1"),
+        ({"init": tc.Zeros()}, r"init=Normal\(\), not Zeros\(\)"),
+        ({"owners": ["ps0"]}, r"owners=\['ps0', 'ps1'\], not \['ps0'\]"),
+        ({"evict": tc.Eviction(ttl=1.0)}, "evict=None, not"),
+        ({"groups": []}, "groups="),
+        ({"non_finite": "refuse"}, "non_finite"),
+        ({"policy": tc.Sync(2)}, "Sync"),
+    ):
+        with pytest.raises(tc.NameConflictError, match=named):
+            await pair.table("items", **other)
+    with pytest.raises(tc.UnknownNameError, match=r"other.*give dim= as well"):
+        await pair.table("other", optimizer=tc.SGD())
+
+
+async def test_arguments_that_say_the_same_attach(pair: tc.Client) -> None:
+    groups = [tc.RowGroup(1, 2, lr=1), tc.RowGroup(5, 6, lr=2.0)]
+    made = await pair.table("items", 4, tc.LazyAdam(lr=1, betas=(0, 0.9)), groups=groups, owners=["ps1", "ps0"])
+    again = (tc.LazyAdam(lr=1.0, betas=(0.0, 0.9)), groups[::-1], ["ps0", "ps1"])
+    there = await pair.table("items", 4, again[0], groups=again[1], owners=again[2])
+    assert made.owners == there.owners
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"name": 3}, "the name of a table is a text, not 3"),
+        ({"owners": "ps0"}, r'owners= is a list of names, such as \["ps0", "ps1"\], not \'ps0\''),
+        ({"init": torch.zeros(3)}, "init= is one of tc.Normal.*, not a Tensor"),
+        ({"optimizer": torch.optim.Adam}, "optimizer= is one of tc.SGD"),
+        ({"groups": tc.RowGroup(1, 2)}, r"groups= is a list of values such as tc.RowGroup.*, not RowGroup\(low=1"),
+        ({"groups": [3]}, "groups= is a list"),
+        ({"evict": 3.0}, r"evict= is tc.Eviction\(…\), not 3.0"),
+        ({"admit": 3}, "admit= is one of tc.AfterSightings"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dim", [None, 2])
+async def test_arguments_of_another_kind_are_refused(
+    pair: tc.Client, given: dict[str, Any], named: str, dim: int | None
+) -> None:
+    with pytest.raises(tc.InvalidArgumentError, match=named):
+        await pair.table(**{"name": "items", "dim": dim} | given)
 
 
 async def test_what_some_owners_have_made_is_removed_when_another_refuses(pair: tc.Client) -> None:

@@ -224,12 +224,37 @@ async def test_one_step_for_tables_modules_and_local_parameters(both: Both) -> N
     # Nothing has stepped.
     assert await values(users) == [-2, -1, -2, -1] and weight.item() == -0.5
     assert torch.equal((await net.state_dict())["bias"], bias - 0.5)
-    only = await ps.optimizer(torch.optim.SGD, [items], lr=0.5)
+    only = await ps.optimizer(None, [items])
     async with ps.context() as ctx:
         await ctx.backward(await loss())
         assert await only.step(ctx) == {f"{owner}/items": 2 for owner in items.owners}
     with pytest.raises(tc.InvalidArgumentError, match="beside groups"):
         await ps.optimizer(torch.optim.SGD, [{"params": [items]}], lr=0.5)
+
+
+async def test_arguments_that_would_hold_for_no_table_are_refused(ps: tc.Client) -> None:
+    items, net = await zeros(ps), await ps.module(torch.nn.Linear, 2, 1, name="net")
+    for cls, given in (
+        (torch.optim.Adam, {}),
+        (None, {"lr": 123.0}),
+        (None, {"nonsense": 5}),
+        (None, {"policy": tc.Sync(5)}),
+        (None, {"non_finite": "refuse"}),
+        (None, {"reads": "inconsistent"}),
+        (None, {"name": "mine"}),
+        (None, {"replace": True}),
+    ):
+        named = "Adam" if cls else f"{next(iter(given))}="
+        with pytest.raises(tc.InvalidArgumentError, match=rf"have .*{named}.*ps.table\('items'.*\(None, \[items"):
+            await ps.optimizer(cls, [items], **given)
+    with pytest.raises(tc.InvalidArgumentError, match="the class of an optimizer"):
+        await ps.optimizer(None, [items, *net.parameters()])
+    with pytest.raises(tc.InvalidArgumentError, match=r"alone: table 'items' .*none that this.*set_policy"):
+        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Sync(1))
+    await items.optimizer.set_policy(tc.Sync(1))
+    with pytest.raises(tc.InvalidArgumentError, match=r"alone: table 'items' .*Sync\(trainers=1"):
+        await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Async())
+    await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.1, policy=tc.Sync(1))
 
 
 async def test_no_other_optimizer_steps_a_table(ps: tc.Client) -> None:
