@@ -9,19 +9,29 @@ import torch
 
 from ps_service.tables.optimizers import Rates
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.options import check_groups
 
 if TYPE_CHECKING:
-    from ps_wire.tables.options import RowGroup
+    from ps_wire.tables.options import RowGroup, RowOptimizer
 
 
 class Groups:
     """Ranges of ids that do not overlap.
 
+    Learning rates of groups keep their ratio to that of the table, as torch's schedulers scale that of each group of
+    parameters. The ratio is to the one that the table was made with, so nothing but options has to be kept.
+
+    Args:
+        groups: The groups.
+        optimizer: The optimizer, with the options that the table was made with.
+
     Raises:
-        InvalidArgumentError: Two of them overlap.
+        InvalidArgumentError: Two of them overlap, or their options do not fit the optimizer.
     """
 
-    def __init__(self, groups: Sequence[RowGroup]) -> None:
+    def __init__(self, groups: Sequence[RowGroup], optimizer: RowOptimizer) -> None:
+        check_groups(optimizer, groups)
+        self._base: Final = optimizer.lr
         self.groups: Final = sorted(groups, key=lambda group: group.low)
         for one, next_one in zip(self.groups, self.groups[1:], strict=False):
             if next_one.low <= one.high:
@@ -34,7 +44,7 @@ class Groups:
 
         Args:
             ids: The ids.
-            lr: That of rows without a group, or whose group has none.
+            lr: That of rows without a group, or whose group has none, as it is now.
             weight_decay: Likewise.
         """
         if not self.groups:
@@ -42,6 +52,7 @@ class Groups:
         group = torch.searchsorted(self._lows, ids, right=True) - 1
         group = torch.where((group >= 0) & (ids <= self._highs[group]), group, -1)
         # The last of these numbers, with the index -1, is for rows without a group.
-        lrs = [lr if each.lr is None else each.lr for each in self.groups]
+        scale = lr / self._base if self._base else 1.0
+        lrs = [lr if each.lr is None else each.lr * scale for each in self.groups]
         decays = [weight_decay if each.weight_decay is None else each.weight_decay for each in self.groups]
         return Rates(torch.tensor([*lrs, lr])[group][:, None], torch.tensor([*decays, weight_decay])[group][:, None])

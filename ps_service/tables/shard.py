@@ -106,7 +106,7 @@ class TableShard:
         self.init: Final = Normal() if init is None else init
         self.seed: Final = seed
         self.refuse_non_finite = refuse_non_finite
-        self._groups: Final = Groups(groups)
+        self._groups: Final = Groups(groups, optimizer)
         rule = make_rule(optimizer, dim)
         self.max_rows: Final = min(
             each for each in (max_rows, rows, MOST_ROWS, rows_in_memory(dim, dtype, rule.widths)) if each is not None

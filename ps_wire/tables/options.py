@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -105,7 +106,7 @@ class Adagrad:
 
     Attributes:
         lr: Learning rate.
-        eps: Added to the root of the sum.
+        eps: Added to the root of the sum. Not 0, unless the sum begins above 0.
         initial_accumulator: The sum a row begins with.
         weight_decay: Decoupled weight decay.
     """
@@ -118,8 +119,7 @@ class Adagrad:
 
     def __post_init__(self) -> None:
         _check_common(self)
-        _check_number("eps", self.eps)
-        _check_number("initial_accumulator", self.initial_accumulator)
+        _check_accumulator(self)
 
 
 @suggesting
@@ -129,7 +129,7 @@ class RowWiseAdagrad:
 
     Attributes:
         lr: Learning rate.
-        eps: Added to the root of the sum.
+        eps: Added to the root of the sum. Not 0, unless the sum begins above 0.
         initial_accumulator: The sum a row begins with.
         weight_decay: Decoupled weight decay.
     """
@@ -142,8 +142,7 @@ class RowWiseAdagrad:
 
     def __post_init__(self) -> None:
         _check_common(self)
-        _check_number("eps", self.eps)
-        _check_number("initial_accumulator", self.initial_accumulator)
+        _check_accumulator(self)
 
 
 @suggesting
@@ -157,7 +156,7 @@ class LazyAdam:
     Attributes:
         lr: Learning rate.
         betas: Decay of the first and of the second moment.
-        eps: Added to the root of the second moment.
+        eps: Added to the root of the second moment; not 0.
         weight_decay: Decoupled weight decay.
     """
 
@@ -180,7 +179,7 @@ class PartialRowWiseAdam:
     Attributes:
         lr: Learning rate.
         betas: Decay of the first and of the second moment.
-        eps: Added to the root of the second moment.
+        eps: Added to the root of the second moment; not 0.
         weight_decay: Decoupled weight decay.
     """
 
@@ -232,11 +231,13 @@ RowOptimizer = SGD | Adagrad | RowWiseAdagrad | LazyAdam | PartialRowWiseAdam | 
 class RowGroup:
     """Options of the optimizer for the rows of a range of ids, in place of those of the table.
 
+    A schedule, or whatever else changes the learning rate of the table, scales that of the group by the same factor.
+
     Attributes:
         low: Smallest id of the group.
         high: Largest id of the group.
-        lr: Learning rate; None for that of the table.
-        weight_decay: Decoupled weight decay; None for that of the table.
+        lr: Learning rate while the table has the one that it was made with; None for that of the table.
+        weight_decay: Decoupled weight decay; None for that of the table. `FTRL` has none.
     """
 
     kind: ClassVar[str] = "row_group"
@@ -253,6 +254,26 @@ class RowGroup:
         for name in ("lr", "weight_decay"):
             if getattr(self, name) is not None:
                 _check_number(name, getattr(self, name))
+
+
+def check_groups(optimizer: RowOptimizer, groups: Iterable[RowGroup]) -> None:
+    """Checks the options of groups of rows as those of the optimizer itself.
+
+    Raises:
+        InvalidArgumentError: The optimizer has no such option, or does not take its value.
+    """
+    known = {field.name for field in dataclasses.fields(optimizer)}
+    for group in groups:
+        own = {name: value for name in ("lr", "weight_decay") if (value := getattr(group, name)) is not None}
+        if unknown := [name for name in own if name not in known]:
+            raise InvalidArgumentError(
+                f"{group} has {unknown[0]}=, "
+                f"which {type(optimizer).__name__} has not; it has {', '.join(sorted(known))}"
+            )
+        try:
+            dataclasses.replace(optimizer, **own)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{group} does not fit {type(optimizer).__name__}: {error}") from None
 
 
 _KINDS: Final[dict[str, Any]] = {
@@ -307,6 +328,13 @@ def _check_common(option: Any) -> None:
     _check_number("weight_decay", option.weight_decay)
 
 
+def _check_accumulator(option: Any) -> None:
+    _check_number("eps", option.eps)
+    _check_number("initial_accumulator", option.initial_accumulator)
+    if not option.eps and not option.initial_accumulator:
+        raise InvalidArgumentError("with eps=0 and initial_accumulator=0, a gradient of 0 would make a row NaN")
+
+
 def _check_betas(option: Any) -> None:
     betas = option.betas
     if not isinstance(betas, tuple) or len(betas) != 2:
@@ -314,6 +342,8 @@ def _check_betas(option: Any) -> None:
     for beta in betas:
         _check_number("each of betas", beta, below=1.0)
     _check_number("eps", option.eps)
+    if not option.eps:
+        raise InvalidArgumentError("with eps=0, a gradient of 0 would make a row NaN")
 
 
 def _check_number(name: str, value: Any, least: float = 0.0, below: float = math.inf) -> None:

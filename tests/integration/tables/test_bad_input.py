@@ -97,6 +97,8 @@ async def test_ids_that_do_not_fit(owned: Owned) -> None:
         {"seed": "0"},
         {"owners": ["ps0", "ps0"]},
         {"groups": [tc.RowGroup(0, 9, lr=0.1), tc.RowGroup(5, 12)]},
+        {"groups": [tc.RowGroup(0, 9, lr=0.0)], "optimizer": tc.FTRL()},
+        {"groups": [tc.RowGroup(0, 9, weight_decay=0.1)], "optimizer": tc.FTRL()},
     ],
     ids=str,
 )

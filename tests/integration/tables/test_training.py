@@ -175,6 +175,27 @@ async def test_clipping_by_the_norm_of_all_gradients(both: Both) -> None:
     torch.testing.assert_close(torch.tensor(await values(items)), -clipped * torch.tensor([2.0, 1, 2, 1]))
 
 
+async def test_a_schedule_scales_the_learning_rates_of_groups_of_rows_as_torch_does(both: Both) -> None:
+    ps, _ = both
+    groups = [tc.RowGroup(10, 20, lr=0.5), tc.RowGroup(30, 40, weight_decay=0.0)]
+    items = await ps.table("items", 1, tc.SGD(lr=0.1), init=tc.Zeros(), groups=groups)
+    schedule = await ps.scheduler(lr_scheduler.StepLR, items.optimizer, step_size=1, gamma=0.1)
+    ids = torch.tensor([1, 15, 35])
+    local = [torch.zeros(1, requires_grad=True) for _ in range(3)]
+    rates = (0.1, 0.5, 0.1)
+    opt = torch.optim.SGD([{"params": [each], "lr": lr} for each, lr in zip(local, rates, strict=True)])
+    expected = lr_scheduler.StepLR(opt, step_size=1, gamma=0.1)
+    for _ in range(3):
+        async with ps.context() as ctx:
+            await ctx.backward((await items(ids)).sum(), step=items.optimizer)
+        await schedule.step()
+        for each in local:
+            each.grad = torch.ones(1)
+        opt.step()
+        expected.step()
+        torch.testing.assert_close((await items(ids))[:, 0], torch.cat(local).detach())
+
+
 async def test_learning_rates_and_schedules(both: Both) -> None:
     ps, other = both
     items = await zeros(ps)

@@ -137,6 +137,18 @@ def test_groups_of_rows_have_rates_of_their_own(make_shard: MakeShard) -> None:
     torch.testing.assert_close(shard.look_up(ids), before * (1 - lr * decay) - lr)
 
 
+def test_another_learning_rate_of_the_table_scales_those_of_groups(make_shard: MakeShard) -> None:
+    groups = [RowGroup(10, 19, lr=0.5), RowGroup(30, 39)]
+    shard = make_shard(2, SGD(0.1), Normal(1.0), groups=groups)
+    ids, factors = torch.tensor([0, 10, 30]), torch.tensor([1.0, 5.0, 1.0])[:, None]
+    before = shard.look_up(ids)
+    for lr in (0.01, 0.2, 0.0):
+        shard.set_options(lr=lr)
+        shard.apply(ids, torch.ones(3, 2))
+        before = before - lr * factors
+        torch.testing.assert_close(shard.look_up(ids), before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_small_updates_of_rows_in_16_bits_are_not_lost_on_average(dtype: torch.dtype, make_shard: MakeShard) -> None:
     shard = make_shard(64, SGD(1.0), Normal(1.0), dtype)
