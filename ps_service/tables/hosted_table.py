@@ -29,6 +29,9 @@ MOST_NAME: Final = 256
 TURN_ROWS: Final = 1 << 14
 """Rows that are looked at in one turn."""
 
+MOST_GIVEN: Final = 1 << 40
+"""More ids than one look-up can have."""
+
 PIECE_BYTES: Final = 4 << 20
 """About the most bytes of rows that are read at once."""
 
@@ -37,9 +40,9 @@ class Wanted:
     """What is looked up in one table."""
 
     def __init__(self, table: HostedTable, part: Any) -> None:
-        if not isinstance(part, tuple) or len(part) != 4:
+        if not isinstance(part, tuple) or len(part) not in (4, 5):
             raise InvalidArgumentError("a part of a look-up is a tuple of table, ids, offsets and weights")
-        other, ids, offsets, weights = part
+        other, ids, offsets, weights, *given = part
         self.table = table if other is None else other.local_value()
         if not isinstance(self.table, HostedTable):
             raise InvalidArgumentError("only tables can be looked up in")
@@ -55,6 +58,10 @@ class Wanted:
         ):
             raise InvalidArgumentError("weights are floating point numbers, one for each id of bags")
         self.weights: torch.Tensor | None = weights
+        # It is counted, and nothing else.
+        self.given = given[0] if given else len(ids)
+        if (offsets is not None and given) or type(self.given) is not int or not len(ids) <= self.given < MOST_GIVEN:
+            raise InvalidArgumentError("what different ids were made of is a number of ids, at least theirs")
 
 
 @hosted
@@ -134,7 +141,8 @@ class HostedTable(RowsOfTable):
 
         Args:
             parts: For each a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins,
-                None to get the row of each id; what the rows are multiplied with, None for 1.
+                None to get the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were
+                left out that are there twice, how many there were.
             recorded: Whether the results get a history in torch's graph. Missing rows are added then.
 
         Returns:
@@ -157,7 +165,7 @@ class HostedTable(RowsOfTable):
             return self.shard.bag(ids, offsets, "sum", weights, add=False)
         found: torch.Tensor
         if offsets is None:
-            found = LookUp.apply(self.parameter, self, ids)  # type: ignore[no-untyped-call]
+            found = LookUp.apply(self.parameter, self, ids, wanted.given)  # type: ignore[no-untyped-call]
         else:
             found = Pool.apply(self.parameter, weights, self, ids, offsets)  # type: ignore[no-untyped-call]
         return found
@@ -308,9 +316,14 @@ class HostedTable(RowsOfTable):
         return self.shard.pooled_rows_of(ids, offsets, weights, keep)
 
     def gradient(
-        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+        self,
+        keys: torch.Tensor,
+        gradients: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        given: int,
     ) -> torch.Tensor:
-        return self.shard.gradient(keys, gradients, offsets, weights)
+        return self.shard.gradient(keys, gradients, offsets, weights, given)
 
     def read(self, keys: torch.Tensor) -> torch.Tensor:
         return self.shard.read(keys)

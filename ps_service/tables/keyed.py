@@ -94,7 +94,12 @@ class KeyedShard(TableShard):
         return None if own.all() else own
 
     def gradient(
-        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+        self,
+        keys: torch.Tensor,
+        gradients: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        given: int,
     ) -> UnsummedGradient:
         """The gradient of rows, from the gradients of a look-up.
 
@@ -106,9 +111,10 @@ class KeyedShard(TableShard):
             gradients: [n, dim], or [bags, dim].
             offsets: Where each bag begins, int64 [bags]; None without bags.
             weights: What each row was multiplied with, float32 [n]; None for 1.
+            given: How many ids the trainer's program has looked up, before it was made sure that all are different.
         """
         with self._lock:
-            self._population.statistics.gradients += len(keys)
+            self._population.statistics.gradients += given
         groups = self._kernels.group(keys, gradients.float(), offsets, weights)
         own = self.own(groups.ids)
         return UnsummedGradient.of(groups if own is None else groups.part(own), self._kernels.sum)

@@ -66,7 +66,12 @@ class RowsOfTable(ABC):
 
     @abstractmethod
     def gradient(
-        self, keys: torch.Tensor, gradients: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+        self,
+        keys: torch.Tensor,
+        gradients: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        given: int,
     ) -> torch.Tensor:
         """The gradient of `parameter` from those of rows or bags that were looked up; see `KeyedShard.gradient`."""
 
@@ -153,8 +158,8 @@ class LookUp(torch.autograd.Function):
     """The rows of ids."""
 
     @staticmethod
-    def forward(ctx: Any, rows: AllRows, table: RowsOfTable, ids: torch.Tensor) -> torch.Tensor:
-        ctx.table = table
+    def forward(ctx: Any, rows: AllRows, table: RowsOfTable, ids: torch.Tensor, given: int) -> torch.Tensor:
+        ctx.table, ctx.given = table, given
         keys, found = table.rows_of(ids)
         # Saved as torch's own layers do it: a second backward is an error, and the bytes count for the pass.
         ctx.save_for_backward(keys)
@@ -164,7 +169,7 @@ class LookUp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         (keys,) = ctx.saved_tensors
-        return ctx.table.gradient(keys, gradient, None, None), None, None
+        return ctx.table.gradient(keys, gradient, None, None, ctx.given), None, None, None
 
 
 class Pool(torch.autograd.Function):
@@ -197,5 +202,5 @@ class Pool(torch.autograd.Function):
         of_rows = None
         if ctx.needs_input_grad[0]:
             factors = None if weights is None else weights.detach().float().contiguous()
-            of_rows = ctx.table.gradient(keys, gradient, offsets, factors)
+            of_rows = ctx.table.gradient(keys, gradient, offsets, factors, len(keys))
         return of_rows, of_weights, None, None, None

@@ -8,10 +8,10 @@ from typing import Final
 
 @dataclass(slots=True)
 class Statistics:
-    """Numbers since the shard was made. Ids count as often as they are given.
+    """Numbers since the shard was made. Ids count as often as they come, and trainers ask for the row of an id once.
 
     Attributes:
-        looked_up: Ids that were looked up.
+        looked_up: Ids that were looked up: those of a look-up of rows once, those of bags as often as they are there.
         added: Rows that came into being because their ids were looked up, or had a gradient.
         refused: Ids that training has looked up and that were not admitted.
         missing: Ids without a row that were only read.
@@ -19,7 +19,7 @@ class Statistics:
         evicted: Rows that were removed to make room.
         expired: Rows that were removed because nobody had looked them up for long.
         removed: Rows that were removed by `remove` or `clear`.
-        gradients: Ids for which there were gradients.
+        gradients: Ids for which there were gradients, as often as programs have given them.
         updated: Rows that these updated.
         late: Rows that had gone when a gradient for them was to be applied.
     """

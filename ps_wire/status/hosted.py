@@ -69,7 +69,7 @@ class TableStatus(Readable):
         bytes: Bytes in use by rows, by what the optimizer keeps for them, and by the map of ids.
         dim: Numbers in a row.
         updates: Updates since the owner has started, as all that follow.
-        looked_up: Ids that were looked up.
+        looked_up: Ids that were looked up: in a look-up of rows each once, in bags as often as they are there.
         added: Rows that came into being because their ids were looked up.
         refused: Ids that training has looked up and that were not admitted.
         missing: Ids without a row that were only read.
@@ -77,7 +77,7 @@ class TableStatus(Readable):
         expired: Rows that were removed because nobody had looked them up for long.
         evicted: Rows that were removed to make room.
         removed: Rows that were removed by a program.
-        gradients: Ids that backwards have brought gradients for.
+        gradients: Ids that backwards have brought gradients for, as often as programs have given them.
         updated: Rows that steps have updated.
         late: Rows that had gone when a gradient for them was to be applied.
     """

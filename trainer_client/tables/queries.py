@@ -27,18 +27,22 @@ class Asked(NamedTuple):
         ids: int64 [n]; at least one. Without bags they are different ones, in ascending order.
         offsets: Where each bag begins, int64; None to get the row of each id.
         weights: What the row of each id is multiplied with; None for 1.
+        given: How many ids the program has given for these, which are different; None if none was left out.
     """
 
     ids: torch.Tensor
     offsets: torch.Tensor | None = None
     weights: torch.Tensor | None = None
+    given: int | None = None
 
-    def as_sent(self, table: Table) -> Asked:
-        """The same with int32 where that has the same values."""
+    def as_sent(self, table: Table) -> tuple[Any, ...]:
+        """What is sent: int32 where that has the same values."""
         fits = table.rows <= _MOST if table.rows is not None else _fits(self.ids, is_sorted=self.offsets is None)
         ids = self.ids.int() if fits else self.ids
         offsets = self.offsets
-        return Asked(ids, offsets.int() if offsets is not None and len(ids) < _MOST else offsets, self.weights)
+        offsets = offsets.int() if offsets is not None and len(ids) < _MOST else offsets
+        repeats = self.given is not None and self.given > len(ids)
+        return ids, offsets, self.weights, *([self.given] if repeats else [])
 
 
 class Query(NamedTuple):
@@ -79,18 +83,19 @@ def _distinct(table: Table, ids: torch.Tensor) -> tuple[dict[str, Asked], torch.
     asked: dict[str, Asked] = {}
     if len(owners) == 1:
         if len(distinct):
-            asked[owners[0]] = Asked(distinct)
+            asked[owners[0]] = Asked(distinct, given=len(ids))
     else:
         owner_of = routing.owner_of(distinct)
         order = owner_of.argsort(stable=True)
         counts = torch.bincount(owner_of, minlength=len(owners)).tolist()
+        given = torch.bincount(owner_of[positions], minlength=len(owners)).tolist()
         # The answers come one owner after the other.
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
         positions = place[positions]
-        for owner, part in zip(owners, distinct[order].split(counts), strict=True):
+        for owner, part, count in zip(owners, distinct[order].split(counts), given, strict=True):
             if len(part):
-                asked[owner] = Asked(part)
+                asked[owner] = Asked(part, given=count)
     return asked, positions
 
 

@@ -256,3 +256,21 @@ async def test_a_client_that_is_not_connected_to_all_owners_of_a_table_does_not_
         with pytest.raises(tc.UnknownNameError, match=r"'items' has rows on a, b, and was not deleted.*'b'"):
             await fewer.delete("items")
         assert await items.size() == 7
+
+
+@pytest.mark.parametrize("kind", ["rows", "bags", "largest"])
+async def test_the_unique_ratio_counts_ids_as_often_as_a_program_gives_them(pair: tc.Client, kind: str) -> None:
+    items = await pair.table("items", 2)
+    ids = torch.tensor([5, 9, 5, -3, 5, 14, 9, 11])
+    offsets = torch.tensor([0, 3])
+    for _ in range(3):
+        async with pair.context() as ctx:
+            found = items(ids) if kind == "rows" else items.bag(ids, offsets, "max" if kind == "largest" else "sum")
+            await ctx.backward((await found).sum(), step=items.optimizer)
+    tables = [table for owner in items.owners for table in (await pair.status(owner)).tables]
+    assert [each.name for each in tables] == ["items"] * 2
+    by_owner = torch.bincount(items.routing.owner_of(ids)).tolist()
+    assert [each.gradients for each in tables] == [3 * count for count in by_owner]
+    assert sum(each.updated for each in tables) == 3 * 5
+    # Trainers ask for a row once.
+    assert sum(each.looked_up for each in tables) == 3 * (8 if kind == "bags" else 5)

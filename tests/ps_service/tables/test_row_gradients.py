@@ -164,5 +164,5 @@ def test_the_gradient_of_ids_without_a_row_is_left_out() -> None:
     keys, _ = shard.rows_of(torch.tensor([1, 2, 1]))
     again, _ = shard.rows_of(torch.tensor([1, 3]))
     both = torch.cat([keys, again])
-    gradient = shard.gradient(both, torch.ones(5, 2), None, None)
+    gradient = shard.gradient(both, torch.ones(5, 2), None, None, 5)
     assert summed_rows(gradient)[0].tolist() == [0] and summed_rows(gradient)[1].tolist() == [[1.0, 1.0]]
