@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import trainer_client as tc
+from ps_service.engine import Engine
+from ps_service.server import Server
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.in_process import memory_pair
@@ -336,3 +339,11 @@ async def test_a_stream_whose_welcome_comes_late_does_not_take_the_session_from_
             await serving
             await newer.send(Frame(number=1, request=Request(status=pb.StatusRequest())))
             assert (await newer.receive()).reply.status.connected_sessions == 1
+
+
+async def test_a_port_where_an_http_server_is_fails_at_once() -> None:
+    async with Server(Engine("ps0"), http="127.0.0.1:0", direct_port=0) as owner:
+        text = f"no owner is at {owner.http_address}: an HTTP server is there; use the port of --listen, not that of"
+        # The time-out is longer than a test may take.
+        with pytest.raises(tc.UnavailableError, match=re.escape(text)):
+            await tc.connect(str(owner.http_address), connect_timeout=3600.0)

@@ -20,6 +20,7 @@ from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
 from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
 from trainer_client.session.presence import Presence
+from trainer_client.transport.reasons import HTTP_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
@@ -132,10 +133,13 @@ class Link:
         loop = asyncio.get_running_loop()
         patience, delay, broken_since = self._settings.connect_timeout, _FIRST_DELAY, loop.time()
         self._presence.away(patience)
+        connecting = True
         while True:
             reason = await self._connect_once(loop.time() - broken_since)
+            if connecting and reason == HTTP_SERVER:
+                raise UnavailableError(f"no owner is at {self._connector.address}: {reason}")
             if self._greeted:
-                self._greeted = False
+                self._greeted = connecting = False
                 patience, delay, broken_since = self._settings.reconnect_timeout, _FIRST_DELAY, loop.time()
             left = patience - (loop.time() - broken_since)
             if left <= 0:

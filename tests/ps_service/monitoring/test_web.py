@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage
 from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,6 +23,7 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.monitoring.web import Web
+from ps_service.monitoring.web_log import WebLog
 from ps_service.server import Server
 from ps_wire.release import RELEASE
 from tests.forking.process import Forking
@@ -137,6 +139,17 @@ async def test_a_bad_request_is_one_line_in_the_log(
         assert "\n" not in record.getMessage()
         assert "request" in record.getMessage()
         assert (await health(http, server))[0] == 200
+
+
+async def test_a_bad_request_that_comes_again_and_again_is_logged_less_and_less(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = WebLog()
+    for _ in range(120):
+        log.exception("Error handling request", "127.0.0.1", exc_info=BadHttpMessage("PRI * HTTP/2.0"))
+    told = [each.getMessage() for each in caplog.records]
+    assert [each.rpartition("(")[2] for each in told[1:]] == ["10 times)", "100 times)"]
+    assert told[0].startswith("a bad HTTP request from 127.0.0.1: ") and "times" not in told[0]
 
 
 async def test_an_error_of_the_owner_keeps_its_traceback(
