@@ -30,7 +30,7 @@ BATCH: Final = 81_920
 BAGS: Final = 4_096
 DIM: Final = 64
 NARROW: Final = 16
-IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = ("numba", "torch") if compiled.AVAILABLE else ("torch",)
+IMPLEMENTATIONS: Final[tuple[Implementation, ...]] = ("numba", "torch") if compiled.available() else ("torch",)
 
 Sides = dict[str, Callable[[], object]]
 

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-AVAILABLE: Final = find_spec("numba") is not None
-"""Whether numba is installed (`pip install torch-parameter-server[tables]`)."""
+_log = logging.getLogger(__name__)
+
+_REMEDY: Final = "pip install 'torch-parameter-server[tables]' installs it"
+
+
+@cache
+def available() -> bool:
+    """Whether numba is installed (the extra `tables`) and can be imported.
+
+    An installed one may refuse a numpy that is newer than itself. The first call imports it, and logs why not.
+    """
+    if find_spec("numba") is None:
+        _log.info("tables are slower here, because numba is not installed: %s", _REMEDY)
+        return False
+    try:
+        import numba  # noqa: F401
+    except Exception as error:  # whatever another package raises
+        _log.warning(
+            "tables are slower here, because numba cannot be imported (%s); %s in a version that fits", error, _REMEDY
+        )
+        return False
+    return True
 
 
 def cache_directory() -> Path:

@@ -33,7 +33,7 @@ def compile_soon() -> threading.Thread | None:
         A thread that waits for the process. None if there is nothing to do: numba is not installed, the code is on disk
         already, another process compiles it, or nothing can be kept on disk.
     """
-    if not compiled.AVAILABLE:
+    if not compiled.available():
         return None
     cache = CodeCache()
     try:

@@ -47,7 +47,7 @@ class Preparation:
         Args:
             make: Makes a shard.
         """
-        if self._ended or not compiled.AVAILABLE:
+        if self._ended or not compiled.available():
             return
         with self._lock:
             if self._begun:

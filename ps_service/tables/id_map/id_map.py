@@ -79,7 +79,7 @@ def make_id_map(capacity: int, implementation: str | None = None, ids: int | Non
         shares: Among how many maps those ids are divided.
     """
     entries = ids if ids is not None and ids <= MOST_IDS and shares <= MOST_SHARES else None
-    if implementation == "torch" or (implementation is None and not compiled.AVAILABLE):
+    if implementation == "torch" or (implementation is None and not compiled.available()):
         return NumpyIdMap(capacity) if entries is None else NumpyDirectMap(entries, capacity)
     from ps_service.tables.id_map.numba_direct_map import NumbaDirectMap
     from ps_service.tables.id_map.numba_map import NumbaIdMap

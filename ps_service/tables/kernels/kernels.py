@@ -105,7 +105,7 @@ def make_kernels(implementation: str | None = None) -> Kernels:
     Args:
         implementation: "numba" or "torch"; None for the first that is installed.
     """
-    if implementation == "torch" or (implementation is None and not compiled.AVAILABLE):
+    if implementation == "torch" or (implementation is None and not compiled.available()):
         return PlainKernels()
     from ps_service.tables.kernels.fast import NumbaKernels
 

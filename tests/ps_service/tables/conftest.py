@@ -12,7 +12,7 @@ from ps_service.tables.shard import TableShard
 
 MakeShard = Callable[..., TableShard]
 
-IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.AVAILABLE else [])]
+IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.available() else [])]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)

@@ -23,7 +23,7 @@ from tests.forking.process import Forking
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(not compiled.AVAILABLE, reason="numba is not installed")
+pytestmark = pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ps_service.tables.shard import TableShard
 from ps_wire.errors import TooLargeError
 from ps_wire.tables.options import SGD
 
-IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.AVAILABLE else [])]
+IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.available() else [])]
 IDS = 50
 
 MakeMap = Callable[[int], IdMap]

@@ -18,7 +18,7 @@ from ps_wire.errors import TooLargeError
 from ps_wire.tables.hashing import FIRST, SECOND
 
 LOW, HIGH = -(2**63), 2**63 - 1
-IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.AVAILABLE else [])]
+IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.available() else [])]
 
 MakeMap = Callable[[int], IdMap]
 

@@ -21,7 +21,7 @@ def ids(*given: int) -> torch.Tensor:
     return torch.tensor(given, dtype=torch.int64)
 
 
-@pytest.fixture(params=["torch", *(["numba"] if compiled.AVAILABLE else [])])
+@pytest.fixture(params=["torch", *(["numba"] if compiled.available() else [])])
 def implementation(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -19,7 +19,7 @@ from ps_service.tables.stand_in import summed_rows
 from ps_wire.tables import options
 from ps_wire.tables.life import AfterSightings
 
-IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.AVAILABLE else [])]
+IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.available() else [])]
 LARGEST = torch.finfo(torch.float32).max
 
 
