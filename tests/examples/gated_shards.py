@@ -15,7 +15,7 @@ from trainer_client import rpc
 
 __all__ = ["Gate", "GatedShard1", "GatedShard2", "Shard1", "Shard2", "entered", "gate", "left"]
 
-MEETING_SECONDS = 10.0
+MEETING_SECONDS = 30.0
 
 
 class Gate:

@@ -24,7 +24,7 @@ from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
 
 TRAINER = bytes(range(16))
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test fails that waits for a frame."""
 
 

@@ -64,6 +64,7 @@ async def test_waits_for_a_cancelled_request_end() -> None:
             await pending
 
 
+@pytest.mark.usefixtures("confirmed_soon")
 async def test_cancelling_after_the_answer_sends_nothing() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")

@@ -91,6 +91,7 @@ async def test_references_of_an_unused_answer_are_given_back() -> None:
         assert list((await stream.request()).request.release.object_ids) == ["one"]
 
 
+@pytest.mark.usefixtures("confirmed_soon")
 async def test_references_of_an_answer_that_is_taken_are_kept() -> None:
     async with opened() as (session, stream, _):
         pending = look_up(session, "a")

@@ -344,6 +344,7 @@ class OtherOwners:
         raise NotImplementedError
 
 
+@pytest.mark.usefixtures("confirmed_soon")
 async def test_an_answer_with_handles_of_other_owners_waits_until_they_are_held() -> None:
     others = OtherOwners()
     async with opened(others) as (session, stream, _):

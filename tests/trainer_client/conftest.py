@@ -1,0 +1,22 @@
+"""Fixtures: what a session sends by itself comes when a test says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_client.session import confirmations
+
+
+@pytest.fixture(autouse=True)
+def confirmed_with_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are confirmed with the next request alone.
+
+    A frame of its own comes after a tenth of a second, which may be over before a busy machine makes that request.
+    """
+    monkeypatch.setattr(confirmations, "_DELAY_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def confirmed_soon(confirmed_with_requests: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are confirmed without a request, too, as soon as the event loop has time."""
+    monkeypatch.setattr(confirmations, "_DELAY_SECONDS", 0.0)
