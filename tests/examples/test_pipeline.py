@@ -28,7 +28,8 @@ from trainer_client.rpc.current import agent
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH, LR, SIZE, PARTS = 4, 0.01, 16, 4
-EXACT = {"rtol": 0.0, "atol": 1e-6}
+# Sums of some thousand float32 products in another order, by the number of threads: some multiples of their eps.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,7 +88,7 @@ def test_gradients_are_those_of_one_process(dealt: list[tuple[Tensor, Tensor]], 
     assert gradients.keys() == local.parameters.keys()
     for key, parameter in local.parameters.items():
         assert parameter.grad is not None and parameter.grad.abs().max() > 1e-5
-        torch.testing.assert_close(gradients[key], parameter.grad, **EXACT)
+        torch.testing.assert_close(gradients[key], parameter.grad, **CLOSE)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
@@ -100,7 +101,7 @@ def test_training_is_that_of_one_process(dealt: list[tuple[Tensor, Tensor]], in_
         assert pipeline.step(x, y, PARTS, in_flight) == pytest.approx(expected, abs=1e-6)
     found = [rref.to_here() for shard in shards for rref in shard.remote_parameters()]
     for parameter, expected_parameter in zip(found, local.parameters.values(), strict=True):
-        torch.testing.assert_close(parameter, expected_parameter.data, **EXACT)
+        torch.testing.assert_close(parameter, expected_parameter.data, **CLOSE)
 
 
 def test_both_owners_are_at_work_at_once(dealt: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
