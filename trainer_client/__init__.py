@@ -12,6 +12,8 @@ async with tc.connect("127.0.0.1:50051") as ps:
             await opt.step(ctx)
 """
 
+from typing import Any as _Any
+
 from ps_wire import release as _release
 from ps_wire.codec.records import by_value
 from ps_wire.compression.choice import Choice
@@ -81,6 +83,7 @@ from trainer_client.reporting.meter import StepNumbers
 from trainer_client.reporting.progress import Progress, progress
 from trainer_client.reporting.tensorboard import TensorBoard
 from trainer_client.session.presence import ConnectionState
+from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
 
@@ -144,6 +147,7 @@ __all__ = [
     "RowGroup",
     "RowWiseAdagrad",
     "Scale",
+    "SchedulerWithTables",
     "SessionLostError",
     "Sign",
     "StaleHandleError",
@@ -169,3 +173,26 @@ __all__ = [
 ]
 
 __version__ = _release.RELEASE
+
+
+def __getattr__(name: str) -> _Any:
+    """The modules with the names of torch's, which are imported when they are first used.
+
+    Most programs need none of them, and some need the service, or packages that may be missing.
+    """
+    # These forms of import do not ask this function again.
+    if name == "nn":
+        import trainer_client.nn as nn_
+
+        return nn_
+    if name == "optim":
+        import trainer_client.optim as optim_
+
+        return optim_
+    if name == "autograd":
+        import trainer_client.autograd as autograd_
+
+        return autograd_
+    if name in {"prefetch", "table", "look_up"}:
+        raise AttributeError(f"{name}() is a method of the client that connect() returns: ps.{name}(…)")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -73,6 +73,7 @@ OFFERED = {
         "RowGroup",
         "RowWiseAdagrad",
         "Scale",
+        "SchedulerWithTables",
         "SessionLostError",
         "Sign",
         "StaleHandleError",

@@ -23,6 +23,7 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.replica import Replica
 from trainer_client.replicas.several import Replicas
+from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
 
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 _WRAPPED = (
     *(Client, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
-    *(LookedUp, OptimizerWithTables, Table),
+    *(LookedUp, OptimizerWithTables, SchedulerWithTables, Table),
 )
 
 _IN_THIS_THREAD = {

@@ -26,8 +26,10 @@ from trainer_client.optimizers import creation, scheduler
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.replicas import local_steps
 from trainer_client.replicas.several import Replicas
+from trainer_client.tables import schedules
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
+from trainer_client.tables.together import OptimizerWithTables
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from trainer_client.handles.references import RRef
     from trainer_client.optimizers.creation import NonFinite, Reads
     from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.optimizers.scheduler import DistributedScheduler
     from trainer_client.replicas.replica import Replica
     from trainer_client.session.session import Session
     from trainer_client.session.settings import Settings
@@ -311,17 +312,18 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
     def scheduler(
         self,
         cls: type[lr_scheduler.LRScheduler] | str,
-        optimizer: DistributedOptimizer,
+        optimizer: DistributedOptimizer | OptimizerWithTables,
         *args: Any,
         name: str = "",
         replace: bool = False,
         **kwargs: Any,
-    ) -> Pending[DistributedScheduler]:
+    ) -> Pending[Any]:
         """Makes a learning-rate scheduler for each part of an optimizer, or attaches to an existing one.
 
         Args:
             cls: A class of `torch.optim.lr_scheduler`.
-            optimizer: The optimizer whose learning rates it sets.
+            optimizer: The optimizer whose learning rates it sets. Over tables, each gets a scheduler of its own: see
+                `SchedulerWithTables`.
             args: Arguments of the class after the optimizer.
             name: Required for a second scheduler of the same class.
             replace: Whether it takes the place of one of the same name that was made with other arguments. With the
@@ -332,7 +334,11 @@ class Client(OffersPasses, Connected, Joins, OffersTables):
             InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
             NameConflictError: A scheduler of that name exists with another class or other arguments.
         """
-        return Pending.run(self._loop, scheduler.create(cls, optimizer, args, kwargs, name, replace))
+        make = partial(scheduler.create, cls, args=args, kwargs=kwargs, replace=replace)
+        if not isinstance(optimizer, OptimizerWithTables):
+            return Pending.run(self._loop, make(optimizer, name=name))
+        make_local = partial(scheduler.create_local, cls, args=args, kwargs=kwargs)
+        return Pending.run(self._loop, schedules.create(optimizer, make, make_local, name, self._loop))
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True

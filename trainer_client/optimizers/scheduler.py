@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from torch.optim import lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
@@ -22,6 +22,9 @@ from trainer_client.pending import Pending
 if TYPE_CHECKING:
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer
+
+
+_NO_NAME: Final = "with local parameters, give the scheduler's class instead of its name"
 
 
 class DistributedScheduler:
@@ -94,21 +97,36 @@ async def create(
     Raises:
         InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
     """
-    if not optimizer.remotes:
+    remotes = getattr(optimizer, "remotes", None)
+    if remotes is None:
+        raise InvalidArgumentError(
+            "a scheduler is for an optimizer that ps.optimizer(…) has made, or for the optimizer of a table, "
+            f"table.optimizer, and not for {optimizer!r}"
+        )
+    if not remotes:
         raise InvalidArgumentError("this optimizer has only local parameters: use a scheduler of torch")
     if optimizer.local is not None and isinstance(cls, str):
-        raise InvalidArgumentError("with local parameters, give the scheduler's class instead of its name")
-    remotes = await asyncio.gather(
-        *(_create_remote(cls, part, args, kwargs, name, replace) for part in optimizer.remotes.values())
-    )
-    local = None
-    if optimizer.local is not None and not isinstance(cls, str):
-        # Last, because its constructor sets learning rates.
-        try:
-            local = cls(optimizer.local.optimizer, *args, **kwargs)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
-    return DistributedScheduler(list(remotes), local)
+        raise InvalidArgumentError(_NO_NAME)
+    made = await asyncio.gather(*(_create_remote(cls, part, args, kwargs, name, replace) for part in remotes.values()))
+    # Last, because its constructor sets learning rates.
+    local = None if optimizer.local is None else create_local(cls, optimizer.local.optimizer, args, kwargs)
+    return DistributedScheduler(list(made), local)
+
+
+def create_local(
+    cls: type[lr_scheduler.LRScheduler] | str, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> lr_scheduler.LRScheduler:
+    """A scheduler of an optimizer of this process.
+
+    Raises:
+        InvalidArgumentError: The class refuses the arguments, or is only named.
+    """
+    if isinstance(cls, str):
+        raise InvalidArgumentError(_NO_NAME)
+    try:
+        return cls(optimizer, *args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{cls.__name__} refuses its arguments: {error}") from None
 
 
 def _create_remote(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.policies import check
 from ps_wire.reported import Reductions, Reported, reported
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
@@ -17,14 +18,17 @@ from trainer_client.optimizers.joint import JointSteps
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
+from trainer_client.tables.schedules import check_states
 
 if TYPE_CHECKING:
     import torch
 
+    from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
     from trainer_client.optimizers.parts import RemoteOptimizer
     from trainer_client.optimizers.pushed import Sent, Then
+    from trainer_client.optimizers.reported_values import ReportedValues
     from trainer_client.tables.table import Table
 
 
@@ -198,6 +202,79 @@ class OptimizerWithTables(Stepping, PushScaling):
             raise InvalidArgumentError("this optimizer has tables only: use set_options() of each in `tables`")
         return self.parameters.set_options(group, **options)
 
+    def set_policy(self, policy: Policy) -> Pending[None]:
+        """Changes when gradients count, of the parameters and of each table, as `DistributedOptimizer.set_policy`.
+
+        Raises:
+            InvalidArgumentError: This is no policy, or there are parameters in this process; nothing was changed.
+            PsError: An owner failed; others may have changed theirs.
+        """
+        check(policy)
+        self._no_local_part("a policy for all of them")
+        return Pending.run(self._loop, _one_by_one(partial(each.set_policy, policy) for each in self._all))
+
+    def leave(self) -> Pending[None]:
+        """Says that this trainer steps no more, so that no round of the parameters or of a table waits for it.
+
+        A step joins again.
+        """
+        rounds = [each for each in self._all if each.local is None]
+        return Pending.run(self._loop, _one_by_one(each.leave for each in rounds))
+
+    def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
+        """The values that trainers have reported with steps, which the parameters' optimizer counts; as there.
+
+        Raises:
+            InvalidArgumentError: There are only tables, or all parameters are in this process.
+        """
+        if self.parameters is None:
+            raise InvalidArgumentError("values are counted by an optimizer of parameters, and this one has tables only")
+        return self.parameters.values(reset=reset)
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """The states of the optimizers: `parameters`, None if there are only tables, and `tables`, by name.
+
+        Those of tables have their options. What they keep for rows is with the rows: `Table.export` writes it.
+        """
+        return Pending.run(self._loop, self._states())
+
+    async def _states(self) -> dict[str, Any]:
+        tables = await all_of({name: each.state_dict() for name, each in self.tables.items()})
+        return {"parameters": None if self.parameters is None else await self.parameters.state_dict(), "tables": tables}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
+        """Loads states, as `state_dict` returns them.
+
+        Raises:
+            InvalidArgumentError: They do not fit, or are those of other tables; nothing was changed anywhere.
+        """
+        check_states(state, self.tables, self.parameters is not None)
+        return Pending.run(self._loop, self._load(state))
+
+    async def _load(self, state: Mapping[str, Any]) -> None:
+        before = await all_of({name: each.state_dict() for name, each in self.tables.items()})
+        try:
+            await all_of({name: each.load_state_dict(state["tables"][name]) for name, each in self.tables.items()})
+            if self.parameters is not None:
+                await self.parameters.load_state_dict(state["parameters"])
+        except InvalidArgumentError:
+            # Some may have loaded it already.
+            await all_of({name: each.load_state_dict(before[name]) for name, each in self.tables.items()})
+            raise
+
+    def _no_local_part(self, what: str) -> None:
+        if self.parameters is not None and self.parameters.local is not None:
+            raise InvalidArgumentError(
+                f"{what} needs an optimizer without parameters of this process; use those in .parameters and .tables"
+            )
+
+    if not TYPE_CHECKING:  # a checker of types knows which names there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"an optimizer over tables has no {name!r}; its optimizers are in .parameters and .tables, by name"
+            )
+
     def __repr__(self) -> str:
         tables = ", ".join(self.tables)
         return f"<OptimizerWithTables {tables}{f' and {self.parameters!r}' if self.parameters is not None else ''}>"
@@ -209,3 +286,9 @@ async def together(
     """An optimizer of tables, and of parameters whose optimizer is being made."""
     own = None if parameters is None else await parameters
     return OptimizerWithTables(loop, own, {each.name: each.optimizer for each in tables})
+
+
+async def _one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:
+    """Does one thing after the other, so that what comes first says whether the others begin."""
+    for each in begin:
+        await each()

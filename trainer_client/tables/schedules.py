@@ -1,0 +1,148 @@
+"""Learning-rate schedules of tables and parameters together: a scheduler of each of their optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ps_wire.errors import InvalidArgumentError
+from trainer_client.optimizers.results import all_of
+from trainer_client.pending import Pending
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from torch.optim import Optimizer, lr_scheduler
+
+    from trainer_client.optimizers.scheduler import DistributedScheduler
+    from trainer_client.tables.together import OptimizerWithTables
+
+
+class SchedulerWithTables:
+    """A learning-rate scheduler for the parameters and one for each table of an optimizer. Made by `Client.scheduler`.
+
+    All are of one class and have the same arguments. Each begins with the learning rate of its own optimizer, and is
+    shared by all trainers.
+
+    Attributes:
+        parameters: That of the parameters; None if there are only tables, or all parameters are in this process.
+        local: That of parameters of this process, if no other parameters are in the optimizer.
+        tables: Those of the tables, by name.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        parameters: DistributedScheduler | None,
+        local: lr_scheduler.LRScheduler | None,
+        tables: Mapping[str, DistributedScheduler],
+    ) -> None:
+        self._loop = loop
+        self.parameters, self.local = parameters, local
+        self.tables = dict(tables)
+
+    @property
+    def _on_owners(self) -> list[DistributedScheduler]:
+        return [*([] if self.parameters is None else [self.parameters]), *self.tables.values()]
+
+    def step(self, *args: Any) -> Pending[list[float]]:
+        """Takes one step of all schedules.
+
+        Args:
+            args: Arguments of the scheduler's own `step`, such as the metric of `ReduceLROnPlateau`.
+
+        Returns:
+            The learning rates of the parameters, one per parameter group; without parameters, that of the first table.
+
+        Raises:
+            PsError: An owner failed; others may have taken the step.
+        """
+        return Pending.run(self._loop, self._step([each.step(*args) for each in self._on_owners], args))
+
+    async def _step(self, steps: list[Pending[list[float]]], args: tuple[Any, ...]) -> list[float]:
+        rates = [await each for each in steps]
+        if self.local is None:
+            return rates[0]
+        self.local.step(*args)
+        return [float(each) for each in self.local.get_last_lr()]
+
+    def get_last_lr(self) -> Pending[list[float]]:
+        """The present learning rates of the parameters, one per parameter group; without them, that of a table."""
+        if self.local is None:
+            return self._on_owners[0].get_last_lr()
+        return Pending.run(self._loop, _of([float(each) for each in self.local.get_last_lr()]))
+
+    def state_dict(self) -> Pending[dict[str, Any]]:
+        """The states: `parameters`, None if there are only tables, and `tables`, by name."""
+        return Pending.run(self._loop, self._states())
+
+    async def _states(self) -> dict[str, Any]:
+        tables = await all_of({name: each.state_dict() for name, each in self.tables.items()})
+        own = self.local.state_dict() if self.local is not None else None
+        return {"parameters": own if self.parameters is None else await self.parameters.state_dict(), "tables": tables}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
+        """Loads states, as `state_dict` returns them.
+
+        Raises:
+            InvalidArgumentError: They are those of other tables; nothing was loaded. Or one does not fit; others may
+                have been loaded.
+        """
+        has_parameters = self.parameters is not None or self.local is not None
+        check_states(state, self.tables, has_parameters)
+        return Pending.run(self._loop, self._load(state))
+
+    async def _load(self, state: Mapping[str, Any]) -> None:
+        await all_of({name: each.load_state_dict(state["tables"][name]) for name, each in self.tables.items()})
+        if self.parameters is not None:
+            await self.parameters.load_state_dict(state["parameters"])
+        if self.local is not None:
+            self.local.load_state_dict(dict(state["parameters"]))
+
+
+async def create(
+    optimizer: OptimizerWithTables,
+    make: Callable[..., Awaitable[DistributedScheduler]],
+    make_local: Callable[[Optimizer], lr_scheduler.LRScheduler],
+    name: str,
+    loop: asyncio.AbstractEventLoop,
+) -> SchedulerWithTables:
+    """Makes a scheduler for each optimizer of tables and parameters; errors as for `Client.scheduler`.
+
+    Args:
+        optimizer: The optimizers.
+        make: Makes the scheduler of one of them, which has parts on owners, under a `name`.
+        make_local: Makes that of an optimizer of torch in this process.
+        name: The name for the scheduler of the parameters; those of tables have the table's name behind it. Empty for
+            the names of their optimizers.
+        loop: The client's event loop.
+    """
+    tables = {
+        table: await make(each, name=f"{name}.{table}" if name else "") for table, each in optimizer.tables.items()
+    }
+    own, made, local = optimizer.parameters, None, None
+    if own is not None and own.remotes:
+        made = await make(own, name=name)
+    elif own is not None and own.local is not None:
+        local = make_local(own.local.optimizer)
+    return SchedulerWithTables(loop, made, local, tables)
+
+
+def check_states(state: Any, tables: Mapping[str, Any], has_parameters: bool) -> None:
+    """Checks that there is a state for each table, and one for the parameters if there are some.
+
+    Raises:
+        InvalidArgumentError: There is not.
+    """
+    fits = isinstance(state, Mapping) and state.keys() == {"parameters", "tables"}
+    if not fits or not isinstance(state["tables"], Mapping):
+        raise InvalidArgumentError('the state of tables and parameters has the keys "parameters" and "tables"')
+    if state["tables"].keys() != tables.keys():
+        raise InvalidArgumentError(f"this is the state of tables {sorted(state['tables'])}, not of {sorted(tables)}")
+    if (state["parameters"] is not None) != has_parameters:
+        there = "no parameters" if has_parameters else "parameters, too"
+        raise InvalidArgumentError(f"this is the state of an optimizer that has {there}")
+
+
+async def _of(rates: list[float]) -> list[float]:
+    return rates
