@@ -139,6 +139,11 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[m
         return Joined(loop, [look_up(loop, self._queries(features), timeout)], partial(_keyed, self))
 
     def _queries(self, features: KeyedJaggedTensor) -> list[Query]:
+        if not isinstance(features, KeyedJaggedTensor):
+            raise InvalidArgumentError(
+                "a collection looks up the features of a KeyedJaggedTensor, KeyedJaggedTensor(names, ids, lengths=…), "
+                f"and not a {type(features).__name__}"
+            )
         if features.variable_stride_per_key() or features.inverse_indices_or_none() is not None:
             raise InvalidArgumentError("every feature has the same number of bags here, and no inverse indices")
         given = features.to_dict()

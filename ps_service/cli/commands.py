@@ -241,16 +241,18 @@ def plan(
     The file:
 
         [owners]
-        ps0 = "16GiB"    # memory for tables
+        ps0 = "16GiB"  # memory for tables
         ps1 = "16GiB"
 
         [tables.items]
         rows = "50M"
         dim = 64
-        optimizer = "row_wise_adagrad"   # or { kind = "sgd", momentum = 0.9 }
-        dtype = "float32"                # or float16, bfloat16
-        owners = ["ps0", "ps1"]          # all if left out
-        evict = { ttl = 86400.0 }        # if rows are evicted, which takes 8 to 16 bytes for each
+        # or { kind = "sgd", momentum = 0.9 }
+        optimizer = "row_wise_adagrad"
+        dtype = "float32"  # or float16, bfloat16
+        owners = ["ps0", "ps1"]  # all if left out
+        # if rows are evicted, which takes 8 to 16 bytes for each
+        evict = { ttl = 86400.0 }
 
     The exit code is 1 if it does not fit.
     """

@@ -200,9 +200,13 @@ class HostedTable(RowsOfTable):
         Raises:
             InvalidArgumentError: The table has no eviction, or no part of it that this needs, or `share` is no part.
         """
-        if self.eviction is None or (share is None and self.eviction.ttl is None):
-            what = "expire" if share is None else "are evicted"
-            raise InvalidArgumentError(f"no rows of {self} {what}: make it with evict=tc.Eviction(...)")
+        if self.eviction is None:
+            raise InvalidArgumentError(f"no rows of {self} are evicted: make it with evict=tc.Eviction(…)")
+        if share is None and self.eviction.ttl is None:
+            raise InvalidArgumentError(
+                f"no rows of {self} expire, because its Eviction has no ttl=: say which part of the rows is to go, "
+                "evict(0.1), or make it with evict=tc.Eviction(ttl=…)"
+            )
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
                 raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")

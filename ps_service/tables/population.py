@@ -294,10 +294,17 @@ class Population:
             return self._budget.exceeded(self._title)
         missing = len(self._rows.kernels.unique(ids[self._map.find(ids) < 0])[0])
         where = "" if self._budget is None else f" on owner {self._budget.owner!r}"
+        if self._eviction is None or self._eviction.at_capacity is None:
+            evicted = "have rows evicted (evict=tc.Eviction(at_capacity=…))"
+        else:
+            evicted = (
+                "give a smaller spare= to its Eviction, because rows that were looked up within the last "
+                f"{self._eviction.spare:g} seconds make no room"
+            )
         return TooLargeError(
             f"{self._title} has {len(self._map):,} rows{where}, and these ids need {missing:,} more: at most "
-            f"{self._most:,} are allowed there. Make it with a larger max_rows, spread it over more owners, have rows "
-            "evicted (evict=tc.Eviction(…)), remove some, or admit fewer ids (admit=…)"
+            f"{self._most:,} are allowed there. Make it with a larger max_rows, spread it over more owners, {evicted}, "
+            "remove some, or admit fewer ids (admit=…)"
         )
 
     def _make_room(self, ids: torch.Tensor, kept: torch.Tensor, most: int) -> bool:

@@ -15,6 +15,7 @@ from ps_service.measures.pace import Pace
 from ps_service.passes.gradients import is_finite
 from ps_service.passes.staleness import StepCounter
 from ps_service.tables.optimizer import RowOptimizer
+from ps_service.tables.stand_in import AllRows
 from ps_service.training import sparse_rules, sparse_sgd, torch_step
 from ps_service.training.aggregator import Aggregator
 from ps_service.training.round_gradients import Contribution
@@ -284,9 +285,10 @@ class HostedOptimizer:
         if self._non_finite is NonFinite.REFUSE:
             for covered, _, gradient in present:
                 if not is_finite(gradient):
+                    of = covered.parameter.table if isinstance(covered.parameter, AllRows) else None
                     raise NonFiniteGradientError(
-                        f"the gradient of {covered.ref.parameter!r} on owner {covered.ref.owner!r} holds NaN or "
-                        "infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
+                        f"the gradient of {of or repr(covered.ref.parameter)} on owner {covered.ref.owner!r} holds "
+                        "NaN or infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
                     )
 
     def _apply(self, present: Sequence[Present], gradients: PassContext | RoundGradients) -> None:

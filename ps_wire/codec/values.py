@@ -161,6 +161,9 @@ class Encoder:
                     f"Can not pickle torch.futures.Future: a {kind.__module__}.{kind.__qualname__} cannot be sent; "
                     "wait for it and send its result, or return it from an @async_execution function"
                 )
+            advice = getattr(kind, "instead_of_sending", None)
+            if isinstance(advice, str):
+                raise InvalidArgumentError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent: {advice}")
             raise InvalidArgumentError(
                 f"a {kind.__module__}.{kind.__qualname__} cannot be sent; what travels is None, bool, int, float, "
                 "str, bytes, list, tuple, dict, tensor, numpy array, handle, dtype, device and slice, functions and "

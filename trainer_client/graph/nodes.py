@@ -75,8 +75,9 @@ class RecvRpc(torch.autograd.Function):
         elif used or kept:
             raise RuntimeError(
                 "loss.backward() does not reach the owners that have computed a part of this loss: call "
-                "ctx.backward(loss) instead. If a call to this process itself got that part as an RRef, pass it the "
-                "tensor itself"
+                "ctx.backward(loss) instead. If that was called, ctx is another pass than that of this part: what "
+                "prefetch() has looked up belongs to `async with looked_up.context as ctx`, in place of ps.context(). "
+                "If a call to this process itself got that part as an RRef, pass it the tensor itself"
             )
         # Without inputs the token leads to the root, at which no gradient is accumulated.
         return (torch.empty(0) if call.leads_on else None), None, None, None

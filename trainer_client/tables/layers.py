@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -33,6 +33,8 @@ class Embedding(nn.Module):
         num_embeddings: Number of rows; None for a table that grows.
         embedding_dim: Numbers in a row.
     """
+
+    instead_of_sending: Final = Table.instead_of_sending
 
     def __init__(self, table: Any, padding_idx: int | None = None) -> None:
         super().__init__()
@@ -81,6 +83,8 @@ class EmbeddingBag(nn.Module):
     Raises:
         InvalidArgumentError: There is no such mode.
     """
+
+    instead_of_sending: Final = Table.instead_of_sending
 
     def __init__(
         self, table: Any, mode: str = "mean", include_last_offset: bool = False, padding_idx: int | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch.nn.functional import embedding_bag
 
+from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.tables.bags import checked_ids, make_bags
 from trainer_client.tables.rows import repeated, zeros
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _MOST: Final = 1 << 31
 """The first number that is no int32."""
+
+
+_BAG: Final = ("ids", "offsets", "mode", "per_sample_weights", "include_last_offset", "padding_idx")
+"""The arguments of `Table.bag` that say what is looked up."""
 
 
 class Asked(NamedTuple):
@@ -146,10 +151,12 @@ def query_of(table: Table, what: Any) -> Query:
     if isinstance(what, tuple) and 2 <= len(what) <= 3:
         return bags_query(table, *what)
     if isinstance(what, Mapping) and "ids" in what:
-        try:
-            return bags_query(table, **what)
-        except TypeError as error:
-            raise InvalidArgumentError(f"bag() of table {table.name!r} refuses its arguments: {error}") from None
+        if unknown := [each for each in what if each not in _BAG]:
+            close = hint(str(unknown[0]), _BAG)
+            raise InvalidArgumentError(
+                f"bag() of table {table.name!r} has no argument {unknown[0]!r}; it has {', '.join(_BAG)}{close}"
+            )
+        return bags_query(table, **what)
     raise InvalidArgumentError(
         f"what is looked up in table {table.name!r} are ids, or for bags a tuple (ids, offsets), (ids, offsets, mode), "
         "or a dictionary of the arguments of bag()"

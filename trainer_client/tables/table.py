@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -49,6 +49,12 @@ class Table(TableContents):
         optimizer: Its optimizer: step it by itself, together with others, or behind a backward; set its learning rate,
             policy or scheduler as those of any other.
     """
+
+    instead_of_sending: Final = (
+        "hosted code does not look up in tables. Look up here and send the rows, `await net(await items(ids))`; or run "
+        "the module here, as a replica that gets trainer_client.nn.EmbeddingBag(items) as a layer"
+    )
+    """What to do where a table is the argument of a call, for messages."""
 
     def __init__(
         self,

@@ -122,6 +122,8 @@ async def test_what_does_not_fit_is_refused(ps: tc.Client) -> None:
     collection = EmbeddingBagCollection([ITEMS], [items])
     with pytest.raises(tc.InvalidArgumentError, match="'bought', 'clicked'"):
         collection.look_up(KeyedJaggedTensor(["x"], torch.tensor([1]), lengths=torch.tensor([1])))
+    with pytest.raises(tc.InvalidArgumentError, match=r"of a KeyedJaggedTensor, .* not a Tensor"):
+        collection.look_up(torch.tensor([1]))
     with pytest.raises(tc.InvalidArgumentError, match="rows 0 to 19"):
         collection.look_up(features(step=11))
     uneven = KeyedJaggedTensor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,12 @@ def test_a_file_that_does_not_fit_is_explained(tmp_path: Path, text: str, messag
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "none.toml")])
     assert result.exit_code == 2 and "cannot be read" in result.stderr
+
+
+def test_the_file_that_the_help_shows_is_one(tmp_path: Path) -> None:
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["plan", "--help"]).stdout
+    begin, end = told.index("[owners]"), told.index("The exit code")
+    shown = "\n".join(line.strip(" │") for line in told[begin:end].splitlines())
+    assert len(tomllib.loads(shown)["tables"]["items"]) == 6
+    code, out, _ = run(tmp_path, shown)
+    assert code == 0 and "items" in out
