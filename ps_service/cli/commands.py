@@ -142,7 +142,8 @@ def status(
     def view() -> RenderableType:
         if group:
             return status_view.group_view(group_status.ask(address, timeout, most=rows, events=events), rows)
-        return status_view.view(probe.status(address, timeout, most=rows, events=events), rows)
+        show = status_view.fitted if watch else status_view.view
+        return show(probe.status(address, timeout, most=rows, events=events), rows)
 
     try:
         if as_json:

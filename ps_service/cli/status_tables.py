@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ps_service.cli.units import brief, duration, milliseconds, rate, size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ps_wire.status import OwnerStatus, TrainerStatus
 
 _EVENT_STYLES: Final = {"warning": "yellow", "error": "red"}
@@ -31,20 +30,29 @@ def tables(status: OwnerStatus, most: int, owners: Collection[str] = ()) -> list
         most: Most rows of each; how many are left out is told below it.
         owners: Names of further owners of its group, whose sessions are no trainers unless they train.
     """
-    parts = (
-        _trainers(status, most, owners),
-        _optimizers(status, most),
-        _objects(status, most),
-        _tables(status, most),
-        _look_ups(status, most),
-        _passes(status, most),
-        _communicators(status, most),
-        _memory(status),
-        _members(status, most),
-        _operations(status),
-        _events(status),
-    )
-    return [part for each in parts for part in each]
+    return [part for each in sections(status, owners) for part in each(most, False)]
+
+
+Section = Callable[[int, bool], list[RenderableType]]
+"""Makes one table, with what stands below it, of at most so many rows; the second argument says whether that holds for
+tables that are short as a rule, too."""
+
+
+def sections(status: OwnerStatus, owners: Collection[str] = ()) -> list[Section]:
+    """What makes each of the tables; those without rows are empty lists."""
+    return [
+        lambda most, _: _trainers(status, most, owners),
+        lambda most, _: _optimizers(status, most),
+        lambda most, _: _objects(status, most),
+        lambda most, _: _tables(status, most),
+        lambda most, _: _look_ups(status, most),
+        lambda most, _: _passes(status, most),
+        lambda most, _: _communicators(status, most),
+        lambda most, all_short: _memory(status, most if all_short else None),
+        lambda most, _: _members(status, most),
+        lambda most, all_short: _operations(status, most if all_short else None),
+        lambda most, all_short: _events(status, most if all_short else None),
+    ]
 
 
 def table(title: str, name: str, numbers: Sequence[str], words: Sequence[str] = ()) -> Table:
@@ -180,11 +188,10 @@ def _communicators(status: OwnerStatus, most: int) -> list[RenderableType]:
     return _parts(made, status.communicators_open - min(most, len(status.communicators)), notes)
 
 
-def _memory(status: OwnerStatus) -> list[RenderableType]:
+def _memory(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
     made = table("Memory", "kind", ["bytes", "of at most", "share"])
-    for each in status.memory:
-        if not each.bytes:
-            continue
+    used_kinds = [each for each in status.memory if each.bytes]
+    for each in used_kinds[:most]:
         # Of a budget for each trainer, the trainer counts that holds most.
         used = each.bytes if each.largest_bytes is None else each.largest_bytes
         share = f"{used / each.budget_bytes:.0%}" if each.budget_bytes else "-"
@@ -192,7 +199,7 @@ def _memory(status: OwnerStatus) -> list[RenderableType]:
         if each.largest_bytes is not None:
             limit += " each"
         made.add_row(each.kind.replace("_", " "), size(each.bytes), limit, share)
-    return _parts(made, 0)
+    return _parts(made, len(used_kinds) - made.row_count)
 
 
 def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
@@ -205,23 +212,23 @@ def _members(status: OwnerStatus, most: int) -> list[RenderableType]:
     return _parts(made, status.members_known - min(most, len(status.members)))
 
 
-def _operations(status: OwnerStatus) -> list[RenderableType]:
+def _operations(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
     made = table("Operations", "operation", ["calls", "errors", "mean", "p50", "p99"])
-    for each in status.operations:
+    for each in status.operations[:most]:
         mean = each.seconds / each.calls if each.calls else 0.0
         times = map(milliseconds, (mean, each.p50_seconds, each.p99_seconds))
         made.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", *times)
-    return _parts(made, 0)
+    return _parts(made, len(status.operations) - made.row_count)
 
 
-def _events(status: OwnerStatus) -> list[RenderableType]:
+def _events(status: OwnerStatus, most: int | None = None) -> list[RenderableType]:
     made = Table(title="Events", title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
     made.add_column("time", no_wrap=True)
     made.add_column("text", overflow="fold")
-    for each in status.events:
+    for each in status.events[-most:] if most else status.events:
         at = time.strftime("%H:%M:%S", time.localtime(each.time_seconds))
         made.add_row(Text(at, style="dim"), Text(each.text, style=_EVENT_STYLES.get(each.level, "")))
-    return _parts(made, 0)
+    return _parts(made, len(status.events) - made.row_count)
 
 
 def _name(name: str) -> Text:

@@ -9,7 +9,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from ps_service.cli.status_tables import sessions_of_owners, table, tables
+from ps_service.cli.fitting import Fitted
+from ps_service.cli.status_tables import sections, sessions_of_owners, table, tables
 from ps_service.cli.units import rate, size
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def show(status: OwnerStatus, console: Console | None = None, most: int = MOST_R
 def view(status: OwnerStatus, most: int = MOST_ROWS, owners: Collection[str] = ()) -> Group:
     """The status of an owner; with `owners`, the names of others of its group."""
     return Group(_headline(status), _process(status), "", _numbers(status), "", *_spaced(tables(status, most, owners)))
+
+
+def fitted(status: OwnerStatus, most: int = MOST_ROWS) -> Fitted:
+    """The status of an owner in the height of the terminal."""
+    return Fitted([_headline(status), _process(status), _numbers(status)], sections(status), most)
 
 
 def group_view(group: GroupStatus, most: int = MOST_ROWS) -> Group:

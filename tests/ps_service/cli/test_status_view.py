@@ -216,6 +216,62 @@ def test_a_group_has_a_line_for_each_owner_and_tells_who_is_missing() -> None:
     assert group.as_plain()["missing"] == [{"name": "ps2", "address": "10.0.0.3:1", "why": "no owner answers"}]
 
 
+def crowded(rows: int = 200) -> StatusReply:
+    """As `full`, with many of all."""
+    status = full()
+    for each in (
+        status.trainers,
+        status.objects,
+        status.optimizers,
+        status.tables,
+        status.passes,
+        status.communicators,
+    ):
+        first = each[0]
+        for number in range(rows):
+            more = each.add()
+            more.CopyFrom(first)
+            if hasattr(more, "name"):
+                more.name = f"{first.name}{number}"
+    status.sessions = status.objects_hosted = status.tables_hosted = status.contexts = rows + 10
+    status.optimizers_hosted = status.communicators_open = rows + 1
+    for number in range(30):
+        status.operations.add(name=f"operation{number}", calls=1)
+        status.events.add(number=2 + number, text=f"event {number}")
+    return status
+
+
+TITLES = (
+    *("Trainers", "Optimizers", "Objects", "Tables", "Look-ups in tables", "Open passes", "Communicators", "Memory"),
+    *("Directory", "Operations", "Events"),
+)
+
+
+@pytest.mark.parametrize("status", [full(), crowded()], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("height", [24, 40, 60, 120])
+def test_a_watched_status_shares_the_height_of_the_terminal(status: StatusReply, height: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, height=height, force_terminal=True, color_system=None)
+    console.print(status_view.fitted(OwnerStatus.from_message(status)))
+    lines = out.getvalue().splitlines()
+    assert len(lines) < height
+    for title in TITLES:
+        assert [line for line in lines if line.strip().startswith(title)], title
+    if height >= 60 and len(status.tables) > 1:
+        assert sum(line.startswith("and ") and line.rstrip().endswith(" more") for line in lines) >= 5
+    assert lines[0].startswith("ps0 is serving")
+
+
+def test_a_watched_status_shows_all_of_it_where_there_is_room() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80, height=200, color_system=None).print(
+        status_view.fitted(OwnerStatus.from_message(full()))
+    )
+    assert [" ".join(line.split()) for line in printed(full()).splitlines() if line.strip()] == [
+        " ".join(line.split()) for line in out.getvalue().splitlines() if line.strip()
+    ]
+
+
 class Terminal:
     """Shows answers in turn; then comes Ctrl-C."""
 
