@@ -16,6 +16,7 @@ from ps_service.requests import attempts, fields, incidents, offers, reported_va
 from ps_service.training.optimizers import optimizer_of
 from ps_wire import errors
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.limits import MIB
 from ps_wire.refs import CallKey, ContextId, Ref
 from ps_wire.runtime.latencies import busy_since
 
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from ps_service.training.optimizers import HostedOptimizer
     from ps_service.training.outcomes import Outcome
     from ps_wire.v1 import operations_pb2 as pb
+    from ps_wire.v1.values_pb2 import Handle
 
 _NO_REGION: Final = nullcontext()
+
+_MOST_INLINE: Final = MIB
+"""Most bytes of gradients that are checked on the event loop."""
 
 
 class Progress:
@@ -70,10 +75,12 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         else:
             message.list.SetInParent()
     reply.seconds.extend(progress.seconds)
+    if request.checks:
+        _check_ahead(ctx, request, id, reply)
     if request.steps and request.context.run:
         attempts.note(ctx.engine, request)
     if request.steps and offers.has_rounds(ctx, request.steps):
-        if request.together and not _check_together(ctx, request, id, reply):
+        if request.together and not _check_together(ctx, request.steps, id, reply):
             return
         waiting = offers.offer_all(ctx, request.steps, id, request.wait_seconds)
         ctx.defer(waiting, partial(offers.describe_all, ctx, id, reply, partial(_end_after, ctx, request)))
@@ -175,10 +182,19 @@ def _step_together(
     return True
 
 
-def _check_together(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> bool:
+def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, reply: pb.BackwardReply) -> None:
+    """Checks gradients that a later request is to apply, if all owners accept theirs."""
+    context = ctx.engine.contexts.get(id)
+    if context is not None and ctx.engine.parameter_locks.is_nonblocking and context.gradient_bytes > _MOST_INLINE:
+        raise WouldBlock
+    accepted = _check_together(ctx, request.checks, id, reply)
+    reply.checked = accepted and (context is None or not context.others())
+
+
+def _check_together(ctx: RequestContext, optimizers: Sequence[Handle], id: ContextId, reply: pb.BackwardReply) -> bool:
     """Whether all optimizers accept the gradients."""
     try:
-        together.check(ctx, request.steps, id)
+        together.check(ctx, optimizers, id)
     except BaseException as raised:
         reply.step_error.CopyFrom(errors.to_message(incidents.explained(ctx, "a step", raised)))
         return False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import BackwardRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.contexts.context import Context
-    from trainer_client.graph.batch import Answer
+    from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
 
 Versions = dict[str, int]
@@ -51,12 +51,15 @@ class Stepping(ABC):
             is only one, unless `steps_together`.
         has_local_part: Whether it steps parameters of this process, too.
         steps_together: Whether it has several parts on an owner, of which all step or none.
+        checks_ahead: Whether its parts, on several owners, check the gradients before one of them steps, and nobody
+            else has to.
     """
 
     parts: Sequence[Part]
     is_joinable: bool
     has_local_part: bool
     steps_together: bool = False
+    checks_ahead: bool = False
 
     @abstractmethod
     def step(self, context: Context) -> Awaitable[Versions]:
@@ -65,6 +68,14 @@ class Stepping(ABC):
     @abstractmethod
     def apply(self, context: Context) -> Versions | None:
         """Like `step`, in this thread."""
+
+    def step_checked(self, context: Context) -> Awaitable[Versions]:
+        """Like `step`, once all owners have checked the gradients."""
+        return self.step(context)
+
+    def apply_checked(self, context: Context) -> Versions | None:
+        """Like `step_checked`, in this thread."""
+        return self.apply(context)
 
     def merged(self, steps: Sequence[Stepped]) -> Stepped:
         """The result of the steps of all parts on an owner."""
@@ -84,7 +95,8 @@ class Closing:
     """Steps optimizers after a backward has succeeded everywhere, and then ends the pass.
 
     If all of it is for one owner, and that owner gets the last request of the backward, then that request asks for it.
-    Otherwise requests of their own follow.
+    Otherwise requests of their own follow. If the parts of an optimizer on several owners have to check the gradients
+    before one of them steps, and the backward ends with one request to each of these owners, these ask for the checks.
 
     Args:
         context: The pass.
@@ -124,15 +136,29 @@ class Closing:
             joinable = False
         context.check(*sessions)
         self.session: Session | None = sessions[0] if joinable and len(set(sessions)) == 1 else None
+        self._is_joined = self.session is not None
+        # What each owner checks.
+        self._checks: dict[Session, list[Handle]] = {}
+        if self.session is None and len(self._optimizers) == 1 and self._optimizers[0].checks_ahead:
+            for part in self._parts:
+                self._checks.setdefault(part.session, []).append(part.name)
         self._answer: Pending[Answer] | None = None
+        self._checked: list[Pending[Answer]] = []
         self._backward: Pending[None] | None = None
         self._steps: Pending[Any] | None = None
         self._cancelled = False
 
-    # As what follows a backward in its last request
+    # As what follows a backward in its last requests
 
-    def write(self, request: BackwardRequest) -> None:
-        """Asks the owner for the steps and the end."""
+    def fits(self, batches: Sequence[Batch]) -> bool:
+        """Whether these requests may ask for checks: there is one for each owner."""
+        return len(batches) == len(self._checks) > 0 and self._checks.keys() == {each.session for each in batches}
+
+    def write(self, session: Session, request: BackwardRequest) -> None:
+        """Asks the owner for the steps and the end, or for a check."""
+        if not self._is_joined:
+            request.checks.extend(self._checks.get(session, ()))
+            return
         for part in self._parts:
             request.steps.add().CopyFrom(part.name)
             self._context.stepped.add(part.name.object_id)
@@ -141,9 +167,12 @@ class Closing:
         if self._ends:
             self._context.write_end(request.end)
 
-    def sent(self, answer: Pending[Answer]) -> None:
-        """The request was sent; its answer tells of the steps."""
-        self._answer = answer
+    def sent(self, session: Session, answer: Pending[Answer]) -> None:
+        """The request was sent; its answer tells of the steps, or of the check."""
+        if not self._is_joined:
+            self._checked.append(answer)
+        else:
+            self._answer = answer
 
     # After the backward
 
@@ -189,7 +218,8 @@ class Closing:
             for optimizer in self._optimizers:
                 self._check()
                 with _explained():
-                    versions.append(await optimizer.step(self._context))
+                    step = optimizer.step_checked if self._are_accepted() else optimizer.step
+                    versions.append(await step(self._context))
         else:
             versions, error = self._stepped(self._answer)
             for optimizer in self._optimizers[: len(versions)]:
@@ -207,7 +237,11 @@ class Closing:
         """
         if self._answer is None:
             with _explained():
-                versions = [optimizer.apply(self._context) for optimizer in self._optimizers]
+                accepted = self._are_accepted()
+                versions = [
+                    (optimizer.apply_checked if accepted else optimizer.apply)(self._context)
+                    for optimizer in self._optimizers
+                ]
         else:
             versions, error = self._stepped(self._answer)
             for optimizer in self._optimizers[: len(versions)]:
@@ -217,9 +251,17 @@ class Closing:
                 raise error
         return self._end(versions)
 
+    def _are_accepted(self) -> bool:
+        """Whether all owners have accepted the gradients already. Raises the error of the first that refuses them."""
+        answers = [each.result() for each in self._checked]
+        for each in answers:
+            if each.step_error is not None:
+                raise each.step_error
+        return bool(answers) and all(each.checked for each in answers)
+
     def _stepped(self, answer: Pending[Answer]) -> tuple[list[Versions], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error, replies, values = answer.result()
+        _, versions, error, replies, values, _ = answer.result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
@@ -243,8 +285,8 @@ class Closing:
 
     def _cancel(self) -> None:
         self._cancelled = True
-        self.session = None
-        for pending in (self._answer, self._backward, self._steps):
+        self.session, self._checks = None, {}
+        for pending in (self._answer, *self._checked, self._backward, self._steps):
             if pending is not None:
                 pending.cancel()
 

@@ -42,6 +42,7 @@ class Answer(NamedTuple):
         step_error: The error of the optimizer that could not step; None if there is none.
         stepped: What the owner says of each of these steps, if one of the optimizers has a policy; empty otherwise.
         values: The values of the round of each of them.
+        checked: Whether the optimizers that were to check the gradients accept them.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -49,21 +50,25 @@ class Answer(NamedTuple):
     step_error: PsError | None
     stepped: Sequence[StepReply] = ()
     values: Sequence[Mapping[str, Any]] = ()
+    checked: bool = False
 
 
 class Follow(Protocol):
-    """What an owner does after a backward, in the same request.
+    """What owners do after a backward, in its last requests.
 
     Attributes:
-        session: The session with the owner.
+        session: The session with the owner, if there is only one.
     """
 
     session: Session | None
 
-    def write(self, request: BackwardRequest) -> None:
-        """Asks for it."""
+    def fits(self, batches: Sequence[Batch]) -> bool:
+        """Whether it goes with these requests, the last of a backward, because it is for their owners."""
 
-    def sent(self, answer: Pending[Answer]) -> None:
+    def write(self, session: Session, request: BackwardRequest) -> None:
+        """Asks an owner for it."""
+
+    def sent(self, session: Session, answer: Pending[Answer]) -> None:
         """The request was sent; this is its answer."""
 
 
@@ -143,11 +148,11 @@ class Batch:
             follow: What the owner does after it.
         """
         if follow is not None:
-            follow.write(self._frame.request.backward)
+            follow.write(self.session, self._frame.request.backward)
         read = partial(_read, self._latencies, self._wanted, follow is not None)
         answer = self.session.submit(self._frame, self._payload, read)
         if follow is not None:
-            follow.sent(answer)
+            follow.sent(self.session, answer)
         for index, call in enumerate(self._calls):
             call.batch = None
             if call.leads_on and call.number not in self._unawaited:
@@ -217,7 +222,7 @@ def _read(
     Args:
         latencies: How long the backwards of such calls take on the owner.
         wanted: Whether a call has inputs that require grad.
-        followed: Whether steps or the end of the pass were asked for.
+        followed: Whether checks, steps or the end of the pass were asked for.
         reply: The reply.
         payload: Its payload.
     """
@@ -235,4 +240,4 @@ def _read(
         return Answer(gradients, [], None)
     error = errors.from_message(backward.step_error) if backward.HasField("step_error") else None
     values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
-    return Answer(gradients, list(backward.versions), error, backward.stepped, values)
+    return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked)

@@ -115,8 +115,8 @@ class RunningBackward(_Backward):
         """Sends all gradients that are held.
 
         Args:
-            follow: What an owner does after the backward, at the end of it. It goes with the gradients if they are one
-                request, which is for that owner, and all earlier requests have their answers.
+            follow: What owners do after the backward, at the end of it. It goes with the gradients if it fits the
+                requests, and all earlier ones have their answers.
         """
         with self._lock:
             if self._began is not None:
@@ -126,8 +126,8 @@ class RunningBackward(_Backward):
 
     def _send_all(self, follow: Follow | None = None) -> None:
         batches = self._batches.take()
-        if follow is not None and (len(batches) != 1 or batches[0].session is not follow.session):
-            follow = None
+        if follow is not None and not (len(batches) == 1 and batches[0].session is follow.session):
+            follow = follow if follow.fits(batches) else None
         for batch in batches:
             answer = batch.send(follow)
             self.posts[answer] = None
@@ -182,8 +182,7 @@ class LocalBackward(_Backward):
         """Sends the collected gradients, the latest call first.
 
         Args:
-            follow: What an owner does after the backward. It goes with the gradients if they are one request, which is
-                for that owner.
+            follow: What owners do after the backward. It goes with the gradients if it fits the requests.
         """
         self._found.sort(key=itemgetter(0), reverse=True)
         last: dict[Session, int] = {}
@@ -192,16 +191,17 @@ class LocalBackward(_Backward):
             batches.add(self, call, last.get(call.session, 0), positions, gradients)
             last[call.session] = number
         taken = batches.take()
-        if len(taken) == 1 and follow is not None and taken[0].session is follow.session:
-            self.posts[taken[0].send(follow)] = None
-        elif self._kept and len(taken) > 1:
+        if follow is not None and not (len(taken) == 1 and taken[0].session is follow.session):
+            follow = follow if follow.fits(taken) else None
+        # What follows goes with one request to each owner.
+        if self._kept and len(taken) > 1 and follow is None:
             # A call runs after those that have used its results, and these may be in an earlier request.
             for session in last:
                 own = [batch for batch in taken if batch.session is session]
                 self.posts[sent_in_turn(session.loop, own)] = None
         else:
             for batch in taken:
-                self.posts[batch.send()] = None
+                self.posts[batch.send(follow)] = None
 
 
 def sent_in_turn(loop: asyncio.AbstractEventLoop, batches: Iterable[Batch]) -> Pending[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.optimizers.replies import all_answered, answered, version
@@ -35,20 +35,26 @@ class JointSteps:
 
     Args:
         optimizers: The optimizers.
+
+    Attributes:
+        checks_ahead: Whether there are several owners, and nobody else has to check gradients.
     """
 
     def __init__(self, optimizers: Sequence[DistributedOptimizer]) -> None:
         self._optimizers = list(optimizers)
         self._local = [each for each in optimizers if each.local is not None]
+        owners = {owner for each in optimizers for owner in each.remotes}
+        self.checks_ahead: Final = not self._local and len(owners) > 1
         # Numbers of those that an owner has left out, because they have a policy.
         self._by_itself: set[int] = set()
 
-    async def step(self, context: Context, values: Mapping[str, Reported]) -> list[Stepped]:
+    async def step(self, context: Context, values: Mapping[str, Reported], checked: bool = False) -> list[Stepped]:
         """Steps all of them.
 
         Args:
             context: The pass, whose backwards have ended.
             values: What is reported with the gradients, to the first optimizer.
+            checked: Whether all owners have accepted the gradients.
 
         Returns:
             What became of each.
@@ -60,7 +66,7 @@ class JointSteps:
             each.check_pass(context)
         alone = {number for number, each in enumerate(self._optimizers) if each.has_rounds} | self._by_itself
         together = self._by_owner(number for number in range(len(self._optimizers)) if number not in alone)
-        if self._local or alone or len(together) > 1:
+        if not checked and (self._local or alone or len(together) > 1):
             await self._check(context, values)
         parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
         own = (values, *({} for _ in self._optimizers[1:]))

@@ -64,6 +64,7 @@ class DistributedOptimizer(OptimizerParts):
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._looks_first = refuses and len(remotes) + (local is not None) > 1
         self.parts = [part.described for part in remotes.values()]
+        self.checks_ahead = self._looks_first and local is None and rounds is None
         self.is_joinable = len(remotes) == 1 and not self._looks_first
         self.has_local_part = local is not None
         self.scaled = Scaled()
@@ -173,6 +174,10 @@ class DistributedOptimizer(OptimizerParts):
         return context.behind_backwards(later())
 
     # As one of several that step together
+
+    def apply_checked(self, context: Context) -> Stepped:
+        """Like `step_checked`, in this thread."""
+        return self._step_all(context, NO_VALUES)
 
     @property
     def has_rounds(self) -> bool:

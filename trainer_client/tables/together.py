@@ -59,6 +59,7 @@ class OptimizerWithTables(Stepping, PushScaling):
         self._steps = JointSteps(everything)
         self._all = everything
         self.scaled = Scaled()
+        self.checks_ahead = self._steps.checks_ahead
 
     @overload
     def step(
@@ -128,8 +129,8 @@ class OptimizerWithTables(Stepping, PushScaling):
         work = self._work(context, scaler, values)
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler)
 
-    async def _step(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
-        steps = await self._steps.step(context, values)
+    async def _step(self, context: Context, values: Mapping[str, Reported], checked: bool = False) -> Stepped:
+        steps = await self._steps.step(context, values, checked)
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
@@ -148,6 +149,14 @@ class OptimizerWithTables(Stepping, PushScaling):
     def apply(self, context: Context) -> Stepped:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
         return self.step(context).wait()
+
+    def step_checked(self, context: Context) -> Pending[Stepped]:
+        """Like `step`, once all owners have checked the gradients, and all backwards have ended."""
+        return Pending.run(self._loop, self._step(context, {}, checked=True))
+
+    def apply_checked(self, context: Context) -> Stepped:
+        """Like `step_checked`, in this thread, which must not be that of the client's event loop."""
+        return self.step_checked(context).wait()
 
     @property
     def of_parameters(self) -> DistributedOptimizer | None:

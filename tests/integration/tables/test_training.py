@@ -152,6 +152,9 @@ async def test_a_gradient_that_is_not_finite_changes_no_row_on_any_owner(both: B
             await ctx.backward((rows * factors).sum())
             with pytest.raises(tc.NonFiniteGradientError):
                 await items.step(ctx)
+        async with ps.context() as ctx:
+            with pytest.raises(tc.NonFiniteGradientError):
+                await ctx.backward((await items(IDS) * factors).sum(), step=items.optimizer)
     assert await values(items) == [0] * 4
     assert (await add(ps, items)) == dict.fromkeys(items.owners, 1)
     applying = await zeros(ps, "users", non_finite="apply")

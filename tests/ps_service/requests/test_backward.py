@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ps_service.engine import Engine
+from ps_service.passes.pass_context import PassContext
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.requests.run_handler import run_inline
@@ -145,6 +146,38 @@ async def test_a_step_that_fails_is_counted_as_an_error_of_the_step(ask: Asker) 
     assert [(counted[name].calls, counted[name].errors) for name in ("backward", "step")] == [(1, 0), (1, 1)]
 
 
+# Checks of gradients that a later request is to apply
+
+
+async def test_optimizers_that_accept_the_gradients_are_not_stepped(ask: Asker) -> None:
+    made = await recorded(ask, 1.0)
+    opt = await ask.optimizer(made, non_finite=pb.NON_FINITE_REFUSE)
+    reply = await ask("backward", request(torch.ones(1, 1), checks=[opt.handle]))
+    assert reply.checked and not reply.HasField("step_error") and not reply.versions
+    assert await ask.weight(made) == [[1.0, 2.0]]
+    assert await gradients(ask) == [[[1.0, 1.0]]]
+
+
+async def test_an_optimizer_that_refuses_the_gradients_is_named_in_the_reply(ask: Asker) -> None:
+    made, other = await recorded(ask, 1.0), await ask.linear("other")
+    refusing = await ask.optimizer(made, non_finite=pb.NON_FINITE_REFUSE)
+    accepting = await ask.optimizer(other, name="late")
+    message = request(torch.full((1, 1), torch.nan), checks=[accepting.handle, refusing.handle])
+    reply = await ask("backward", message)
+    assert not reply.checked and reply.step_error.code == ERROR_NON_FINITE_GRADIENT
+    assert len(await gradients(ask)) == 1
+
+
+async def test_a_pass_that_has_called_other_owners_is_not_checked_ahead(
+    ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await recorded(ask, 1.0)
+    opt = await ask.optimizer(made)
+    monkeypatch.setattr(PassContext, "others", lambda self: ["ps1"])
+    reply = await ask("backward", request(torch.ones(1, 1), checks=[opt.handle]))
+    assert not reply.checked and not reply.HasField("step_error")
+
+
 # On the event loop
 
 
@@ -179,6 +212,21 @@ async def test_a_short_request_runs_on_the_event_loop_with_all_its_parts(ask: As
     _, answer = inline(ask, request(torch.ones(1, 1), torch.ones(1, 1), steps=[opt.handle], end=pb.EndContextRequest()))
     assert answer is not None
     assert list(answer.reply.backward.versions) == [1], answer.reply
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+@pytest.mark.usefixtures("patient")
+async def test_large_gradients_are_checked_in_a_thread(ask: Asker, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("ps_service.requests.backward._MOST_INLINE", most)
+    made = await recorded(ask, 1.0)
+    opt = await ask.optimizer(made)
+    await all_short(ask, opt)
+    ctx, answer = inline(ask, request(torch.ones(1, 1), checks=[opt.handle]))
+    assert (answer is None) == (most == 0)
+    if answer is None:
+        assert ctx.progress is not None and len(ctx.progress.of_inputs) == 1  # it need not run again
+    else:
+        assert answer.reply.backward.checked
 
 
 @pytest.mark.parametrize("long", ["backward", "step"])
