@@ -175,10 +175,6 @@ class DistributedOptimizer(OptimizerParts):
 
     # As one of several that step together
 
-    def apply_checked(self, context: Context) -> Stepped:
-        """Like `step_checked`, in this thread."""
-        return self._step_all(context, NO_VALUES)
-
     @property
     def has_rounds(self) -> bool:
         """Whether it has rounds over several owners, as far as this client knows."""
@@ -230,7 +226,7 @@ class DistributedOptimizer(OptimizerParts):
             self.check_pass(context)
             self.check_local_part(context)
             pushed.look(self.remotes, context, values)
-        return self._step_all(context, values)
+        return self.apply_checked(context, values)
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -248,16 +244,14 @@ class DistributedOptimizer(OptimizerParts):
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]
         unscale = partial(unscale_all, self.remotes.values(), here, context)
-        return Work(context.id, scaler.get_scale(), unscale, partial(self._step_all, context, values))
+        return Work(context.id, scaler.get_scale(), unscale, partial(self.apply_checked, context, values))
 
     def _looks(self, values: Mapping[str, Reported]) -> bool:
-        """Whether all parts look at what they are given before one of them steps, unless there are rounds.
-
-        Only the first owner gets values, and may refuse them, when others would have stepped.
-        """
+        """Whether all parts look at what they get before one steps. Only the first gets values, and may refuse them."""
         return self._looks_first or (bool(values) and len(self.remotes) > 1)
 
-    def _step_all(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
+    def apply_checked(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
+        """Like `step_checked`, in this thread."""
         if self._rounds is not None:
             self.check_pass(context)
             return self._rounds.step(context, values).wait()
