@@ -227,6 +227,33 @@ async def test_a_push_that_does_not_count_keeps_the_local_parameters_for_the_nex
         close(group[0].replica, reference.net)
 
 
+async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with trainers(1, tc.LocalSGD(1), policy=tc.Async()) as (server, (one,)):
+        part = one.local.optimizer.remotes["ps0"]
+        before, sent = part.push, []
+
+        def push(frame: Any, payload: Any, read: Any) -> Any:
+            sent.append(before(frame, payload, lambda *_: None))  # the answer is lost
+            return tc.Pending(asyncio.get_running_loop())
+
+        (batches,) = data(1, 2, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "push", push)
+            lost = asyncio.create_task(one.train(batches[:1]))
+            await until(lambda: bool(sent))
+            await sent[0]
+            lost.cancel()
+            await asyncio.wait([lost])
+        for _ in range(2):
+            with pytest.raises(tc.InvalidArgumentError, match=r"leaves open .* call pull\(\)"):
+                await one.local.push()
+        assert hosted_optimizer(server).version == 1
+        await one.replica.pull()
+        assert same(one.replica, hosted_value(server, one.net))
+        assert (await one.train(batches[1:]))[0] == {"ps0": 2}
+        assert same(one.replica, hosted_value(server, one.net))
+
+
 async def test_a_pull_discards_what_has_changed_here() -> None:
     async with trainers(1, tc.LocalSGD(5), policy=tc.Async()) as (server, (one,)):
         await one.train(data(1, 2, 0)[0])

@@ -204,6 +204,32 @@ async def test_a_push_that_fails_after_it_may_have_counted_needs_a_pull() -> Non
         same_on_owners(servers, one)
 
 
+async def test_a_push_that_was_cancelled_and_has_counted_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with trainers(1, tc.LocalSGD(1)) as (servers, (one,)):
+        part = one.local.optimizer.remotes["ps0"]
+        before, sent = part.offer, []
+
+        def offer(*args: Any) -> Any:
+            sent.append(before(*args))  # the answer is lost
+            return tc.Pending(asyncio.get_running_loop())
+
+        (batches,) = data(1, 2, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(part, "offer", offer)
+            lost = asyncio.create_task(one.train(batches[:1]))
+            await until(lambda: bool(sent))
+            await sent[0]
+            lost.cancel()
+            await asyncio.wait([lost])
+            await until(lambda: [hosted(server).version for server in servers] == [1, 1])
+        with pytest.raises(tc.InvalidArgumentError, match=r"leaves open .* call pull\(\)"):
+            await one.local.push()
+        assert [hosted(server).version for server in servers] == [1, 1]
+        await one.model.pull()
+        assert (await one.train(batches[1:]))[0] == {"ps0": 2, "ps1": 2}
+        same_on_owners(servers, one)
+
+
 def failing(*args: Any) -> Any:
     """Brings no decision."""
     raise tc.RemoteError("broken", "RuntimeError")

@@ -165,7 +165,12 @@ async def test_an_earlier_push_leaves_only_the_residual_of_the_later_one(zero_gr
             await counted_round(*each)
         lost = give(one.replica, 9.0).push(one.opt, zero_grad=zero_grad)
         later = one.push(2.0)
+        # The other trainer's push comes on a connection of its own, and must not meet the one that is cancelled.
+        offers = hosted(server).aggregator._offered
+        await until(lambda: len(offers) == 1)
+        (first,) = offers
         lost.cancel()
+        await until(lambda: len(offers) == 1 and first not in offers)
         expected = other.push(2.0)
         assert (await two.push(1.0)).counted == (await another.push(1.0)).counted == 2
         assert await later == await expected == {"ps0": 2}

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import optim
 
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import CancelledCallError, DeadlineExceededError, InvalidArgumentError, SessionLostError
 from ps_wire.policies import Sync
+from trainer_client.pending import Pending
 from trainer_client.replicas.checks import check_gradients, take_gradients
 from trainer_client.replicas.local_values import LocalValues
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
-    from ps_wire.reported import Reductions
+    from ps_wire.reported import Reductions, Reported
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.stepped import Stepped
     from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.pending import Pending
     from trainer_client.replicas.replica import Replica
     from trainer_client.replicas.several import Replicas
 
 _MOST: Final = 1_000_000_000
 """The most local steps between two pushes."""
+
+_OPEN: Final = (CancelledCallError, DeadlineExceededError, SessionLostError)
+"""What a push may end with that has counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,8 @@ class LocalSteps:
         self.steps = 0
         self._replica = replica
         self._values = LocalValues()
+        # The last push, until it has counted or was dropped.
+        self._last: Pending[Stepped | None] | None = None
 
     def step(
         self,
@@ -186,9 +193,10 @@ class LocalSteps:
 
         If its policy drops the difference, that is lost, and the replica has the owner's parameters afterwards. If
         the push fails, the replica keeps its own parameters, and the next push sends the difference to the same
-        parameters as this one. After an error that leaves open whether the difference counts, such as
-        `DeadlineExceededError`, call `pull` of the replica to begin anew. With several owners, a push that has failed
-        after an owner may have counted its difference has to be followed by a `pull`.
+        parameters as this one. After one that was cancelled, or has ended with a `DeadlineExceededError` or a
+        `SessionLostError`, which leave open whether it counts, the next one looks first whether parameters have changed
+        on the owners. If they have, call `pull` of the replica to begin anew. With several owners, a push that has
+        failed after an owner may have counted its difference has to be followed by a `pull`, too.
 
         Args:
             values: More values to report, as in `step`. Values share the fate of the difference: if it is dropped they
@@ -196,16 +204,24 @@ class LocalSteps:
             reduce: How they are reduced.
 
         Raises:
-            InvalidArgumentError: A value does not fit; or the last push has failed, and some of several owners may have
-                counted its difference. Nothing was pushed.
+            InvalidArgumentError: A value does not fit; or the last push has failed, and an owner may have counted its
+                difference. Nothing was pushed.
             NonFiniteGradientError: The difference holds NaN or infinity, and the optimizer on the owner refuses these,
                 or a codec has no form for them. Nothing was changed on the owner. Call `pull` of the replica.
             PsError: As in `Replica.push`, or in `Replicas.push`.
         """
         self._values.add(self._values.read(values, reduce))
-        return self._replica.push_difference(self.optimizer, self._pushed, self._values.reduced())
+        send = partial(self._send, self._values.reduced())
+        if _is_open(self._last):
+            return _push_if_unchanged(self.optimizer.sessions[0].loop, self._replica.changed(), send)
+        return send()
+
+    def _send(self, values: Mapping[str, Reported]) -> Pending[Stepped | None]:
+        self._last = self._replica.push_difference(self.optimizer, self._pushed, values)
+        return self._last
 
     def _pushed(self) -> None:
+        self._last = None
         self.steps = 0
         self._values.clear()
 
@@ -260,3 +276,56 @@ async def begin(
     """
     opt = await made
     return replica.local_steps(inner, opt, every=method.every)
+
+
+def _is_open(push: Pending[Stepped | None] | None) -> bool:
+    """Whether a push has ended with an error that leaves open whether it counts."""
+    return push is not None and isinstance(push.error, _OPEN)
+
+
+def _push_if_unchanged(
+    loop: asyncio.AbstractEventLoop, changed: Sequence[Pending[int]], send: Callable[[], Pending[Stepped | None]]
+) -> Pending[Stepped | None]:
+    """Pushes if no parameter has changed on the owners since the last pull, so that the push before has not counted.
+
+    Args:
+        loop: The client's event loop.
+        changed: How many parameters have changed, of each replica.
+        send: Makes the push.
+
+    Returns:
+        What becomes of it.
+
+    Raises:
+        InvalidArgumentError: Parameters have changed, by this push or by others. Nothing was pushed.
+    """
+    sent: list[Pending[Stepped | None]] = []
+
+    async def push() -> Pending[Stepped | None]:
+        if any(await asyncio.gather(*changed)):
+            raise InvalidArgumentError(
+                "the last push has failed with an error that leaves open whether its difference counts, and parameters "
+                "have changed on the owner since, so that another push could count it twice: call pull() of the "
+                "replica first, which takes over what the owner has"
+            )
+        sent.append(send())
+        ended: Pending[None] = Pending(loop)
+        sent[0].on_done(partial(ended.resolve, _nothing))
+        await ended
+        return sent[0]
+
+    work = Pending.run(loop, push())
+
+    def cancel() -> None:
+        for each in sent:
+            each.cancel()
+        work.cancel()
+
+    done: Pending[Stepped | None] = Pending(loop, cancel)
+    # Parameters are taken over in the thread that waits for the push.
+    work.on_done(lambda: done.resolve(lambda: work.result().result()))
+    return done
+
+
+def _nothing() -> None:
+    """The outcome of a wait."""

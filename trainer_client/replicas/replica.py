@@ -314,6 +314,14 @@ class Replica(nn.Module):
         """The parameters, in the order of the owner's module."""
         return self._tensors.parameters
 
+    def changed(self) -> Sequence[Pending[int]]:
+        """How many parameters have changed on the owner since the last pull or push. Nothing is taken over."""
+        frame = Frame()
+        frame.request.pull.target.CopyFrom(self.source.ref.to_message())
+        frame.request.pull.reads = self._reads
+        self._tensors.ask(frame.request.pull)
+        return [self.session.submit(frame, None, lambda reply, _: len(reply.pull.positions))]
+
     def anchor(self) -> None:
         """Keeps the pulled parameters from now on, because local steps change those here."""
         self._tensors.anchor()
@@ -362,11 +370,7 @@ class Replica(nn.Module):
         self._sent.undo(sent)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """A copy would push and pull beside this one, without its state.
-
-        Raises:
-            TypeError: Always.
-        """
+        """Raises `TypeError`: a copy would push and pull beside this one, without its state."""
         raise TypeError(
             "a replica can be neither copied nor pickled: copy its module, with copy.deepcopy(replica.module), save "
             "its state_dict, or make another replica with net.replica()"

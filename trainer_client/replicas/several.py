@@ -202,6 +202,10 @@ class Replicas(nn.Module):
         """A result that is there: None."""
         return self._overlap.nothing()
 
+    def changed(self) -> Sequence[Pending[int]]:
+        """As `Replica.changed`, of all replicas."""
+        return [pending for each in self._replicas for pending in each.changed()]
+
     @property
     def current(self) -> Callable[[], Context | None]:
         """Returns the pass of this task or thread."""
