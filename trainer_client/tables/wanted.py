@@ -101,7 +101,8 @@ class Wanted(NamedTuple):
 
     def settings(self, owners: Sequence[str]) -> dict[str, Any]:
         """As the arguments of the constructor on each of these owners."""
-        return {**_DEFAULTS, **self.given, "owners": list(owners)}
+        # In the order of the fields, in which messages name what differs.
+        return {"name": self.name, "dim": self.dim, **_DEFAULTS, **self.given, "owners": list(owners)}
 
 
 def _check(name: str, value: Any, kinds: Any) -> None:
