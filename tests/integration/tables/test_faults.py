@@ -26,7 +26,7 @@ async def job(ps: tc.Client) -> list[Any]:
     seen: list[Any] = []
     items = await ps.table("items", 3, tc.RowWiseAdagrad(lr=0.5), init=tc.Normal(1.0))
     users = await ps.table("users", 2, tc.SGD(lr=0.5), init=tc.Normal(1.0))
-    opt = await ps.optimizer(torch.optim.SGD, [items, users])
+    opt = await ps.optimizer(None, [items, users])
     for step in range(3):
         async with ps.context() as ctx:
             found, bags = await asyncio.gather(
