@@ -40,8 +40,8 @@ def test_a_plan_that_fits(tmp_path: Path) -> None:
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
     for expected in (
-        "items float32 row_wise_adagrad 50,000,000 64 289 B",
-        "users bfloat16 sgd 1,000,000 32 225 B",
+        "items float32 row_wise_adagrad 50,000,000 64 290 B",
+        "users bfloat16 sgd 1,000,000 32 226 B",
         "items ps0 8,192 25,014,143 6.7 GiB",
         "users ps1 16,384 1,000,000 214.6 MiB",
         "ps0 6.7 GiB 8.0 GiB 84% fits",
@@ -51,7 +51,7 @@ def test_a_plan_that_fits(tmp_path: Path) -> None:
 
 
 def test_what_eviction_keeps_for_a_row_is_counted(tmp_path: Path) -> None:
-    for evict, nbytes in (("{ ttl = 86_400 }", 233), ('{ at_capacity = "least_frequent" }', 241)):
+    for evict, nbytes in (("{ ttl = 86_400 }", 234), ('{ at_capacity = "least_frequent" }', 242)):
         _, out, _ = run(tmp_path, FILE.format(memory="8GiB") + f"evict = {evict}", "--json")
         assert json.loads(out)["parts"][-1]["bytes"] == 1_000_000 * nbytes
 
@@ -59,13 +59,13 @@ def test_what_eviction_keeps_for_a_row_is_counted(tmp_path: Path) -> None:
 def test_a_plan_that_does_not_fit_says_how_many_owners_would_do(tmp_path: Path) -> None:
     code, out, _ = run(tmp_path, FILE.format(memory="4GiB"))
     assert code == 1
-    assert "2.7 GiB too much" in out and "4 owners with 4.0 GiB each would hold all tables." in out
+    assert "3.0 GiB too much" in out and "4 owners with 4.0 GiB each would hold all tables." in out
     code, out, _ = run(tmp_path, FILE.format(memory="4GiB"), "--json")
     told = json.loads(out)
     assert (code, told["fits"]) == (1, False)
     assert told["parts"][0] == {
         **{"table": "items", "owner": "ps0", "slots": 8192},
-        **{"rows": 25_014_143, "bytes": 25_014_143 * 289},
+        **{"rows": 25_014_143, "bytes": 25_014_143 * 290},
     }
     assert told["owners"][0]["memory"] == 4 << 30
     code, out, _ = run(tmp_path, FILE.format(memory="1KiB"))
