@@ -42,9 +42,9 @@ def test_a_plan_that_fits(tmp_path: Path) -> None:
     for expected in (
         "items float32 row_wise_adagrad 50,000,000 64 290 B",
         "users bfloat16 sgd 1,000,000 32 226 B",
-        "items ps0 8,192 25,014,143 6.7 GiB",
-        "users ps1 16,384 1,000,000 214.6 MiB",
-        "ps0 6.7 GiB 8.0 GiB 84% fits",
+        "items ps0 8,192 25,014,143 6.8 GiB",
+        "users ps1 16,384 1,000,000 215.5 MiB",
+        "ps0 6.8 GiB 8.0 GiB 84% fits",
         "It fits.",
     ):
         assert expected in lines
