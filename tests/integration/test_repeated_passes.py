@@ -49,7 +49,7 @@ class Training:
         if self.how == "local":
             parameters.append(self.own)
         if self.how == "tables":
-            self.items = await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros())
+            self.items = await ps.table("items", 2, tc.SGD(lr=1.0), init=tc.Zeros(), policy=self.options.get("policy"))
             parameters.append(self.items)
         self.opt = await ps.optimizer(
             optim.SGD, parameters, lr=1.0, name="" if self.how == "tables" else "opt", **self.options

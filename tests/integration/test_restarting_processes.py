@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -98,12 +98,13 @@ async def _again(
 
 async def test_a_checkpoint_that_cannot_be_written_is_an_error(start: StartOwner, tmp_path: Path) -> None:
     owner = await start("--data-dir", str(tmp_path / "data"), cwd=tmp_path)
-    shutil.rmtree(tmp_path / "data")
+    # No file may have a byte, as on a disk that is full.
+    psutil.Process(owner.process.pid).rlimit(psutil.RLIMIT_FSIZE, (0, 0))
     owner.process.send_signal(signal.SIGTERM)
     _, lines = await owner.ended()
     assert owner.process.returncode == 2
     assert re.fullmatch(
-        r"ps-service: the checkpoint .*checkpoint-000001 could not be written: No such file or directory; "
+        r"ps-service: the checkpoint .*checkpoint-000001 could not be written: File too large; "
         "there is no earlier one",
         lines[-1],
     )

@@ -30,7 +30,9 @@ def delete(of: Callable[[str], Session], session: Session, name: str) -> Pending
             its owners. Nothing was deleted.
     """
     asked = session.submit(Request(delete=DeleteRequest(name=name)), None, _owners)
-    return Pending.run(session.loop, _delete_rest(of, asked, name))
+    deleting = Pending.run(session.loop, _delete_rest(of, asked, name))
+    deleting.origin = None, None, None, f"delete on owner {session.owner!r}", ""
+    return deleting
 
 
 def delete_rows(session: Session, name: str) -> Pending[None]:
