@@ -13,7 +13,7 @@ _MOST_STEPS: Final = 1024
 
 
 class Attempt:
-    """One attempt. Whoever steps an optimizer has it alone, and asks and tells while that is so.
+    """One attempt. Whoever steps an optimizer has it alone while it asks and tells.
 
     Args:
         applied: The steps that were applied, which all attempts of the pass share.

@@ -123,6 +123,8 @@ class Store:
     def _stay(self) -> None:
         """Makes the directory again if it was removed, or another has its name: what was in it is gone all the same.
 
+        Locks it again if only the lock was removed.
+
         Raises:
             CheckpointError: It cannot be made, or another owner uses it by now.
         """
@@ -137,7 +139,9 @@ class Store:
         os.close(self._lock)
         self._lock = lock
         _log.error(
-            "the data directory %s was removed while its owner ran, with its checkpoints; it is made again", self.folder
+            "the data directory %s, or its lock, was removed while its owner ran; it is made again, and has %d "
+            "checkpoints",
+            *(self.folder, len(self._checkpoints())),
         )
 
     def _set_aside(self, folder: Path, error: DamagedError) -> None:

@@ -11,13 +11,14 @@ from ps_service.memory.held import Held, Share
 from ps_service.passes.gradients import Gradient, Gradients, Turn, Unscaled
 from ps_service.passes.nested_pass import NOTHING_SAID, NestedPass, Over
 from ps_service.passes.staleness import FirstReadings
+from ps_wire.attempts import Attempt
 from ps_wire.errors import ContextEndedError, ContextLostError, PsError
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.records import Record
-    from ps_wire.attempts import Attempt
+    from ps_wire.attempts import Applied
     from ps_wire.refs import CallKey, ContextId
 
 
@@ -49,6 +50,16 @@ class PassContext:
         self._readings = FirstReadings()
         self._ended = False
         self._why_lost = ""
+
+    def begin_attempt(self, applied: Applied) -> None:
+        """Makes it an attempt of a pass that is run again; does nothing if it is one already.
+
+        Args:
+            applied: The steps that were applied in any attempt.
+        """
+        with self._lock:
+            if self.attempt is None:
+                self.attempt = Attempt(applied)
 
     def nested_pass(self, open: Callable[[ContextId], NestedPass | None]) -> NestedPass | None:
         """The nested pass: what hosted code does on other owners in this pass.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ps_service.requests import fields
-from ps_wire.attempts import Attempt
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
@@ -33,4 +32,4 @@ def note(engine: Engine, request: Any) -> None:
     message = request.context
     context = engine.contexts.get(fields.context_id(request))
     if context is not None and context.attempt is None:
-        context.attempt = Attempt(engine.contexts.runs.of(message.trainer, message.run, message.runs_from))
+        context.begin_attempt(engine.contexts.runs.of(message.trainer, message.run, message.runs_from))

@@ -57,8 +57,7 @@ def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> N
     counts = stepping and stepping[0][0] is optimizers[0] and not attempts.was_applied(context, optimizers[0])
     if request.values and counts:
         # They count also if the pass has no gradients here, because other owners may have some.
-        again = attempts.was_applied(context, optimizers[0])
-        values = {} if again else reported_values.read(ctx, request.values)
+        values = reported_values.read(ctx, request.values)
         done, of_round = reported_values.counted(ctx, optimizers[0], values, apply)
         reported_values.write(ctx, reply, of_round)
     else:

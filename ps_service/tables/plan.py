@@ -10,16 +10,13 @@ import torch
 
 from ps_service.tables.optimizers import make_rule
 from ps_service.tables.seen import seen_bytes
+from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.slots import SLOTS
 
 if TYPE_CHECKING:
     from ps_wire.tables.life import Eviction
     from ps_wire.tables.options import RowOptimizer
-
-MAP_BYTES: Final = 30
-"""Most bytes that the map of ids takes for each row: up to 22 for its slot, or fewer in a table of fixed size whose ids
-have entries instead, and 8 for the id."""
 
 DEVIATIONS: Final = 4.0
 """Owners get a share of the slots. The hash of the ids decides how many rows that is: it is planned for this many

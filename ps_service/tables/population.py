@@ -11,6 +11,7 @@ from ps_service.tables.admission import make_gate
 from ps_service.tables.generations import Generations
 from ps_service.tables.seen import Seen
 from ps_service.tables.statistics import Statistics
+from ps_service.tables.storage import MAP_BYTES
 from ps_wire.errors import TooLargeError
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from ps_service.tables.id_map import IdMap
     from ps_service.tables.rows import Rows
     from ps_wire.tables.life import Admission, Eviction
-
-
-_MAP_ROW_BYTES: Final = 29
-"""Bytes that the map of ids takes for a row."""
 
 
 class Candidates(NamedTuple):
@@ -267,7 +264,7 @@ class Population:
         used, most = self._map.rows, self._most
         if self._budget is not None:
             # Rows that have been removed take memory until other ids get their numbers.
-            most = min(most, used + self._budget.room(self._row_bytes + _MAP_ROW_BYTES))
+            most = min(most, used + self._budget.room(self._row_bytes + MAP_BYTES))
         try:
             numbers, new = self._map.find_or_add(ids, most)
         except TooLargeError:

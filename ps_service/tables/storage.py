@@ -14,6 +14,11 @@ BLOCK_ROWS: Final = 1 << 16
 """Rows per block where memory cannot be reserved."""
 
 
+MAP_BYTES: Final = 30
+"""Most bytes that the map of ids takes for each row: up to 22 for its slot, or fewer in a table of fixed size whose ids
+have entries instead, and 8 for the id."""
+
+
 class RowStorage(Protocol):
     """Rows of one width and dtype, numbered from 0. New rows are zero.
 

@@ -134,7 +134,11 @@ class PassPushes:
         for request in requests:
             added.setdefault(request.session.owner, []).append(request.submit())
         sent = [each.sent for each in requests]
-        of_push = context.hand_over() if hands_over else context
+        try:
+            of_push = context.hand_over() if hands_over else context
+        except BaseException:
+            self._undo(sent)
+            raise
         closes = hands_over or not joins
 
         def withdraw() -> None:

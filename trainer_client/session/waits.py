@@ -25,15 +25,12 @@ _log = logging.getLogger(__name__)
 _SECONDS: Final = 1.0
 """Seconds between two looks at the requests in flight. Steps are logged that were there twice: after 1 to 2 s."""
 
-_MAY_WAIT: Final = {"step", "push", "backward"}
-"""Operations that may wait for other trainers."""
-
 _MOST_OPTIMIZERS: Final = 1000
 """How many optimizers of an owner are asked about."""
 
 
 class Waits:
-    """Logs once for each step that has waited for a second what it waits for, as its owner says.
+    """Logs what steps that take long wait for: once for each step, the optimizers of its owner that wait for trainers.
 
     Args:
         loop: The session's event loop.
@@ -67,7 +64,8 @@ class Waits:
     def look(self) -> None:
         """Asks the owner about steps that take long, and goes on if there are requests."""
         in_flight = [each for each in self._requests() if not each.settled]
-        looks = {each.number: each for each in in_flight if each.operation in _MAY_WAIT}
+        # One that waits for space in the window has no number yet, and the owner does not know it.
+        looks = {each.number: each for each in in_flight if each.number and _steps(each)}
         self._looks = {number: self._looks.get(number, 0) + 1 for number in looks}
         self._told &= looks.keys()
         # A step that waits for no trainer is slow: asked about at the second look, the fourth, the eighth and so on.
@@ -90,6 +88,13 @@ class Waits:
                 "a step on owner %r has waited for more than %g s: the optimizer %r with the policy %s waits for %s",
                 *(status.owner, _SECONDS, each.name or each.class_name, each.policy, ", ".join(each.waiting_for)),
             )
+
+
+def _steps(request: InFlightRequest[Any]) -> bool:
+    """Whether a request steps, so that it may wait for other trainers."""
+    if request.operation == "backward":
+        return len(request.frame.request.backward.steps) > 0
+    return request.operation in ("step", "push")
 
 
 def _look_again(waits: weakref.ref[Waits]) -> None:

@@ -57,10 +57,10 @@ class SchedulerWithTables:
         Raises:
             PsError: An owner failed; others may have taken the step.
         """
-        return Pending.run(self._loop, self._step([each.step(*args) for each in self._on_owners], args))
+        return Pending.run(self._loop, self._step(dict(enumerate(each.step(*args) for each in self._on_owners)), args))
 
-    async def _step(self, steps: list[Pending[list[float]]], args: tuple[Any, ...]) -> list[float]:
-        rates = [await each for each in steps]
+    async def _step(self, steps: Mapping[int, Pending[list[float]]], args: tuple[Any, ...]) -> list[float]:
+        rates: dict[int, list[float]] = await all_of(steps)
         if self.local is None:
             return rates[0]
         self.local.step(*args)

@@ -241,10 +241,8 @@ def test_a_directory_that_was_removed_is_made_again(store: Store, caplog: pytest
     store.write(filled("two"))
     assert content(store) == "two"
     (told,) = [each.message for each in caplog.records]
-    assert (
-        told
-        == f"the data directory {store.folder} was removed while its owner ran, with its checkpoints; it is made again"
-    )
+    assert told.startswith(f"the data directory {store.folder}, or its lock, was removed while its owner ran")
+    assert told.endswith("it is made again, and has 0 checkpoints")
     with pytest.raises(CheckpointError, match="another owner uses the data directory"):
         Store(store.folder)
     store.write(filled("three"))
