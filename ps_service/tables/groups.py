@@ -19,7 +19,8 @@ class Groups:
     """Ranges of ids that do not overlap.
 
     Learning rates of groups keep their ratio to that of the table, as torch's schedulers scale that of each group of
-    parameters. The ratio is to the one that the table was made with, so nothing but options has to be kept.
+    parameters. The ratio is to the one that the table was made with, so nothing but options has to be kept. To 0 there
+    is no ratio: the rates of groups of a table that was made with 0 stay as they are.
 
     Args:
         groups: The groups.

@@ -337,9 +337,16 @@ class HostedTable(RowsOfTable):
         """What it was made with, and which owner has which rows."""
         return {"settings": self.settings, "routing": self.routing.to_plain()}
 
-    def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
+    def changed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those options of the optimizer that differ from what they are now. Raises as `Shard.set_options`."""
         now = self.shard.optimizer
-        if changed := {name: value for name, value in options.items() if getattr(now, name) != value}:
+        changed = {name: value for name, value in options.items() if getattr(now, name) != value}
+        if changed:
+            self.shard.check_options(**changed)
+        return changed
+
+    def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
+        if changed := self.changed(options):
             self.shard.set_options(**changed)
         grouped = gradient.pending if isinstance(gradient, UnsummedGradient) else None
         if grouped is None:

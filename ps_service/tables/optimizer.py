@@ -25,7 +25,7 @@ class RowOptimizer(optim.Optimizer):
         options: Its options.
 
     Attributes:
-        never_half_done: A step does not raise once `check_options` has accepted the options.
+        never_half_done: A step does not raise once `check_step` has accepted the options.
         options_class: Full name of the class of its options, which says what it does with a gradient.
 
     Raises:
@@ -64,6 +64,17 @@ class RowOptimizer(optim.Optimizer):
             if not isinstance(group, Mapping):
                 raise InvalidArgumentError("a group of an optimizer is a dictionary")
             self.check_options({name: group[name] for name in self._options(self.param_groups[0]) if name in group})
+
+    def check_step(self) -> None:
+        """Checks that the tables take the options as they are now: schedulers of torch write any value into groups.
+
+        Raises:
+            InvalidArgumentError: They do not.
+        """
+        for group in self.param_groups:
+            options = self._options(group)
+            for parameter in group["params"]:
+                parameter.table.changed(options)
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Applies the gradients."""

@@ -16,7 +16,7 @@ from ps_service.tables.contents import BLOCK_ROWS, Block, Contents
 from ps_service.tables.groups import Groups
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.optimizers import make_rule
+from ps_service.tables.optimizers import make_rule, with_options
 from ps_service.tables.population import Population
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.rows import Rows
@@ -166,13 +166,11 @@ class TableShard:
             InvalidArgumentError: There is no such option, its value is not allowed, or it decides what rows keep.
         """
         with self._lock:
-            try:
-                changed = dataclasses.replace(self.optimizer, **options)
-            except TypeError as error:
-                raise InvalidArgumentError(f"{type(self.optimizer).__name__}: {error}") from None
-            if make_rule(changed, self.dim).widths != self._rows.rule.widths:
-                raise InvalidArgumentError("momentum can not be switched on or off once the table has been made")
-            self._rows.rule.options = changed
+            self._rows.rule.options = with_options(self._rows.rule, self.dim, options)
+
+    def check_options(self, **options: Any) -> None:
+        """Checks that `set_options` takes these. Raises its errors."""
+        with_options(self._rows.rule, self.dim, options)
 
     def look_up(self, ids: torch.Tensor, *, add: bool = True) -> torch.Tensor:
         """The rows of ids.

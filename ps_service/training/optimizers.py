@@ -282,13 +282,16 @@ class HostedOptimizer:
                         f"{type(self.optimizer).__name__} cannot take the {layout} gradient of "
                         f"{covered.ref.parameter!r}: it {reason}"
                     )
+        elif isinstance(self.optimizer, RowOptimizer):
+            self.optimizer.check_step()
         if self._non_finite is NonFinite.REFUSE:
             for covered, _, gradient in present:
                 if not is_finite(gradient):
                     of = covered.parameter.table if isinstance(covered.parameter, AllRows) else None
                     raise NonFiniteGradientError(
                         f"the gradient of {of or repr(covered.ref.parameter)} on owner {covered.ref.owner!r} holds "
-                        "NaN or infinity; nothing was applied. Skip this batch, lower the learning rate, or clip"
+                        "NaN or infinity; its optimizer has applied nothing. Skip this batch, lower the learning rate, "
+                        "or clip"
                     )
 
     def _apply(self, present: Sequence[Present], gradients: PassContext | RoundGradients) -> None:

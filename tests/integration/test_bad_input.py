@@ -301,7 +301,12 @@ TABLE: list[Row] = [
     ("no trainer", context_without_a_trainer, tc.InvalidArgumentError, "named by the 16 bytes of its trainer"),
     # Numbers that were refused
     ("NaN", refused_nan, tc.NonFiniteGradientError, "Skip this batch, lower the learning rate, or clip"),
-    ("infinity", refused_infinity, tc.NonFiniteGradientError, "holds NaN or infinity; nothing was applied"),
+    (
+        "infinity",
+        refused_infinity,
+        tc.NonFiniteGradientError,
+        "holds NaN or infinity; its optimizer has applied nothing",
+    ),
     # Limits
     (
         "a request",

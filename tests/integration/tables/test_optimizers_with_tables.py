@@ -143,3 +143,24 @@ async def test_values_are_those_of_the_parameters(job: Job) -> None:
         only.values()
     with pytest.raises(AttributeError, match=r"no 'param_groups'; .*\.parameters and \.tables"):
         only.param_groups  # noqa: B018  # looking it up is what is tested
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("how", ["negative", "momentum"])
+async def test_options_that_a_table_refuses_let_nothing_step(job: Job, how: str, fused: bool) -> None:
+    opt = await job.make("module")
+    if how == "negative":
+        schedule = await job.ps.scheduler(lr_scheduler.StepLR, opt, step_size=1, gamma=-1.0)
+        await schedule.step()
+    else:
+        # It cycles the momentum, which the table was made without.
+        await job.ps.scheduler(lr_scheduler.OneCycleLR, opt, max_lr=1.0, total_steps=9)
+    async with job.ps.context() as ctx:
+        loss = (await job.tables[0](IDS)).sum() + (await job.net(torch.zeros(1, 1))).sum()
+        with pytest.raises(tc.InvalidArgumentError, match=r"is at least 0|momentum can not be"):
+            if fused:
+                await ctx.backward(loss, step=opt)
+            else:
+                await ctx.backward(loss)
+                await opt.step(ctx)
+    assert await job.moved() == [0.0, 0.0]

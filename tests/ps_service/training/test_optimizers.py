@@ -274,7 +274,9 @@ def test_gradients_that_are_not_finite_are_refused_when_asked_to(owner: Owner, b
     hosted, before = owner.optimizer(optim.SGD, non_finite=NonFinite.REFUSE, lr=0.1), owner.numbers
     gradients = owner.gradients(0)
     gradients[2] = torch.full((4, 2), bad) if which == "dense" else sparse(1.0, bad)
-    with pytest.raises(NonFiniteGradientError, match="'p2' on owner 'ps0' holds NaN or infinity; nothing was applied"):
+    with pytest.raises(
+        NonFiniteGradientError, match="'p2' on owner 'ps0' holds NaN or infinity; its optimizer has applied nothing"
+    ):
         hosted.step(owner.context(gradients))
     assert same(owner.numbers, before)
     assert hosted.version == 0
