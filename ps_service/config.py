@@ -84,8 +84,7 @@ class OwnerConfig(BaseSettings):
         0, ge=0, description="Bytes of all tables together; 0 is three quarters of the machine's memory."
     )
     compile_tables: bool = Field(
-        True,
-        description="Load compiled loops of tables at the start; once on a machine, compile them in another process.",
+        True, description="Compile the loops of tables at the start, once on a machine, in a process beside the owner."
     )
     torch_functions: Literal["off", "basic", "all"] = Field(
         "basic", description="Functions of torch that trainers may call by name: docs/torch-functions.md lists them."

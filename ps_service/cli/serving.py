@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_service.tables import warm as tables_warm
-from ps_service.training import warm as training_warm
+from ps_service.tables.compiling import compile_soon
+from ps_service.training.warm import warm_soon
 from ps_wire.errors import PsError
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
@@ -54,9 +54,9 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     await server.start()
     member = await _join(server, settings)
     _tell(server, settings.name)
-    training_warm.warm_soon()
+    warm_soon()
     if settings.compile_tables:
-        tables_warm.warm_soon()
+        compile_soon()
     await stopping.wait()
     # A second signal ends the process without draining.
     for number in _SIGNALS:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import threading
 
-from ps_service.tables import compiled
-from ps_service.tables.code_cache import CodeCache
-from ps_service.tables.compiling import compile_soon
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.shard import TableShard
 
@@ -19,25 +16,6 @@ def warm() -> None:
     one. It may run in any thread. Tables that are made meanwhile wait for it.
     """
     PREPARATION.ensure(TableShard)
-
-
-def warm_soon() -> threading.Thread:
-    """Compiles in another process what is not on disk, and loads it, in a thread that nothing waits for.
-
-    Nothing is compiled in this process, where numba's compiler would hold Python's global lock for seconds. If the code
-    cannot be kept on disk, or another process compiles it, that is left to the first table.
-    """
-    thread = threading.Thread(target=_compile_and_load, name="ps-tables", daemon=True)
-    thread.start()
-    return thread
-
-
-def _compile_and_load() -> None:
-    compiling = compile_soon()
-    if compiling is not None:
-        compiling.join()
-    if compiled.available() and CodeCache().complete:
-        warm()
 
 
 def fill_cache() -> None:

@@ -18,9 +18,6 @@ from tests.transports import TRANSPORTS
 # Eight MiB.
 SHAPE = (32 * 1024, 64)
 
-WITHOUT_TABLES = ("--no-compile-tables",)
-"""Otherwise the owner loads compiled code beside what is measured: 126 MiB, at some time after its start."""
-
 
 @pytest.fixture
 async def start() -> AsyncIterator[StartOwner]:
@@ -40,9 +37,11 @@ async def passes(ps: tc.Client, net: tc.RemoteModule, count: int) -> int:
 
 async def test_many_backwards_in_one_pass_hold_the_memory_of_one(start: StartOwner) -> None:
     # What is freed goes back to the system at once, so that only what is held is measured.
-    owner = await start("--name", "ps0", *WITHOUT_TABLES, MALLOC_MMAP_THRESHOLD_=str(MIB))
+    owner = await start("--name", "ps0", MALLOC_MMAP_THRESHOLD_=str(MIB))
     async with tc.connect(owner.address) as ps:
         net = await ps.module(torch.nn.Linear, 64, 64)
+        # Waits for what an owner imports for its first optimizer beside its start: some 100 MiB.
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         async with ps.context():
             few = await passes(ps, net, 10)
             many = await passes(ps, net, 30)
@@ -73,8 +72,10 @@ async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> Owner
 
 
 async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner) -> None:
-    owner = await start("--name", "ps0", *WITHOUT_TABLES)
+    owner = await start("--name", "ps0")
     async with tc.connect(owner.address) as ps:
+        net = await ps.module(torch.nn.Linear, 1, 1)
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         before = (await ps.status()).resident_bytes
         clients = [await burst(owner.address, transport) for transport in TRANSPORTS]
         # Five seconds without large messages are enough, however long this machine takes for them.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
 from ps_service.tables import compiled
-from ps_service.tables import warm as tables_warm
 from ps_service.tables.shard import TableShard
 from ps_service.tables.warm import warm
 from ps_wire.tables.options import SGD, LazyAdam, Normal, RowGroup, RowOptimizer, RowWiseAdagrad, Uniform
@@ -37,18 +34,3 @@ def test_everything_is_compiled_when_it_is_warm() -> None:
             shard.apply_bags(ids, offsets, torch.ones(2, 5).t().contiguous().t(), "mean")
             shard.remove(ids)
     assert compiled_versions() == before
-
-
-@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
-@pytest.mark.parametrize("is_there", [True, False])
-def test_an_owner_loads_at_its_start_what_is_compiled_and_compiles_nothing_itself(
-    monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
-    done: list[str] = []
-    compiler = threading.Thread(target=done.append, args=("compiled",))
-    compiler.start()
-    monkeypatch.setattr(tables_warm, "compile_soon", lambda: compiler)
-    monkeypatch.setattr(tables_warm.CodeCache, "complete", property(lambda _: is_there))
-    monkeypatch.setattr(tables_warm, "warm", lambda: done.append("loaded"))
-    tables_warm.warm_soon().join()
-    assert done == ["compiled", *(["loaded"] if is_there else [])]
