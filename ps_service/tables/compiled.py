@@ -16,13 +16,18 @@ _log = logging.getLogger(__name__)
 _REMEDY: Final = "pip install 'torch-parameter-server[tables]' installs it"
 
 
+def is_installed() -> bool:
+    """Whether numba is installed, which does not say that it can be imported."""
+    return find_spec("numba") is not None
+
+
 @cache
 def available() -> bool:
     """Whether numba is installed (the extra `tables`) and can be imported.
 
     An installed one may refuse a numpy that is newer than itself. The first call imports it, and logs why not.
     """
-    if find_spec("numba") is None:
+    if not is_installed():
         _log.info("tables are slower here, because numba is not installed: %s", _REMEDY)
         return False
     try:

@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Final
 
-from ps_service.tables import compiled
 from ps_service.tables.code_cache import CodeCache
+from ps_service.tables.compiled import is_installed
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def compile_soon() -> threading.Thread | None:
         A thread that waits for the process. None if there is nothing to do: numba is not installed, the code is on disk
         already, another process compiles it, or nothing can be kept on disk.
     """
-    if not compiled.available():
+    # Not `compiled.available()`, which imports numba: this runs in the event loop of an owner that serves.
+    if not is_installed():
         return None
     cache = CodeCache()
     try:

@@ -130,3 +130,9 @@ def test_a_machine_that_keeps_nothing_compiles_in_each_process(
     Preparation().ensure(made)
     assert made.called
     assert "waits until another" not in caplog.text
+
+
+def test_an_owner_that_starts_does_not_import_numba_itself(cache: CodeCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CodeCache, "complete", True)
+    monkeypatch.setattr(compiled, "available", lambda: pytest.fail("the event loop waits for numba's import"))
+    assert compile_soon() is None
